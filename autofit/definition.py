@@ -1,0 +1,126 @@
+"""YAML files that people write: where they are looked up, and their faults with file:line.
+
+Look-up order: an explicit path, the working directory's folder, the user's configuration
+folder, the bundled files. YAML is read as 1.2, where `on` is a string.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import platformdirs
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from autofit.errors import UsageError
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+# Kinds of definition and the folder each lives in, under every root.
+FOLDERS = {
+    "space": "search_spaces",
+    "workload": "search_spaces/workloads",
+    "dialect": "runners",
+}
+
+
+def bundled_root() -> Path:
+    """The folder that holds the shipped YAML folders: in the wheel, else the repository."""
+    inside = Path(__file__).parent / "_data"
+    return inside if inside.is_dir() else Path(__file__).parent.parent
+
+
+def roots() -> list[Path]:
+    """Where definitions are looked up, in order."""
+    return [Path.cwd(), platformdirs.user_config_path("autofit"), bundled_root()]
+
+
+def available(kind: str) -> dict[str, Path]:
+    """Every definition of a kind by name; the first place that has a name wins."""
+    found: dict[str, Path] = {}
+    for root in roots():
+        for path in sorted((root / FOLDERS[kind]).glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def find(kind: str, name: str) -> Path:
+    """The file of a definition, given its name or an explicit path.
+
+    Raises:
+        UsageError: there is none; the hint lists what was found where.
+    """
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        path = Path(name).expanduser()
+        if path.is_file():
+            return path
+        raise UsageError(f"no such {kind} file: {path}", "give the path of a YAML file")
+    found = available(kind)
+    if name in found:
+        return found[name]
+    listed = "; ".join(f"{known} ({path.parent})" for known, path in sorted(found.items()))
+    raise UsageError(f"unknown {kind} '{name}'", f"known: {listed or 'none found'}")
+
+
+def load(path: Path, model: type[ModelT]) -> ModelT:
+    """Read a YAML file into a pydantic model.
+
+    Raises:
+        UsageError: the file cannot be read or is faulty; every fault is listed as
+            `file:line: what`.
+    """
+    return validate(read_yaml(path), model, path)
+
+
+def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML can be anything
+    """The file's data with positions (ruamel.yaml's round-trip types)."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from error
+    try:
+        return YAML(typ="rt").load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise UsageError(f"{path}:{line}: {error.problem or error.context}") from error
+    except (YAMLError, ValueError) as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def validate(data: Any, model: type[ModelT], path: Path) -> ModelT:  # noqa: ANN401
+    """Check data read by `read_yaml` against a pydantic model, all faults together."""
+    try:
+        return model.model_validate(_plain(data))
+    except ValidationError as error:
+        faults = [
+            f"{path}:{line_of(data, fault['loc'])}: "
+            f"{'.'.join(str(part) for part in fault['loc']) or 'file'}: {fault['msg']}"
+            for fault in error.errors()
+        ]
+        raise UsageError("\n".join(faults), f"`autofit check {path}` shows this again") from error
+
+
+def line_of(data: Any, location: tuple[int | str, ...]) -> int:  # noqa: ANN401
+    """The line (from 1) of the deepest part of a location that is in the file."""
+    line = 1
+    for part in location:
+        if isinstance(data, CommentedMap) and part in data:
+            line = data.lc.key(part)[0] + 1
+        elif isinstance(data, CommentedSeq) and isinstance(part, int) and part < len(data):
+            line = data.lc.item(part)[0] + 1
+        else:
+            break
+        data = data[part]
+    return line
+
+
+def _plain(data: Any) -> Any:  # noqa: ANN401
+    if isinstance(data, dict):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_plain(value) for value in data]
+    return data

@@ -1,0 +1,110 @@
+"""A full assignment of runtime settings, and what it takes to launch it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+ParamValue = str | int | float | bool
+Params = Mapping[str, ParamValue]
+
+# The order in which people read a launch command; unknown parameters follow by name.
+PARAM_ORDER = (
+    "devices",
+    "n_gpu_layers",
+    "tensor_split",
+    "override_tensor",
+    "n_cpu_moe",
+    "n_cpu_ffn",
+    "context",
+    "parallel",
+    "batch",
+    "ubatch",
+    "cache_type_k",
+    "cache_type_v",
+    "flash_attn",
+    "load_mode",
+    "threads",
+    "threads_batch",
+    "op_offload_min_batch",
+    "prefetch_slots",
+    "moe_cache_mib",
+)
+_RANK = {name: rank for rank, name in enumerate(PARAM_ORDER)}
+
+
+def _canonical(params: Params) -> dict[str, ParamValue]:
+    ordered = sorted(params, key=lambda name: (_RANK.get(name, len(_RANK)), name))
+    return {name: params[name] for name in ordered}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """Params that are to be tried together; equal params are the same candidate.
+
+    A parameter that is absent is left to the runtime's default.
+    """
+
+    params: Params
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", MappingProxyType(_canonical(self.params)))
+
+    @property
+    def key(self) -> str:
+        """A short digest of the params, the same in every process."""
+        text = json.dumps(dict(self.params), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def with_params(self, **changes: ParamValue | None) -> Candidate:
+        """The candidate with some params changed, or removed where the change is None."""
+        merged = {**self.params, **changes}
+        return Candidate({k: v for k, v in merged.items() if v is not None})
+
+    def get_int(self, name: str, default: int) -> int:
+        """The whole number set for a parameter, or the default where it is absent or 'auto'."""
+        value = self.params.get(name, default)
+        try:
+            return int(value)
+        except ValueError:
+            return default
+
+    def get_str(self, name: str, default: str) -> str:
+        """The text of a parameter's value, or the default where it is absent."""
+        return str(self.params.get(name, default))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Candidate) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"Candidate({dict(self.params)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long each stage of a launch may take, in seconds."""
+
+    load_s: float = 600.0
+    prompt_s: float = 600.0
+    generate_s: float = 600.0
+    stop_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """Everything needed to start one candidate; making it has no side effects.
+
+    `argv` begins with the wrapper, if any, and the program; `env` holds only what is set
+    on top of the scrubbed environment; `{port}` in argv stands for the port chosen at launch.
+    """
+
+    candidate: Candidate
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)

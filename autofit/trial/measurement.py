@@ -1,0 +1,110 @@
+"""What one launch measured: raw samples, memory, and what was really applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One answered request.
+
+    `predicted_s` covers `predicted_tokens - 1` steps: the first token comes with the prompt.
+    `depth` is the number of tokens in the cache when generation began. `request` is the
+    index in the workload's requests; `order` counts the requests of this launch from 0, so
+    that first and later requests can be told apart; a warm-up is kept but not counted.
+    """
+
+    prompt_tokens: int
+    prompt_s: float
+    ttft_s: float
+    predicted_tokens: int
+    predicted_s: float
+    cached_tokens: int = 0
+    depth: int = 0
+    request: int = 0
+    order: int = 0
+    is_warmup: bool = False
+
+    @property
+    def pp_per_s(self) -> float | None:
+        """Prompt tokens per second, None when it cannot be told."""
+        return self.prompt_tokens / self.prompt_s if self.prompt_s > 0 else None
+
+    @property
+    def tg_per_s(self) -> float | None:
+        """Generated tokens per second, None when fewer than two were generated."""
+        steps = self.predicted_tokens - 1
+        return steps / self.predicted_s if steps > 0 and self.predicted_s > 0 else None
+
+    @property
+    def total_s(self) -> float:
+        """Seconds from sending the request to its last token."""
+        return self.ttft_s + self.predicted_s
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedMemory:
+    """One row of the runtime's own memory table, in MiB; None where it is not told."""
+
+    model_mib: float
+    context_mib: float
+    compute_mib: float
+    free_mib: float | None = None
+    unaccounted_mib: float | None = None
+    total_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReading:
+    """Memory at one moment, MiB by device name; a counter that is missing is None."""
+
+    at_s: float
+    device_used_mib: Mapping[str, float | None]
+    device_free_mib: Mapping[str, float | None]
+    process_mib: float | None = None
+    host_available_mib: float | None = None
+    major_faults: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """All samples of a trial and what was seen around them.
+
+    `peak_mib` and `free_mib` (at the peak) are by device name, with `host` for this
+    process's own memory and what the host had left; None where there is no counter.
+    `applied` are settings as the runtime reports them, by parameter name.
+    """
+
+    samples: tuple[Sample, ...] = ()
+    load_s: float | None = None
+    peak_mib: Mapping[str, float | None] = field(default_factory=dict)
+    free_mib: Mapping[str, float | None] = field(default_factory=dict)
+    applied: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    reported: Mapping[str, ReportedMemory] = field(default_factory=dict)
+    readings: tuple[MemoryReading, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The measurement as JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
+        """The inverse of `to_dict`.
+
+        Raises:
+            TypeError: a field is missing or not known.
+        """
+        fields = dict(data)
+        return cls(
+            **{
+                **fields,
+                "samples": tuple(Sample(**s) for s in fields.get("samples", ())),
+                "reported": {
+                    name: ReportedMemory(**row) for name, row in fields.get("reported", {}).items()
+                },
+                "readings": tuple(MemoryReading(**r) for r in fields.get("readings", ())),
+            }
+        )

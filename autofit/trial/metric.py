@@ -1,0 +1,76 @@
+"""Metrics of a measurement, and the objective of a workload.
+
+A metric is a list of values, one per repeat, so that statistics are computed when read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+from autofit.trial.measurement import Measurement, Sample
+from autofit.trial.workload import Workload
+
+Metric = Literal["request_s", "pp", "tg", "ttft"]
+METRICS: tuple[Metric, ...] = ("request_s", "pp", "tg", "ttft")
+
+
+def is_higher_better(metric: Metric) -> bool:
+    """Whether a larger value of the metric is the better one."""
+    return metric in ("pp", "tg")
+
+
+def _value(sample: Sample, metric: Metric) -> float | None:
+    if metric == "pp":
+        return sample.pp_per_s
+    if metric == "tg":
+        return sample.tg_per_s
+    return sample.ttft_s if metric == "ttft" else sample.total_s
+
+
+def metric_values(measurement: Measurement, workload: Workload, metric: Metric) -> list[float]:
+    """The metric once per repeat of the workload's requests, warm-ups left out.
+
+    A repeat is the weighted mean over the workload's requests (for rates the weighted
+    harmonic mean, so that seconds add up). Incomplete repeats are left out.
+    """
+    by_request: list[list[float]] = [[] for _ in workload.requests]
+    for sample in measurement.samples:
+        value = _value(sample, metric)
+        if not sample.is_warmup and value is not None and sample.request < len(by_request):
+            by_request[sample.request].append(value)
+    weights = [request.weight for request in workload.requests]
+    total = sum(weights)
+    repeats = zip(*by_request, strict=False)
+    if is_higher_better(metric):
+        return [
+            total / sum(w / v for w, v in zip(weights, values, strict=True)) for values in repeats
+        ]
+    return [sum(w * v for w, v in zip(weights, values, strict=True)) / total for values in repeats]
+
+
+def median_metric(
+    measurement: Measurement | None, workload: Workload, metric: Metric
+) -> float | None:
+    """The median over repeats, None where nothing was measured."""
+    values = metric_values(measurement, workload, metric) if measurement else []
+    return median(values) if values else None
+
+
+def time_ratio(baseline: float, other: float, metric: Metric) -> float:
+    """How many times faster `other` is than `baseline`: 1.25 is 25% faster."""
+    return other / baseline if is_higher_better(metric) else baseline / other
+
+
+def cost(value: float, metric: Metric) -> float:
+    """The metric as a quantity to minimise (seconds, or seconds per token)."""
+    return 1.0 / value if is_higher_better(metric) else value
+
+
+def pooled_values(
+    measurements: Sequence[Measurement], workload: Workload, metric: Metric
+) -> list[float]:
+    """One value per launch, the median of its repeats: launches are what varies."""
+    medians = (median_metric(m, workload, metric) for m in measurements)
+    return [value for value in medians if value is not None]

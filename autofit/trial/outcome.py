@@ -1,0 +1,154 @@
+"""What came of a launch: a tagged union in which every failure is a value.
+
+| kind          | means                                                                  |
+| ------------- | ---------------------------------------------------------------------- |
+| completed     | loaded, answered, and the answers were plausible                       |
+| out_of_memory | an allocation was refused, or the process died for want of memory      |
+| spilled       | ran, but memory meant for a device went to the host                    |
+| rejected      | the runtime refused a setting, or silently changed it                  |
+| timed_out     | a stage took longer than its limit                                     |
+| incorrect     | answered, but with nonsense or an impossible speed                     |
+| crashed       | died or failed for another reason                                      |
+| skipped       | never launched: dominated by a failure, or the estimate is certain     |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+Stage = Literal["plan", "load", "context", "warmup", "prompt", "generate", "stop"]
+Where = Literal["device", "host", "pinned"]
+Buffer = Literal["weights", "kv", "recurrent", "compute", "pool"]
+RejectedReason = Literal[
+    "unknown_flag", "bad_value", "combination", "model_file", "not_applied", "context_exceeded"
+]
+CrashedReason = Literal[
+    "port_in_use", "device_in_use", "device_lost", "illegal_instruction", "killed", "hang"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Loaded, answered, and the answers were plausible."""
+
+    kind: ClassVar[str] = "completed"
+    stage: Stage = "stop"
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """An allocation was refused, or the process died for want of memory.
+
+    `device` is named as the runtime's device list names it; `requested_mib` is None where
+    the log does not tell.
+    """
+
+    kind: ClassVar[str] = "out_of_memory"
+    stage: Stage
+    evidence: str
+    where: Where = "device"
+    buffer: Buffer | None = None
+    device: str | None = None
+    requested_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """Ran, but memory meant for a device went to the host; `spilled_mib` None if unknown."""
+
+    kind: ClassVar[str] = "spilled"
+    stage: Stage
+    evidence: str
+    device: str | None = None
+    spilled_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The runtime refused a setting, or silently changed it."""
+
+    kind: ClassVar[str] = "rejected"
+    stage: Stage
+    evidence: str
+    reason: RejectedReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """A stage took longer than its limit."""
+
+    kind: ClassVar[str] = "timed_out"
+    stage: Stage
+    evidence: str
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Incorrect:
+    """Answered, but with nonsense or an impossible speed."""
+
+    kind: ClassVar[str] = "incorrect"
+    stage: Stage
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """Died or failed for a reason that is not memory; negative `exit_status` is a signal."""
+
+    kind: ClassVar[str] = "crashed"
+    stage: Stage
+    evidence: str
+    reason: CrashedReason | None = None
+    exit_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Never launched; `because` is the key of the candidate whose failure rules it out."""
+
+    kind: ClassVar[str] = "skipped"
+    evidence: str
+    stage: Stage = "plan"
+    because: str | None = None
+
+
+Outcome = Completed | OutOfMemory | Spilled | Rejected | TimedOut | Incorrect | Crashed | Skipped
+
+_BY_KIND: dict[str, type[Outcome]] = {
+    outcome.kind: outcome
+    for outcome in (
+        Completed,
+        OutOfMemory,
+        Spilled,
+        Rejected,
+        TimedOut,
+        Incorrect,
+        Crashed,
+        Skipped,
+    )
+}
+
+
+def outcome_to_dict(outcome: Outcome) -> dict[str, Any]:
+    """The outcome as JSON data, its kind first."""
+    return {"kind": outcome.kind, **asdict(outcome)}
+
+
+def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
+    """The inverse of `outcome_to_dict`.
+
+    Raises:
+        KeyError: the kind is not known.
+        TypeError: a field is missing or not known.
+    """
+    fields = dict(data)
+    return _BY_KIND[fields.pop("kind")](**fields)
+
+
+def is_memory_failure(outcome: Outcome) -> bool:
+    """Whether the candidate asked for more memory than there is."""
+    return isinstance(outcome, OutOfMemory | Spilled)

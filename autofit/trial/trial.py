@@ -1,0 +1,82 @@
+"""One launch with its candidate, purpose, outcome and measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from autofit.trial.candidate import Candidate
+from autofit.trial.measurement import Measurement
+from autofit.trial.outcome import Outcome, outcome_from_dict, outcome_to_dict
+
+Phase = Literal["baseline", "boundary", "search", "confirm", "prove"]
+PHASES: tuple[Phase, ...] = ("baseline", "boundary", "search", "confirm", "prove")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A candidate, run once.
+
+    `layout` names how layers lie on devices (`balanced`, `single:CUDA0`, ...);
+    `started_at` is seconds since the epoch, `seconds` the whole time from start to stop;
+    `notes` are remarks for the user ("memory did not come back within 30 s").
+    """
+
+    number: int
+    phase: Phase
+    candidate: Candidate
+    outcome: Outcome
+    layout: str = ""
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    measurement: Measurement | None = None
+    started_at: float = 0.0
+    seconds: float = 0.0
+    purpose: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the launch did all it was asked."""
+        return self.outcome.kind == "completed"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The trial as JSON data."""
+        return {
+            "number": self.number,
+            "phase": self.phase,
+            "purpose": self.purpose,
+            "layout": self.layout,
+            "params": dict(self.candidate.params),
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "outcome": outcome_to_dict(self.outcome),
+            "measurement": self.measurement.to_dict() if self.measurement else None,
+            "started_at": self.started_at,
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Trial:
+        """The inverse of `to_dict`.
+
+        Raises:
+            KeyError, TypeError: the data is not a trial.
+        """
+        measured = data["measurement"]
+        return cls(
+            number=data["number"],
+            phase=data["phase"],
+            purpose=data.get("purpose", ""),
+            layout=data.get("layout", ""),
+            candidate=Candidate(data["params"]),
+            argv=tuple(data["argv"]),
+            env=data["env"],
+            outcome=outcome_from_dict(data["outcome"]),
+            measurement=Measurement.from_dict(measured) if measured else None,
+            started_at=data["started_at"],
+            seconds=data["seconds"],
+            notes=tuple(data.get("notes", ())),
+        )
