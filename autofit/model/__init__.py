@@ -1,0 +1,1 @@
+"""A GGUF file as bytes per layer; memory per device; layer slices."""
