@@ -1,0 +1,243 @@
+"""Requests to a running server and what came back, failures included as values.
+
+The only module that knows httpx. Answers are streamed, so that the time to the first token
+is seen from outside and each stage of a request has a limit of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import httpx
+
+FailureKind = Literal["http", "timed_out", "disconnected", "malformed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailure:
+    """A request that was not answered.
+
+    `status` and `body` are the server's, where it spoke; `stage` is what was awaited.
+    """
+
+    kind: FailureKind
+    stage: Literal["prompt", "generate"]
+    detail: str
+    status: int | None = None
+    body: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChoice:
+    """One generated token with the log probabilities of the likeliest ones at its place."""
+
+    token_id: int
+    logprob: float | None
+    top: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One complete answer; seconds are the server's own where it tells them."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    cached_tokens: int
+    prompt_s: float
+    predicted_tokens: int
+    predicted_s: float
+    ttft_s: float
+    choices: tuple[TokenChoice, ...] = ()
+
+
+class Client:
+    """Speaks the HTTP API of one server."""
+
+    def __init__(self, base_url: str, *, endpoints: Mapping[str, str] | None = None) -> None:
+        self._endpoints = dict(endpoints or {})
+        # trust_env off: a proxy of the user's must not stand between us and our own server.
+        self._http = httpx.Client(base_url=base_url, timeout=10.0, trust_env=False)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self._http.close()
+
+    def _path(self, name: str) -> str:
+        return self._endpoints.get(name, f"/{name}")
+
+    def is_ready(self) -> bool:
+        """Whether the server says that it can answer requests."""
+        try:
+            return self._http.get(self._path("health"), timeout=2.0).status_code == httpx.codes.OK
+        except httpx.HTTPError:
+            return False
+
+    def props(self) -> dict[str, Any]:
+        """What the server says of itself; empty when it does not."""
+        try:
+            answer = self._http.get(self._path("props"))
+            data = answer.json() if answer.status_code == httpx.codes.OK else {}
+        except (httpx.HTTPError, ValueError):
+            return {}
+        return data if isinstance(data, dict) else {}
+
+    def tokenize(self, text: str) -> list[int] | RequestFailure:
+        """The text's token ids, without special tokens."""
+        body = {"content": text, "add_special": False, "parse_special": False}
+        try:
+            answer = self._http.post(self._path("tokenize"), json=body, timeout=60.0)
+        except httpx.TimeoutException as error:
+            return RequestFailure("timed_out", "prompt", str(error) or "no answer to /tokenize")
+        except httpx.HTTPError as error:
+            return RequestFailure("disconnected", "prompt", _reason(error))
+        try:
+            tokens = answer.json()["tokens"]
+            return [int(token) for token in tokens]
+        except (ValueError, KeyError, TypeError):
+            return RequestFailure(
+                "http", "prompt", "unexpected answer", answer.status_code, answer.text[:2000]
+            )
+
+    def complete(
+        self,
+        prompt: Sequence[int] | str,
+        predicted_tokens: int,
+        *,
+        prompt_limit_s: float,
+        generate_limit_s: float,
+        cache_prompt: bool = False,
+        n_probs: int = 0,
+    ) -> Answer | RequestFailure:
+        """Send one greedy request and wait for its last token.
+
+        Args:
+            prompt: token ids, or text that the server tokenizes.
+            predicted_tokens: tokens to generate; end-of-text does not stop it.
+            prompt_limit_s: seconds until the first token must have come.
+            generate_limit_s: seconds between the first and the last token.
+            cache_prompt: whether the server may reuse what an earlier request left.
+            n_probs: how many of the likeliest tokens to report at each place.
+        """
+        body: dict[str, Any] = {
+            "prompt": list(prompt) if not isinstance(prompt, str) else prompt,
+            "n_predict": predicted_tokens,
+            "stream": True,
+            "cache_prompt": cache_prompt,
+            "ignore_eos": True,
+            "temperature": 0.0,
+            "seed": 1,
+            "return_tokens": True,
+        }
+        if n_probs:
+            body["n_probs"] = n_probs
+        reader = _StreamReader(prompt_limit_s, generate_limit_s)
+        timeout = httpx.Timeout(10.0, read=max(0.1, prompt_limit_s), write=60.0)
+        try:
+            with self._http.stream(
+                "POST", self._path("completion"), json=body, timeout=timeout
+            ) as response:
+                if response.status_code != httpx.codes.OK:
+                    text = response.read().decode("utf-8", "replace")[:4000]
+                    return RequestFailure(
+                        "http", "prompt", "request refused", response.status_code, text
+                    )
+                return reader.read(response.iter_lines())
+        except httpx.TimeoutException:
+            limit = prompt_limit_s if reader.stage == "prompt" else generate_limit_s
+            return RequestFailure("timed_out", reader.stage, f"no token within {limit:.0f} s")
+        except httpx.HTTPError as error:
+            return RequestFailure("disconnected", reader.stage, _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+class _StreamReader:
+    """Reads the events of one streamed answer."""
+
+    def __init__(self, prompt_limit_s: float, generate_limit_s: float) -> None:
+        self.stage: Literal["prompt", "generate"] = "prompt"
+        self._began_s = time.monotonic()
+        self._first_s = 0.0
+        self._prompt_limit_s = prompt_limit_s
+        self._generate_limit_s = generate_limit_s
+        self._text: list[str] = []
+        self._ids: list[int] = []
+        self._choices: list[TokenChoice] = []
+
+    def read(self, lines: Iterator[str]) -> Answer | RequestFailure:
+        for line in lines:
+            if not line.startswith("data:"):
+                continue
+            payload = line[len("data:") :].strip()
+            if payload == "[DONE]":
+                break
+            try:
+                event = json.loads(payload)
+            except ValueError:
+                return RequestFailure("malformed", self.stage, f"not JSON: {payload[:200]}")
+            if "error" in event:
+                # A failure in mid-stream comes as an event, the HTTP status stays 200.
+                code = event["error"].get("code") if isinstance(event["error"], dict) else None
+                return RequestFailure("http", self.stage, "request failed", code, payload[:4000])
+            late = self._take(event)
+            if late is not None:
+                return late
+            if event.get("stop"):
+                return self._answer(event)
+        return RequestFailure("disconnected", self.stage, "the stream ended early")
+
+    def _take(self, event: Mapping[str, Any]) -> RequestFailure | None:
+        now = time.monotonic()
+        if self.stage == "prompt" and ("prompt_progress" not in event or event.get("content")):
+            self._first_s = now
+            self.stage = "generate"
+        elif self.stage == "generate" and now - self._first_s > self._generate_limit_s:
+            limit = f"not done within {self._generate_limit_s:.0f} s"
+            return RequestFailure("timed_out", "generate", limit)
+        self._text.append(str(event.get("content", "")))
+        self._ids.extend(int(token) for token in event.get("tokens", ()))
+        self._choices.extend(_choice(item) for item in event.get("completion_probabilities", ()))
+        return None
+
+    def _answer(self, event: Mapping[str, Any]) -> Answer | RequestFailure:
+        timings = event.get("timings")
+        if not isinstance(timings, dict):
+            return RequestFailure("malformed", "generate", "the answer carries no timings")
+        try:
+            prompt_s = float(timings["prompt_ms"]) / 1000
+            return Answer(
+                text="".join(self._text),
+                token_ids=tuple(self._ids),
+                prompt_tokens=int(timings["prompt_n"]),
+                cached_tokens=int(timings.get("cache_n", 0)),
+                prompt_s=prompt_s,
+                predicted_tokens=int(timings["predicted_n"]),
+                predicted_s=float(timings["predicted_ms"]) / 1000,
+                # The server's clock starts at the slot, ours before the connection.
+                ttft_s=max(self._first_s - self._began_s, prompt_s),
+                choices=tuple(self._choices),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            return RequestFailure("malformed", "generate", f"unreadable timings: {error!r}")
+
+
+def _choice(item: Mapping[str, Any]) -> TokenChoice:
+    top = item.get("top_logprobs", ())
+    return TokenChoice(
+        token_id=int(item.get("id", -1)),
+        logprob=item.get("logprob"),
+        top={int(entry["id"]): float(entry["logprob"]) for entry in top},
+    )
