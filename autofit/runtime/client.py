@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import httpx
 
@@ -63,7 +63,7 @@ class Client:
         # trust_env off: a proxy of the user's must not stand between us and our own server.
         self._http = httpx.Client(base_url=base_url, timeout=10.0, trust_env=False)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,1 @@
+"""Memory over time, load on the host, and the machine lock."""

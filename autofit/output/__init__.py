@@ -1,0 +1,1 @@
+"""Presets, reports and the console."""

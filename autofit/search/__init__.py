@@ -1,0 +1,1 @@
+"""The search space, the fit boundary, the sampler, and the Optuna study."""
