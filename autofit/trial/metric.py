@@ -38,7 +38,8 @@ def metric_values(measurement: Measurement, workload: Workload, metric: Metric) 
     by_request: list[list[float]] = [[] for _ in workload.requests]
     for sample in measurement.samples:
         value = _value(sample, metric)
-        if not sample.is_warmup and value is not None and sample.request < len(by_request):
+        is_counted = not sample.is_warmup and 0 <= sample.request < len(by_request)
+        if is_counted and value is not None:
             by_request[sample.request].append(value)
     weights = [request.weight for request in workload.requests]
     total = sum(weights)

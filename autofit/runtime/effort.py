@@ -1,0 +1,93 @@
+"""How much a launch is asked: which requests, how long, how often.
+
+A launch costs its load time whatever follows, so the cheaper efforts only save on requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from autofit.trial.workload import Workload
+
+EffortName = Literal["load", "fit", "short", "full", "prove"]
+
+# Tokens the runtime needs beside prompt and generation at the end of the context.
+CONTEXT_RESERVE_TOKENS = 64
+# A device's run-time pools grow with the first full ubatch; two of them also show what the
+# second one adds.
+FIT_PROOF_UBATCHES = 2
+_FIT_PREDICTED_TOKENS = 8
+_SHORT_PREDICTED_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """One request to send; `request` is its index in the workload, -1 for none of them."""
+
+    prompt_tokens: int
+    predicted_tokens: int
+    request: int = -1
+    is_warmup: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What a launch is asked after it is ready, in order."""
+
+    name: EffortName
+    requests: tuple[PlannedRequest, ...]
+
+    def within(self, slot_context: int) -> Effort:
+        """The same effort with prompts cut so that each request fits a slot's context."""
+        return replace(self, requests=tuple(_cut(r, slot_context) for r in self.requests))
+
+
+def _cut(request: PlannedRequest, slot_context: int) -> PlannedRequest:
+    predicted = min(request.predicted_tokens, max(1, slot_context // 2))
+    room = slot_context - predicted - CONTEXT_RESERVE_TOKENS
+    prompt = max(1, min(request.prompt_tokens, room))
+    return replace(request, prompt_tokens=prompt, predicted_tokens=predicted)
+
+
+def _fit_proof(workload: Workload, ubatch: int) -> PlannedRequest:
+    prompt = max(FIT_PROOF_UBATCHES * ubatch, workload.longest_prompt_tokens)
+    return PlannedRequest(prompt, _FIT_PREDICTED_TOKENS, is_warmup=True)
+
+
+def load_effort() -> Effort:
+    """Load only: nothing is asked once the server is ready."""
+    return Effort("load", ())
+
+
+def fit_effort(workload: Workload, ubatch: int) -> Effort:
+    """Whether it holds a full ubatch and the workload's longest prompt; measures nothing."""
+    return Effort("fit", (_fit_proof(workload, ubatch),))
+
+
+def measuring_effort(workload: Workload, ubatch: int, *, repeats: int) -> Effort:
+    """The proof of fit as a discarded warm-up, then the workload's requests, repeated."""
+    measured = tuple(
+        PlannedRequest(request.prompt_tokens, request.predicted_tokens, index)
+        for _ in range(repeats)
+        for index, request in enumerate(workload.requests)
+    )
+    return Effort("full", (_fit_proof(workload, ubatch), *measured))
+
+
+def short_effort(workload: Workload, ubatch: int) -> Effort:
+    """Each request once with a short generation: tells rates, not the whole request's time."""
+    measured = tuple(
+        PlannedRequest(
+            request.prompt_tokens, min(request.predicted_tokens, _SHORT_PREDICTED_TOKENS), index
+        )
+        for index, request in enumerate(workload.requests)
+    )
+    return Effort("short", (_fit_proof(workload, ubatch), *measured))
+
+
+def proving_effort(workload: Workload, slot_context: int) -> Effort:
+    """A prompt that fills the context and the longest generation, twice."""
+    predicted = min(workload.longest_predicted_tokens, max(1, slot_context // 2))
+    prompt = max(1, slot_context - predicted - CONTEXT_RESERVE_TOKENS)
+    return Effort("prove", (PlannedRequest(prompt, predicted),) * 2)
