@@ -1,0 +1,97 @@
+"""The Optuna study of one tune: it lives in memory and is rebuilt from trial files."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import optuna
+from optuna.trial import TrialState, create_trial
+
+from autofit.search.problem import Observation, Problem, Proposal, Proposer
+from autofit.search.sampler import (
+    COST_ATTR,
+    IS_MEMORY_ATTR,
+    SECONDS_ATTR,
+    ProposingSampler,
+    distributions,
+    observations_of,
+)
+from autofit.search.space import Point
+
+
+class SearchStudy:
+    """Ask and tell over the points of a problem.
+
+    A launch that failed is told as PRUNED: told as FAIL, a sampler would learn nothing from
+    it and propose it again.
+    """
+
+    def __init__(self, problem: Problem, proposer: Proposer, *, seed: int) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.problem = problem
+        self._distributions = distributions(problem)
+        self._sampler = ProposingSampler(problem, proposer, seed=seed)
+        self.optuna_study = optuna.create_study(sampler=self._sampler, direction="minimize")
+        self._open: optuna.Trial | None = None
+
+    @property
+    def observations(self) -> list[Observation]:
+        """Everything told so far."""
+        return observations_of(self.optuna_study.get_trials(deepcopy=False))
+
+    def ask(self) -> Proposal | None:
+        """The next point with what it is expected to bring, None when there is none left.
+
+        The trial it opens is closed by the next `tell` of that point.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            trial = self.optuna_study.ask(self._distributions)
+        proposal = self._sampler.last_proposal
+        if proposal is None:
+            self.optuna_study.tell(trial, state=TrialState.FAIL)
+            return None
+        self._open = trial
+        return proposal
+
+    def drop(self) -> None:
+        """Close the open trial without an answer."""
+        if self._open is not None:
+            self.optuna_study.tell(self._open, state=TrialState.FAIL)
+            self._open = None
+
+    def tell(
+        self, point: Point, cost: float | None, *, is_memory: bool = False, seconds: float = 0.0
+    ) -> None:
+        """Add what a launch showed, whether it was asked for or not.
+
+        Args:
+            point: values of all axes.
+            cost: what is minimised; None when the launch failed.
+            is_memory: whether it failed for want of memory.
+            seconds: what the launch took.
+        """
+        attrs: Mapping[str, object] = {
+            COST_ATTR: cost,
+            IS_MEMORY_ATTR: is_memory,
+            SECONDS_ATTR: seconds,
+        }
+        if self._open is not None and dict(self._open.params) == dict(point):
+            for name, value in attrs.items():
+                self._open.set_user_attr(name, value)
+            if cost is None:
+                self.optuna_study.tell(self._open, state=TrialState.PRUNED)
+            else:
+                self.optuna_study.tell(self._open, cost)
+            self._open = None
+            return
+        self.optuna_study.add_trial(
+            create_trial(
+                state=TrialState.PRUNED if cost is None else TrialState.COMPLETE,
+                value=cost,
+                params=dict(point),
+                distributions=self._distributions,
+                user_attrs=dict(attrs),
+            )
+        )
