@@ -1,0 +1,130 @@
+"""Files that survive a kill or a power cut, and plain words for a disk that refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autofit.errors import AutofitError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Replace a file so that at any moment either the old or the new one is there, whole.
+
+    Text that is no valid Unicode (a path of raw bytes) is written back as those bytes.
+
+    Raises:
+        OSError: the file cannot be written; the old one is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and removals in a folder last; a no-op where folders cannot be synced."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def append_line(path: Path, record: Mapping[str, Any]) -> None:
+    """Add one record to a file of JSON lines, after whatever a cut-off write left there.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    line = (json.dumps(record) + "\n").encode()
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        while line:
+            line = line[os.write(descriptor, line) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The records of a file of JSON lines, and how many lines could not be read.
+
+    Raises:
+        OSError: the file is there but cannot be read.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return [], 0
+    records: list[dict[str, Any]] = []
+    faults = 0
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            faults += 1
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+        else:
+            faults += 1
+    return records, faults
+
+
+def storage_error(error: OSError, path: Path) -> AutofitError:
+    """The error that ends a run because a file could not be written or read."""
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return AutofitError(
+            f"no room to write {path}: {reason}",
+            "free some disk space, then go on with `--resume`: what is already written is safe",
+        )
+    if error.errno in _FORBIDDEN:
+        return AutofitError(
+            f"cannot write {path}: {reason}", "choose a folder you may write to with `--study DIR`"
+        )
+    return AutofitError(f"cannot use {path}: {reason}", "choose another folder with `--study DIR`")
+
+
+def check_free_disk(folder: Path, needed_mib: float) -> None:
+    """Refuse to start where the disk has too little room for the logs of a tune.
+
+    Raises:
+        AutofitError: less than `needed_mib` is free below the nearest existing parent.
+    """
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    free_mib = shutil.disk_usage(existing).free / 2**20
+    if free_mib < needed_mib:
+        raise AutofitError(
+            f"only {free_mib:.0f} MiB of disk free at {existing}, "
+            f"a study may need {needed_mib:.0f} MiB",
+            "free some space, or put the study elsewhere with `--study DIR`",
+        )

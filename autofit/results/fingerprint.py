@@ -1,0 +1,106 @@
+"""What a result depends on besides the settings: machine, build and model file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_SAMPLE_BYTES = 1 << 20
+_SAMPLES = 16
+
+
+def _digest(data: object) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def file_digest(files: Sequence[Path]) -> str:
+    """A digest of a model's files that takes milliseconds, whatever their size.
+
+    It covers each size and 16 samples of 1 MiB from the first byte to the last: enough to
+    tell models and quantisations apart, not to prove that no bit was changed.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{size};".encode())
+        last = max(0, size - _SAMPLE_BYTES)
+        offsets = sorted({last * index // (_SAMPLES - 1) for index in range(_SAMPLES)})
+        with path.open("rb") as file:
+            for offset in offsets:
+                file.seek(offset)
+                digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Machine, build and model of a result.
+
+    `devices` are lines for people (`CUDA0: NVIDIA GeForce RTX 3060, 12288 MiB`), without
+    what varies from minute to minute such as free memory. `system` is for information only.
+    """
+
+    cpu: str
+    cpu_count: int
+    memory_mib: float
+    devices: tuple[str, ...]
+    driver: str
+    build: str
+    model_digest: str
+    system: str = ""
+
+    def _machine(self) -> dict[str, Any]:
+        # Kernels differ by some MiB in what they call the machine's memory.
+        return {
+            "cpu": self.cpu,
+            "cpu_count": self.cpu_count,
+            "memory_gib": round(self.memory_mib / 1024),
+            "devices": list(self.devices),
+            "driver": self.driver,
+        }
+
+    @property
+    def digest(self) -> str:
+        """A digest of everything that a result depends on."""
+        return _digest([self._machine(), self.build, self.model_digest])
+
+    @property
+    def check_value(self) -> str:
+        """`machine-build-model`, eight digits each: tells which of the three differs."""
+        parts = (self._machine(), self.build, self.model_digest)
+        return "-".join(_digest(part)[:8] for part in parts)
+
+    def differences(self, other: Environment) -> list[str]:
+        """What differs, in words; empty where results of both may be compared."""
+        here = {**self._machine(), "build": self.build, "model": self.model_digest}
+        there = {**other._machine(), "build": other.build, "model": other.model_digest}
+        return [
+            f"{name}: {_show(here[name])}, now {_show(there[name])}"
+            for name in here
+            if here[name] != there[name]
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The environment as JSON data, with its digest for people to compare."""
+        return {**asdict(self), "devices": list(self.devices), "digest": self.digest}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Environment:
+        """The inverse of `to_dict`.
+
+        Raises:
+            TypeError: a field is missing or not known.
+        """
+        fields = {name: value for name, value in data.items() if name != "digest"}
+        return cls(**{**fields, "devices": tuple(fields.get("devices", ()))})
+
+
+def _show(value: object) -> str:
+    return ", ".join(value) or "none" if isinstance(value, list) else str(value)
