@@ -14,6 +14,8 @@ from typing import Any, Literal, Self
 
 import httpx
 
+from autofit.runtime.dialect import Dialect, Timings
+
 FailureKind = Literal["http", "timed_out", "disconnected", "malformed"]
 
 
@@ -56,10 +58,12 @@ class Answer:
 
 
 class Client:
-    """Speaks the HTTP API of one server."""
+    """Speaks the HTTP API of one server, at the places its dialect names."""
 
-    def __init__(self, base_url: str, *, endpoints: Mapping[str, str] | None = None) -> None:
-        self._endpoints = dict(endpoints or {})
+    def __init__(self, base_url: str, dialect: Dialect) -> None:
+        self._ready = dialect.ready
+        self._endpoints = dialect.endpoints
+        self._timings = dialect.timings
         # trust_env off: a proxy of the user's must not stand between us and our own server.
         self._http = httpx.Client(base_url=base_url, timeout=10.0, trust_env=False)
 
@@ -73,20 +77,20 @@ class Client:
         """Give back the connections."""
         self._http.close()
 
-    def _path(self, name: str) -> str:
-        return self._endpoints.get(name, f"/{name}")
-
     def is_ready(self) -> bool:
         """Whether the server says that it can answer requests."""
         try:
-            return self._http.get(self._path("health"), timeout=2.0).status_code == httpx.codes.OK
+            answer = self._http.get(self._ready.path, timeout=2.0)
         except httpx.HTTPError:
             return False
+        return answer.status_code == self._ready.status
 
     def props(self) -> dict[str, Any]:
         """What the server says of itself; empty when it does not."""
+        if self._endpoints.props is None:
+            return {}
         try:
-            answer = self._http.get(self._path("props"))
+            answer = self._http.get(self._endpoints.props)
             data = answer.json() if answer.status_code == httpx.codes.OK else {}
         except (httpx.HTTPError, ValueError):
             return {}
@@ -94,9 +98,11 @@ class Client:
 
     def tokenize(self, text: str) -> list[int] | RequestFailure:
         """The text's token ids, without special tokens."""
+        if self._endpoints.tokenize is None:
+            return RequestFailure("malformed", "prompt", "this runtime cannot tokenize")
         body = {"content": text, "add_special": False, "parse_special": False}
         try:
-            answer = self._http.post(self._path("tokenize"), json=body, timeout=60.0)
+            answer = self._http.post(self._endpoints.tokenize, json=body, timeout=60.0)
         except httpx.TimeoutException as error:
             return RequestFailure("timed_out", "prompt", str(error) or "no answer to /tokenize")
         except httpx.HTTPError as error:
@@ -141,11 +147,11 @@ class Client:
         }
         if n_probs:
             body["n_probs"] = n_probs
-        reader = _StreamReader(prompt_limit_s, generate_limit_s)
+        reader = _StreamReader(self._timings, prompt_limit_s, generate_limit_s)
         timeout = httpx.Timeout(10.0, read=max(0.1, prompt_limit_s), write=60.0)
         try:
             with self._http.stream(
-                "POST", self._path("completion"), json=body, timeout=timeout
+                "POST", self._endpoints.completion, json=body, timeout=timeout
             ) as response:
                 if response.status_code != httpx.codes.OK:
                     text = response.read().decode("utf-8", "replace")[:4000]
@@ -167,7 +173,8 @@ def _reason(error: Exception) -> str:
 class _StreamReader:
     """Reads the events of one streamed answer."""
 
-    def __init__(self, prompt_limit_s: float, generate_limit_s: float) -> None:
+    def __init__(self, timings: Timings, prompt_limit_s: float, generate_limit_s: float) -> None:
+        self._timings = timings
         self.stage: Literal["prompt", "generate"] = "prompt"
         self._began_s = time.monotonic()
         self._first_s = 0.0
@@ -213,19 +220,19 @@ class _StreamReader:
         return None
 
     def _answer(self, event: Mapping[str, Any]) -> Answer | RequestFailure:
-        timings = event.get("timings")
+        timings, keys = event.get("timings"), self._timings
         if not isinstance(timings, dict):
             return RequestFailure("malformed", "generate", "the answer carries no timings")
         try:
-            prompt_s = float(timings["prompt_ms"]) / 1000
+            prompt_s = float(timings[keys.prompt_ms]) / 1000
             return Answer(
                 text="".join(self._text),
                 token_ids=tuple(self._ids),
-                prompt_tokens=int(timings["prompt_n"]),
-                cached_tokens=int(timings.get("cache_n", 0)),
+                prompt_tokens=int(timings[keys.prompt_tokens]),
+                cached_tokens=int(timings.get(keys.cached_tokens, 0)),
                 prompt_s=prompt_s,
-                predicted_tokens=int(timings["predicted_n"]),
-                predicted_s=float(timings["predicted_ms"]) / 1000,
+                predicted_tokens=int(timings[keys.predicted_tokens]),
+                predicted_s=float(timings[keys.predicted_ms]) / 1000,
                 # The server's clock starts at the slot, ours before the connection.
                 ttft_s=max(self._first_s - self._began_s, prompt_s),
                 choices=tuple(self._choices),
