@@ -1,0 +1,79 @@
+"""How much time and how many launches a run may still spend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autofit.errors import UsageError
+from autofit.trial.trial import Phase
+
+_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")
+
+# Shares of the time budget after which a phase gives way to the next: the search may not
+# eat what confirming and proving its result need.
+_SHARE_SPENT_BEFORE = {"baseline": 1.0, "boundary": 0.45, "search": 0.6, "confirm": 0.9}
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds of `90`, `90s`, `30m` or `1.5h`.
+
+    Raises:
+        UsageError: it is none of these, or zero.
+    """
+    found = _DURATION.match(text)
+    seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
+    if seconds <= 0:
+        raise UsageError(f"'{text}' is not a duration", "for example 90s, 30m or 1.5h")
+    return seconds
+
+
+@dataclass(slots=True)
+class Budget:
+    """Time since the run began and launches of baseline, boundary and search.
+
+    Confirming and proving have launches of their own: they are bounded by their rules.
+    """
+
+    clock: Callable[[], float]
+    total_s: float | None = None
+    max_launches: int | None = None
+    launches: int = 0
+    _began_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began_s = self.clock()
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the run began."""
+        return self.clock() - self._began_s
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds left, None without a limit."""
+        return None if self.total_s is None else max(0.0, self.total_s - self.spent_s)
+
+    def count(self, phase: Phase) -> None:
+        """Note a launch."""
+        if phase in ("baseline", "boundary", "search"):
+            self.launches += 1
+
+    def allows(self, phase: Phase, expected_s: float = 0.0) -> bool:
+        """Whether a launch of that phase, expected to take so long, may still begin.
+
+        A proof may always: without it there is no result.
+        """
+        if phase == "prove":
+            return True
+        if (
+            phase in ("boundary", "search")
+            and self.max_launches is not None
+            and self.launches >= self.max_launches
+        ):
+            return False
+        if self.total_s is None:
+            return True
+        return self.spent_s + expected_s <= self.total_s * _SHARE_SPENT_BEFORE[phase]

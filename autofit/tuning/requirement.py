@@ -1,0 +1,57 @@
+"""Limits on a metric that a winner must keep, such as `tg>=20`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autofit.errors import UsageError
+from autofit.trial.measurement import Measurement
+from autofit.trial.metric import METRICS, Metric, median_metric
+from autofit.trial.workload import Workload
+
+_TEXT = re.compile(r"^\s*(\w+)\s*(>=|<=)\s*(\d+(?:\.\d+)?)\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """`metric comparison value`, in tokens per second or seconds."""
+
+    metric: Metric
+    comparison: str
+    value: float
+
+    def shortfall(self, measurement: Measurement | None, workload: Workload) -> float:
+        """By which share the metric misses the value; 0 when it is kept, 1 when unknown."""
+        measured = median_metric(measurement, workload, self.metric)
+        if measured is None:
+            return 1.0
+        missing = self.value - measured if self.comparison == ">=" else measured - self.value
+        return max(0.0, missing / self.value) if self.value else float(missing > 0)
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.comparison}{self.value:g}"
+
+
+def parse_requirement(text: str) -> Requirement:
+    """A requirement as written on the command line.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    found = _TEXT.match(text)
+    metric = next((m for m in METRICS if found and m == found[1]), None)
+    if found is None or metric is None:
+        raise UsageError(
+            f"--require '{text}' is not 'metric>=number' or 'metric<=number'",
+            f"metrics: {', '.join(METRICS)}; for example --require 'tg>=20'",
+        )
+    return Requirement(metric, found[2], float(found[3]))
+
+
+def total_shortfall(
+    requirements: Sequence[Requirement], measurement: Measurement | None, workload: Workload
+) -> float:
+    """The sum of all shortfalls; 0 when every requirement is kept."""
+    return sum(requirement.shortfall(measurement, workload) for requirement in requirements)
