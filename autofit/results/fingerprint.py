@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,11 +58,10 @@ class Environment:
     system: str = ""
 
     def _machine(self) -> dict[str, Any]:
-        # Kernels differ by some MiB in what they call the machine's memory.
         return {
             "cpu": self.cpu,
             "cpu_count": self.cpu_count,
-            "memory_gib": round(self.memory_mib / 1024),
+            "memory_gib": _installed_gib(self.memory_mib),
             "devices": list(self.devices),
             "driver": self.driver,
         }
@@ -100,6 +100,14 @@ class Environment:
         """
         fields = {name: value for name, value in data.items() if name != "digest"}
         return cls(**{**fields, "devices": tuple(fields.get("devices", ()))})
+
+
+def _installed_gib(usable_mib: float) -> float:
+    """The size of memory as it is sold: kernels keep 1 to 4% and differ by some MiB in it."""
+    if usable_mib <= 0:
+        return 0.0
+    step = 2.0 ** math.floor(math.log2(usable_mib / 1024)) / 8
+    return math.ceil(usable_mib / 1024 / step) * step
 
 
 def _show(value: object) -> str:
