@@ -106,7 +106,7 @@ def _installed_gib(usable_mib: float) -> float:
     """The size of memory as it is sold: kernels keep 1 to 4% and differ by some MiB in it."""
     if usable_mib <= 0:
         return 0.0
-    step = 2.0 ** math.floor(math.log2(usable_mib / 1024)) / 8
+    step = 2.0 ** math.floor(math.log2(usable_mib / 1024)) / 4
     return math.ceil(usable_mib / 1024 / step) * step
 
 
