@@ -1,0 +1,143 @@
+"""The command `autofit`: finds the subcommand, and turns what ends a run into an exit code.
+
+Subcommands are imported when they are called, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from typing import Any
+
+import click
+
+from autofit import __version__
+from autofit.errors import AutofitError, Interrupted, UsageError
+
+# Name, module, and the line that `autofit --help` shows, in the order of a first session.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("demo", "Tune a small model on this machine's CPU and show what the tool is for."),
+    "doctor": ("doctor", "Show devices and runtimes, and what is missing for a tune."),
+    "tune": ("tune", "Find, prove and write the best launch settings for a model."),
+    "plan": ("plan", "Show, without launching, what a model takes on each device."),
+    "probe": ("probe", "Find the fit boundary to the layer, both sides proven."),
+    "compare": ("compare", "Measure two presets, or two runtimes, against each other."),
+    "explain": ("explain", "Tell from a server's log what killed it, and what to change."),
+    "show": ("show", "Show a study, or the command line of one of its trials."),
+    "report": ("report", "Write the report of a study."),
+    "export": ("export", "Write a study's winner as a file that servers start from."),
+    "replay": ("replay", "Run the search on a recorded table instead of a machine."),
+    "synth": ("synth", "Write a GGUF model of random weights, for tests."),
+    "check": ("check", "Validate search spaces, dialects and workloads."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
+        """The commands in the order of a first session."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name, None when there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"autofit.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List commands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="autofit")
+def autofit() -> None:
+    r"""Find, prove and write the launch settings under which llama.cpp serves a model best.
+
+    Start with `autofit demo`, then `autofit tune MODEL.gguf`.
+
+    \b
+    Exit codes: 0 done, 1 failed, 2 usage or a faulty file, 3 nothing fits,
+    4 machine in use by another autofit, 5 worse than before or no longer fits,
+    130 interrupted (the study can be resumed).
+    """
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line and exit."""
+    words = sys.argv[1:] if argv is None else argv
+    # A supervisor's SIGTERM and a closed terminal end a run as Ctrl-C does: cleanly.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    sys.exit(_run(words))
+
+
+def _interrupt(number: int, frame: object) -> None:
+    del frame
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _run(words: list[str]) -> int:
+    try:
+        status = autofit.main(args=words, prog_name="autofit", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f"see `{context.command_path} --help`" if context else ""
+        return _fail(UsageError(error.format_message(), hint), words)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail(Interrupted("stopped", "what was measured is saved"), words)
+    except AutofitError as error:
+        return _fail(error, words)
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`); pointing stdout elsewhere keeps the
+        # interpreter from complaining when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        return _fail(AutofitError(f"{error.strerror or error}{where}"), words)
+    except Exception as error:  # noqa: BLE001 - no traceback reaches a user
+        return _fail(_internal(error), words)
+    return status if isinstance(status, int) else 0
+
+
+def _internal(error: Exception) -> AutofitError:
+    text = f"a fault in autofit itself: {type(error).__name__}: {error}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="autofit-fault-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(" ".join(sys.argv) + "\n\n" + "".join(traceback.format_exception(error)))
+    except OSError:
+        return AutofitError(text, "please report it")
+    return AutofitError(text, f"please report it with {file.name}")
+
+
+def _fail(error: AutofitError, words: list[str]) -> int:
+    own = words[: words.index("--")] if "--" in words else words
+    if "--json" in own:
+        told: dict[str, Any] = {
+            "kind": error.kind,
+            "message": error.message,
+            "hint": error.hint or None,
+        }
+        click.echo(json.dumps({"error": told}, ensure_ascii=False))
+    click.echo(f"autofit: {error.message}", err=True)
+    if error.hint:
+        click.echo(f"hint: {error.hint}", err=True)
+    return error.exit_code
