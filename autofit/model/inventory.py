@@ -7,11 +7,24 @@ block follows its layer, embeddings stay with the host, the output is a unit of 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-AttentionKind = Literal["full", "swa", "mla", "recurrent", "none"]
+from autofit.errors import UsageError
+from autofit.model import architecture
+from autofit.model.cache_shape import AttentionKind, CacheShape, Hparams, cache_shapes
+from autofit.model.gguf import GgufHeader, LongArray, TensorInfo, read_header
+
+_BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.(.+)")
+# What llama.cpp's --n-cpu-moe and --n-cpu-ffn match (`common/arg.cpp`).
+_EXPERT = re.compile(r"ffn_(up|down|gate|gate_up)_(ch|)exps")
+_DENSE_FFN = re.compile(r"ffn_(up|down|gate)\.")
+_ROUTER = re.compile(r"ffn_gate_inp\.|exp_probs_b|ffn_gate_tid2eid")
+_RECURRENT = re.compile(r"ssm_|shortconv\.|time_mix_|channel_mix_")
+_INPUT = re.compile(r"token_embd|token_types|position_embd|per_layer_token_embd")
+_MAX_BLOCKS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +133,161 @@ class ModelInventory:
     def expert_blocks(self) -> tuple[BlockInventory, ...]:
         """The blocks that have experts and are loaded for ordinary use."""
         return tuple(b for b in self.blocks if b.expert_bytes and not b.is_nextn)
+
+
+def inventory(path: Path) -> ModelInventory:
+    """Read a model's headers and group its bytes.
+
+    Raises:
+        UsageError: the file cannot be read, or has no blocks.
+    """
+    return inventory_of(read_header(path))
+
+
+def inventory_of(header: GgufHeader) -> ModelInventory:
+    """Group the bytes of a model whose headers were read."""
+    hparams = Hparams(header.metadata)
+    path = header.files[0]
+    by_block, outside = _grouped(header, hparams, path)
+    nextn = min(hparams.integer("nextn_predict_layers"), len(by_block) - 1)
+    names = [[name for name, _ in tensors] for tensors in by_block]
+    shapes, notices = cache_shapes(hparams, names, nextn)
+    if hparams.architecture not in architecture.KNOWN:
+        notices.append(
+            f"architecture {hparams.architecture} is not known: weights are told by the tensors' "
+            "names, the cache by the usual keys; a launch will tell more"
+        )
+    first_nextn = len(by_block) - nextn
+    blocks = tuple(
+        _block(index, tensors, shape, is_nextn=index >= first_nextn)
+        for index, (tensors, shape) in enumerate(zip(by_block, shapes, strict=True))
+    )
+    embedding = _sum(tensor for tensor in outside if _INPUT.match(tensor.name))
+    output = _sum(tensor for tensor in outside if not _INPUT.match(tensor.name))
+    is_tied = not any(tensor.name == "output.weight" for tensor in outside)
+    shared = _sum(tensor for tensor in outside if tensor.name == "token_embd.weight")
+    return ModelInventory(
+        architecture=hparams.architecture,
+        name=str(header.metadata.get("general.name", path.stem)),
+        path=path,
+        files=header.files,
+        blocks=blocks,
+        embedding_bytes=embedding,
+        output_bytes=output + (shared if is_tied else 0),
+        is_output_tied=is_tied,
+        n_vocab=_n_vocab(header, hparams),
+        n_embd=hparams.integer("embedding_length"),
+        n_head=hparams.integer("attention.head_count"),
+        n_ff=hparams.integer("feed_forward_length"),
+        n_ff_exp=hparams.integer("expert_feed_forward_length", _expert_width(header)),
+        n_expert=hparams.integer("expert_count"),
+        n_expert_used=hparams.integer("expert_used_count"),
+        context_train=hparams.integer("context_length"),
+        total_bytes=header.total_bytes,
+        digest=header.digest,
+        notices=(*header.notices, *notices),
+    )
+
+
+_Named = tuple[str, TensorInfo]
+
+
+def _grouped(
+    header: GgufHeader, hparams: Hparams, path: Path
+) -> tuple[list[list[_Named]], list[TensorInfo]]:
+    """Tensors by block, named without `blk.N.`, and those outside of blocks."""
+    found: dict[int, list[_Named]] = {}
+    outside = []
+    for tensor in header.tensors:
+        match = _BLOCK_TENSOR.match(tensor.name)
+        if match is None:
+            outside.append(tensor)
+        else:
+            found.setdefault(int(match[1]), []).append((match[2], tensor))
+    count = max(hparams.integer("block_count"), max(found, default=-1) + 1)
+    if not found or count > _MAX_BLOCKS:
+        raise UsageError(
+            f"{path}: has no model's blocks"
+            if not found
+            else f"{path}: says it has {count} blocks",
+            "a projector, an adapter or a vocabulary is no model that a server could be tuned for",
+        )
+    return [found.get(index, []) for index in range(count)], outside
+
+
+def _block(
+    index: int, tensors: list[_Named], shape: CacheShape, *, is_nextn: bool
+) -> BlockInventory:
+    kinds = [(_kind(name, shape), name, tensor) for name, tensor in tensors]
+
+    def total(kind: str) -> int:
+        return _sum(tensor for found, _, tensor in kinds if found == kind)
+
+    experts = [(name, tensor) for kind, name, tensor in kinds if kind == "expert"]
+    down = _sum(tensor for name, tensor in experts if name.startswith("ffn_down"))
+    expert_bytes = total("expert")
+    return BlockInventory(
+        index=index,
+        attention=shape.attention,
+        attention_bytes=total("attention"),
+        dense_ffn_bytes=total("dense_ffn"),
+        expert_bytes=expert_bytes,
+        expert_up_gate_bytes=expert_bytes - down,
+        expert_down_bytes=down,
+        expert_max_bytes=max((tensor.nbytes for _, tensor in experts), default=0),
+        shared_expert_bytes=total("shared_expert"),
+        router_bytes=total("router"),
+        norm_bytes=total("norm"),
+        recurrent_bytes=total("recurrent"),
+        other_bytes=total("other"),
+        expert_tensors=tuple(tensor.name for _, tensor in experts),
+        is_nextn=is_nextn,
+        n_head_kv=shape.n_head_kv,
+        head_k=shape.head_k,
+        head_v=shape.head_v,
+        window=shape.window,
+        state_r=shape.state_r,
+        state_s=shape.state_s,
+    )
+
+
+def _kind(name: str, shape: CacheShape) -> str:
+    """What a block's tensor is for, by its name without `blk.N.`."""
+    if _EXPERT.match(name):
+        return "expert"
+    if "_shexp" in name:
+        return "shared_expert"
+    if _ROUTER.match(name):
+        return "router"
+    if _DENSE_FFN.match(name):
+        return "dense_ffn"
+    if _RECURRENT.match(name):
+        return "recurrent"
+    if name.startswith("nextn."):
+        return "other"
+    if "norm" in name:
+        return "norm"
+    if name.startswith(("attn_", "indexer.")):
+        return "recurrent" if shape.attention == "recurrent" else "attention"
+    return "other"
+
+
+def _sum(tensors: Iterable[TensorInfo]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _n_vocab(header: GgufHeader, hparams: Hparams) -> int:
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, tuple | LongArray):
+        return len(tokens)
+    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+    embedding = shapes.get("token_embd.weight", ())
+    return hparams.integer("vocab_size", embedding[-1] if embedding else 0)
+
+
+def _expert_width(header: GgufHeader) -> int:
+    """The inner size of one expert, which is the row of its last matrix."""
+    for tensor in header.tensors:
+        if tensor.name.endswith("ffn_down_exps.weight"):
+            return tensor.shape[0]
+    return 0

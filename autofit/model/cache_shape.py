@@ -1,0 +1,184 @@
+"""What each block keeps per token and per sequence, as elements.
+
+Follows llama.cpp's `llama-hparams.cpp`, `llama-kv-cache.cpp` and `llama-memory-recurrent.cpp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autofit.model import architecture
+
+AttentionKind = Literal["full", "swa", "mla", "recurrent", "none"]
+
+_RECURRENT_PREFIXES = ("ssm_", "shortconv.", "time_mix_")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """One block's cache: K and V elements per token, f32 states per sequence.
+
+    `window` is 0 where all tokens are kept. A block may attend and be recurrent at once.
+    """
+
+    attention: AttentionKind = "none"
+    n_head_kv: int = 0
+    head_k: int = 0
+    head_v: int = 0
+    window: int = 0
+    state_r: int = 0
+    state_s: int = 0
+
+
+class Hparams:
+    """The metadata of a model's architecture, without the prefix."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self.architecture = str(metadata.get("general.architecture", "unknown"))
+        self._metadata = metadata
+
+    def has(self, key: str) -> bool:
+        """Whether the file says anything for the key."""
+        return self._get(key) is not None
+
+    def integer(self, key: str, default: int = 0) -> int:
+        """A whole number, the largest of a list, or the default."""
+        value = self._get(key)
+        if isinstance(value, tuple):
+            numbers = [int(entry) for entry in value if isinstance(entry, int | bool)]
+            return max(numbers, default=default)
+        return int(value) if isinstance(value, int | bool) else default
+
+    def per_block(self, key: str, blocks: int, default: Sequence[int]) -> list[int]:
+        """A number for each block: listed, or one for all, or the defaults."""
+        value = self._get(key)
+        if isinstance(value, tuple):
+            listed = [int(entry) if isinstance(entry, int | bool) else 0 for entry in value]
+            return (listed + list(default[len(listed) :]))[:blocks]
+        if isinstance(value, int | bool):
+            return [int(value)] * blocks
+        return list(default)
+
+    def is_list(self, key: str) -> bool:
+        """Whether the file lists a value for each block."""
+        return isinstance(self._get(key), tuple)
+
+    def _get(self, key: str) -> Any:  # noqa: ANN401 - metadata can be anything
+        return self._metadata.get(f"{self.architecture}.{key}")
+
+
+def cache_shapes(
+    hparams: Hparams, tensors: Sequence[Sequence[str]], nextn: int
+) -> tuple[list[CacheShape], list[str]]:
+    """The cache of every block, and notices about what could not be told.
+
+    Args:
+        hparams: the model's metadata.
+        tensors: names of each block's tensors without `blk.N.`.
+        nextn: how many blocks at the end are for multi-token prediction.
+    """
+    blocks = len(tensors)
+    heads = hparams.per_block("attention.head_count", blocks, [0] * blocks)
+    heads_kv = hparams.per_block("attention.head_count_kv", blocks, heads)
+    windows, notices = _windows(hparams, blocks)
+    recurrent = _recurrent(hparams, tensors, nextn)
+    cached = _cached_blocks(hparams, blocks)
+    state_r, state_s = _states(hparams, max(heads, default=0))
+    is_mla = hparams.has("attention.key_length_mla") and hparams.has("attention.value_length_mla")
+    default_head = hparams.integer("embedding_length") // max(1, max(heads, default=0))
+    shapes = []
+    for index, names in enumerate(tensors):
+        states = (state_r, state_s) if recurrent[index] else (0, 0)
+        attends = index < cached and heads_kv[index] > 0 and _attends(names)
+        if recurrent[index] and not _attends_beside(names):
+            attends = False
+        if not attends:
+            kind: AttentionKind = "recurrent" if recurrent[index] else "none"
+            shapes.append(CacheShape(kind, state_r=states[0], state_s=states[1]))
+            continue
+        suffix = "_swa" if windows[index] else ""
+        head_k = hparams.integer("attention.key_length", default_head)
+        head_v = hparams.integer("attention.value_length", default_head)
+        shapes.append(
+            CacheShape(
+                attention="mla" if is_mla else "swa" if windows[index] else "full",
+                n_head_kv=heads_kv[index],
+                head_k=hparams.integer(f"attention.key_length{suffix}", head_k),
+                head_v=0 if is_mla else hparams.integer(f"attention.value_length{suffix}", head_v),
+                window=windows[index],
+                state_r=states[0],
+                state_s=states[1],
+            )
+        )
+    return shapes, notices
+
+
+def _attends(names: Sequence[str]) -> bool:
+    return any(name.startswith(("attn_k", "attn_qkv")) for name in names)
+
+
+def _attends_beside(names: Sequence[str]) -> bool:
+    """Whether a recurrent block has attention of its own: a linear one has `attn_qkv` only."""
+    return any(name.startswith(("attn_k.", "attn_kv_", "attn_k_b")) for name in names)
+
+
+def _cached_blocks(hparams: Hparams, blocks: int) -> int:
+    shared = hparams.integer("attention.shared_kv_layers")
+    return min(blocks - shared, architecture.CACHED_BLOCKS.get(hparams.architecture, blocks))
+
+
+def _windows(hparams: Hparams, blocks: int) -> tuple[list[int], list[str]]:
+    """The window of each block; 0 where it sees everything."""
+    arch = hparams.architecture
+    rule = architecture.WINDOW_RULES.get(arch)
+    window = hparams.integer("attention.sliding_window", rule.window if rule else 0)
+    if window < 1 or arch in architecture.WINDOW_UNUSED:
+        return [0] * blocks, []
+    key = "attention.sliding_window_pattern"
+    if hparams.is_list(key):
+        return [window * (flag != 0) for flag in hparams.per_block(key, blocks, [0] * blocks)], []
+    if rule is None and not hparams.has(key):
+        notice = (
+            f"{arch}: which blocks attend through the window of {window} tokens is not known; "
+            "all are taken to keep the whole context"
+        )
+        return [0] * blocks, [notice]
+    period = hparams.integer(key, rule.period if rule else 0)
+    sees_all = 0 if rule and rule.full_first else period - 1
+    return [window * (not period or i % period != sees_all) for i in range(blocks)], []
+
+
+def _recurrent(hparams: Hparams, tensors: Sequence[Sequence[str]], nextn: int) -> list[bool]:
+    blocks = len(tensors)
+    key = "attention.recurrent_layers"
+    if hparams.is_list(key):
+        return [flag != 0 for flag in hparams.per_block(key, blocks, [0] * blocks)]
+    interval = architecture.ATTENTION_INTERVALS.get(hparams.architecture)
+    if interval:
+        interval = max(1, hparams.integer("full_attention_interval", interval))
+        return [(i + 1) % interval != 0 and i < blocks - nextn for i in range(blocks)]
+    return [any(name.startswith(_RECURRENT_PREFIXES) for name in names) for names in tensors]
+
+
+def _states(hparams: Hparams, heads: int) -> tuple[int, int]:
+    """Elements of a recurrent block's R and S states, per sequence."""
+    embd = hparams.integer("embedding_length")
+    wkv = hparams.integer("wkv.head_size")
+    if wkv:
+        default = architecture.TOKEN_SHIFTS.get(hparams.architecture, 2)
+        return embd * hparams.integer("token_shift_count", default), embd * wkv
+    short = hparams.integer("shortconv.l_cache")
+    if short:
+        return embd * (short - 1), 0
+    conv = hparams.integer("ssm.conv_kernel")
+    kda = hparams.integer("kda.head_dim")
+    if kda:
+        return 3 * (conv - 1 if conv else 3) * heads * kda, heads * kda * kda
+    if hparams.architecture == "minimax-01":
+        size = hparams.integer("attention.key_length", embd // max(1, heads))
+        return 0, heads * size * size
+    inner, state = hparams.integer("ssm.inner_size"), hparams.integer("ssm.state_size")
+    groups = hparams.integer("ssm.group_count")
+    return max(0, conv - 1) * (inner + 2 * groups * state), inner * state
