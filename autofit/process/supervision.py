@@ -1,0 +1,255 @@
+"""A program under a guard: the connection by which autofit starts, watches and stops it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import marshal
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autofit.errors import AutofitError, UsageError
+from autofit.process import guard as guard_program
+
+START_LIMIT_S = 60.0  # for the guard's first answer; it takes 0.03 s on an idle machine
+ANSWER_MARGIN_S = 5.0
+
+
+class Supervised:
+    """One program with everything it starts, and the guard that ends it with autofit.
+
+    The guard is the program's parent, so it sees every death and keeps no program alive that
+    autofit has lost, whatever way autofit ended. Methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | None,
+        stdout_fd: int,
+        stderr_fd: int,
+    ) -> None:
+        """Start the program; its standard input is empty.
+
+        Raises:
+            UsageError: there is no such program, or it cannot run here.
+            AutofitError: the system refused to start it.
+        """
+        executable = find_executable(argv, env)
+        self.pid = 0
+        self._status: int | None = None
+        self._is_gone = False
+        self._is_stuck = False
+        self._inbox = b""
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        try:
+            self._guard = _start_guard(theirs, stdout_fd, stderr_fd)
+            _send(self._socket, executable, argv, env, cwd)
+            first = self._first_answer()
+        except BaseException:
+            self._socket.close()  # the guard ends what it may have started
+            raise
+        finally:
+            theirs.close()
+        word, _, rest = first.partition(" ")
+        if word != "started":
+            self._finish()
+            raise _start_error(executable, rest, cwd)
+        self.pid = int(rest)
+        self._socket.setblocking(False)
+        self._take_in(b"")  # it may have ended already
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when there is news of the program."""
+        return self._socket.fileno()
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while the program runs."""
+        self._receive(0.0)
+        return self._status
+
+    def wait(self, limit_s: float) -> int | None:
+        """The exit status, waited for at most the limit."""
+        deadline = time.monotonic() + limit_s
+        while self._status is None and (left_s := deadline - time.monotonic()) > 0:
+            self._receive(left_s)
+        return self._status
+
+    def stop(self, grace_s: float) -> int:
+        """End the program and all that it started; returns its exit status.
+
+        SIGTERM is sent once however often this is called, SIGKILL after the grace, which a
+        later call can only shorten.
+
+        Raises:
+            AutofitError: something survived SIGKILL, as a process that hangs in a driver does.
+        """
+        if not self._is_gone:
+            with contextlib.suppress(OSError):  # a lost guard is `_receive`'s business
+                self._socket.send(f"stop {max(grace_s, 0.0)}\n".encode())
+            limit_s = max(grace_s, 0.0) + guard_program.STUCK_S + ANSWER_MARGIN_S
+            deadline = time.monotonic() + limit_s
+            while not self._is_settled() and (left_s := deadline - time.monotonic()) > 0:
+                self._receive(left_s)
+        if not self._is_gone:
+            raise AutofitError(
+                f"process {self.pid} does not end, not even by SIGKILL",
+                "it probably hangs inside a device driver: see `dmesg`; the machine may have to "
+                "be restarted before the device can be used again",
+            )
+        self._finish()
+        return self._status if self._status is not None else -signal.SIGKILL
+
+    def _is_settled(self) -> bool:
+        return self._is_gone or self._is_stuck
+
+    def _finish(self) -> None:
+        self._guard.wait()
+        self._is_gone = True
+        self._socket.close()
+
+    def _first_answer(self) -> str:
+        self._socket.settimeout(START_LIMIT_S)
+        try:
+            while b"\n" not in self._inbox:
+                data = self._socket.recv(4096)
+                if not data:
+                    raise AutofitError(
+                        "the guard process did not start",
+                        f"does `{sys.executable} -I -S -c ''` work?",
+                    )
+                self._inbox += data
+        except TimeoutError as error:
+            raise AutofitError(
+                f"starting a process took longer than {START_LIMIT_S:.0f} s",
+                "the machine is out of memory or too busy to measure anything",
+            ) from error
+        first, _, self._inbox = self._inbox.partition(b"\n")
+        return first.decode()
+
+    def _receive(self, limit_s: float) -> None:
+        """Take in what the guard has to tell, waiting at most the limit for it."""
+        if self._is_gone:
+            return
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        if not poller.poll(limit_s * 1000):
+            return
+        with self._lock:
+            try:
+                data = self._socket.recv(4096)
+            except OSError:
+                return  # another thread took it, or has just finished
+            self._take_in(data)
+            if not data and not self._is_gone:
+                self._guard_is_lost()
+
+    def _take_in(self, data: bytes) -> None:
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        for line in lines:
+            word, _, rest = line.decode().partition(" ")
+            if word == "exited":
+                self._status = int(rest)
+            elif word == "gone":
+                self._is_gone = True
+            elif word == "stuck":
+                self._is_stuck = True
+
+    def _guard_is_lost(self) -> None:
+        """Somebody killed the guard: the kernel has killed the program, we kill its group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self._status is None:
+            self._status = -signal.SIGKILL
+        self._is_gone = True
+
+
+def find_executable(argv: Sequence[str], env: Mapping[str, str]) -> str:
+    """The absolute path of the program that argv starts.
+
+    Raises:
+        UsageError: there is none, it may not be run, or argv cannot be passed to a program.
+    """
+    if not argv or not argv[0]:
+        raise UsageError("no program to start", "name the runtime with --runtime PATH")
+    if any("\0" in text for text in argv):
+        raise UsageError("an argument holds a NUL character", "remove it")
+    found = shutil.which(argv[0], path=env.get("PATH", os.defpath))
+    if found is not None:
+        return str(Path(found).absolute())
+    path = Path(argv[0])
+    if "/" not in argv[0]:
+        raise UsageError(f"no program named '{argv[0]}' on PATH", "install it, or give its path")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder, not a program", "give the path of the program")
+    if path.exists():
+        raise UsageError(f"{path} is not executable", f"`chmod +x {path}`, or give another path")
+    raise UsageError(f"no such program: {path}", "check the path")
+
+
+def _start_guard(theirs: socket.socket, stdout_fd: int, stderr_fd: int) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", guard_program.__file__],
+            stdin=theirs.fileno(),
+            stdout=stdout_fd,
+            stderr=stderr_fd,
+            start_new_session=True,  # Ctrl-C at the terminal is for autofit alone
+            cwd="/",
+        )
+    except OSError as error:
+        raise AutofitError(
+            f"cannot start a process: {error.strerror}",
+            "is the limit of processes (`ulimit -u`) or the memory used up?",
+        ) from error
+
+
+def _send(
+    ours: socket.socket,
+    executable: str,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path | None,
+) -> None:
+    what = (executable, list(argv), dict(env), None if cwd is None else str(cwd), os.getpid())
+    message = marshal.dumps(what)
+    with contextlib.suppress(BrokenPipeError):  # its missing answer tells of a guard that died
+        ours.sendall(len(message).to_bytes(4, "big") + message)
+
+
+def _start_error(executable: str, fault: str, cwd: Path | None) -> AutofitError:
+    step, _, number = fault.partition(" ")
+    code = int(number)
+    if step == "cwd":
+        return UsageError(f"cannot work in {cwd}: {os.strerror(code)}", "give another folder")
+    if code == errno.ENOEXEC:
+        return UsageError(
+            f"{executable} is not a program of this system",
+            "it is built for another processor or system, damaged, or a script without `#!`",
+        )
+    if code == errno.ENOENT:
+        return UsageError(
+            f"{executable} cannot start: its interpreter or loader is missing",
+            f"`file {executable}` says what it needs",
+        )
+    if code == errno.EACCES:
+        return UsageError(
+            f"{executable} may not be executed",
+            "its file system may be mounted noexec; copy it elsewhere",
+        )
+    return AutofitError(
+        f"cannot start {executable}: {os.strerror(code)}",
+        "is the limit of processes (`ulimit -u`) or the memory used up?",
+    )
