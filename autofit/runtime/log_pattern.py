@@ -1,19 +1,25 @@
-"""Patterns for the lines of a runtime's log, as written in a dialect file and as used."""
+"""Kinds of log lines: the `log` section of a dialect file.
+
+Runtimes tell much of what they do only in their log. Which lines tell what is data; what is
+done with it is in `server_log.py` and `failure.py`. `runners/llama_server.yaml` explains
+every key.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Self
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict
 
 from autofit.trial.outcome import Stage
 
+STRICT: ConfigDict = ConfigDict(extra="forbid")
 
-def _literal(text: str) -> str:
-    # Lines that differ only in digits are looked at once, so a literal must hold no digit;
+
+def _text(text: str) -> str:
+    # Lines that differ only in digits are looked at once, so the text must hold no digit;
     # quotes and backslashes are written otherwise in JSON logs.
     if not text.strip():
         raise ValueError("must hold more than spaces")
@@ -26,95 +32,98 @@ def _expression(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from error
+        raise ValueError(f"not a regex: {error}: {text}") from error
     return text
 
 
-LineText = Annotated[str, AfterValidator(_literal)]
+def _some(value: object) -> object:
+    if not value:
+        raise ValueError("give at least one text")
+    return (value,) if isinstance(value, str) else value
+
+
+LineText = Annotated[str, AfterValidator(_text)]
 Expression = Annotated[str, AfterValidator(_expression)]
-
-
-class LinePatternFile(BaseModel):
-    """A kind of log line as written in a dialect file.
-
-    `has` is text that every such line holds, or a list of which it holds one: the cheap
-    test. `match` is a regular expression searched in the line; its named groups are values.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    has: Annotated[tuple[LineText, ...], Field(min_length=1)]
-    match: Expression | None = None
-
-    @field_validator("has", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
-
-
-class StageMarkFile(LinePatternFile):
-    """A line that shows that a launch has reached a stage."""
-
-    stage: Stage
-
-
-LineFiles = tuple[LinePatternFile, ...]
-
-
-class LogPatternsFile(BaseModel):
-    """The `log` section of a dialect file: which lines tell what."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    stages: tuple[StageMarkFile, ...] = ()
-    started: LineFiles = ()
-    ready: LineFiles = ()
-    answered: LineFiles = ()
-    ended: LineFiles = ()
-    child_ended: LineFiles = ()
-
-    device: LineFiles = ()
-    used_device: LineFiles = ()
-    missing_device: LineFiles = ()
-    offloaded: LineFiles = ()
-    load_mode: LineFiles = ()
-    buffer: LineFiles = ()
-    context: LineFiles = ()
-    kv_total: LineFiles = ()
-    model: LineFiles = ()
-    graph: LineFiles = ()
-    pipeline_on: LineFiles = ()
-    pipeline_retried: LineFiles = ()
-    memory_row: LineFiles = ()
-    fit: LineFiles = ()
-    prompt_timing: LineFiles = ()
-    generate_timing: LineFiles = ()
-    moe_cache: LineFiles = ()
-    notice: LineFiles = ()
-
-    pinned_buffer: Expression = "_Host$"
-    host_buffer: Expression = "^CPU"
+LineTexts = Annotated[tuple[LineText, ...], BeforeValidator(_some)]
 
 
 @dataclass(frozen=True, slots=True)
 class LinePattern:
-    """A kind of log line; see `LinePatternFile`."""
+    """A kind of line: one of the texts `has` is in it, and the regex `match`, if any, too.
 
-    has: tuple[str, ...]
-    match: re.Pattern[str] | None = None
+    `has` is the cheap test; named groups of `match` are values.
+    """
 
-    @classmethod
-    def of(cls, file: LinePatternFile) -> Self:
-        """The pattern that a dialect file describes."""
-        return cls(file.has, re.compile(file.match) if file.match else None)
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
-    def groups(self, text: str) -> Mapping[str, str] | None:
-        """The named groups found in a line, None where the line is of another kind."""
-        if not any(literal in text for literal in self.has):
-            return None
-        if self.match is None:
-            return {}
-        found = self.match.search(text)
-        if found is None:
-            return None
-        return {name: value for name, value in found.groupdict().items() if value is not None}
+    has: LineTexts
+    match: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageMark:
+    """A line that shows that a launch has reached a stage."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    stage: Stage
+    has: LineTexts
+
+
+LinePatterns = tuple[LinePattern, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferTypes:
+    """How the runtime's names of buffer types tell where a buffer lies.
+
+    `remote` has the groups `index` and `endpoint`: the how-manieth device of which server.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    host: Expression | None = None
+    pinned: Expression | None = None
+    remote: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The lines that tell what was applied and how much memory it takes."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    device: LinePatterns = ()
+    used_device: LinePatterns = ()
+    missing_device: LinePatterns = ()
+    model: LinePatterns = ()
+    load_mode: LinePatterns = ()
+    offloaded: LinePatterns = ()
+    buffer: LinePatterns = ()
+    context: LinePatterns = ()
+    kv_total: LinePatterns = ()
+    pipeline: LinePatterns = ()
+    graph: LinePatterns = ()
+    memory_row: LinePatterns = ()
+    fit: LinePatterns = ()
+    prompt_timing: LinePatterns = ()
+    generate_timing: LinePatterns = ()
+    moe_cache: LinePatterns = ()
+    notice: LinePatterns = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogPatterns:
+    """Every kind of line that is of use, failures apart."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    stages: tuple[StageMark, ...] = ()
+    started: LinePatterns = ()
+    ready: LinePatterns = ()
+    answered: LinePatterns = ()
+    ended: LinePatterns = ()
+    child_started: LinePatterns = ()
+    child_ended: LinePatterns = ()
+    facts: Facts = field(default_factory=Facts)
+    buffer_types: BufferTypes = field(default_factory=BufferTypes)
