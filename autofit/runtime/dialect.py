@@ -10,9 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict
+
+from autofit.runtime.failure_pattern import FailurePattern
+from autofit.runtime.log_pattern import LogPatterns
 
 Words = tuple[str, ...]
 # Keys that are not known are mistakes; `0` may stand for "0", as YAML's numbers often do.
@@ -320,8 +323,8 @@ class Dialect:
     refuse: tuple[Refusal, ...] = ()
     memory_command: Words | None = None
     preset: PresetRules = field(default_factory=PresetRules)
-    log: Mapping[str, Any] = field(default_factory=dict)
-    failures: tuple[Any, ...] = ()
+    log: LogPatterns = field(default_factory=LogPatterns)
+    failures: tuple[FailurePattern, ...] = ()
 
     @property
     def variables(self) -> frozenset[str]:
