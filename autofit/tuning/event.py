@@ -1,4 +1,7 @@
-"""What a run tells whoever watches it; lower layers never print."""
+"""What a tune tells while it runs; outputs listen, the tune does not know them.
+
+A launch is told as LaunchStarted, any number of StageStarted, LaunchEnded.
+"""
 
 from __future__ import annotations
 
@@ -7,77 +10,74 @@ from dataclasses import dataclass
 from typing import Any
 
 from autofit.trial.candidate import Candidate
+from autofit.trial.metric import Metric
+from autofit.trial.outcome import Skipped, Stage
 from autofit.trial.trial import Phase, Trial
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseStarted:
-    """A phase has begun; `about` says what it will find out."""
+    """A phase begins; `max_launches` is None where only time limits it."""
 
     phase: Phase
-    about: str
+    max_launches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchStarted:
-    """A launch is about to begin."""
+    """A server is about to be started."""
 
     number: int
     phase: Phase
     candidate: Candidate
-    layout: str
-    purpose: str
+    layout: str = ""
+    purpose: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class StageChanged:
-    """The launch under way has come to another stage (`loading`, `request 2 of 7`)."""
+class StageStarted:
+    """The launch under way has come to a stage."""
 
     number: int
-    stage: str
+    stage: Stage
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchEnded:
-    """A launch is over; `value` is the objective's median, None where there is none.
-
-    `is_reused` marks one that a resumed study had already measured.
-    """
+    """A launch is over and its trial is on disk."""
 
     trial: Trial
-    value: float | None
-    is_reused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSkipped:
+    """A candidate will not be launched."""
+
+    candidate: Candidate
+    outcome: Skipped
 
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """A better candidate than any before; `gain` is against the baseline, None without one."""
+    """A new best so far, unconfirmed; `gain` is how many times faster than the baseline."""
 
-    trial: Trial
+    number: int
+    candidate: Candidate
+    metric: Metric
     value: float
-    gain: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class BoundaryMoved:
-    """What is known of one fit boundary: fewest host layers that fit, most that fail."""
-
-    layout: str
-    cache_type: str
-    fits: int | None
-    fails: int | None
+    gain: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the user should know; it ends nothing."""
+    """Something the user should know, and need not do anything about."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run's result, as `--json` prints it."""
+    """The tune is over; `result` is what `tune --json` prints."""
 
     result: Mapping[str, Any]
 
@@ -85,11 +85,11 @@ class Finished:
 Event = (
     PhaseStarted
     | LaunchStarted
-    | StageChanged
+    | StageStarted
     | LaunchEnded
+    | CandidateSkipped
     | Incumbent
-    | BoundaryMoved
     | Notice
     | Finished
 )
-Emit = Callable[[Event], None]
+Listener = Callable[[Event], None]

@@ -1,0 +1,137 @@
+"""What a tune concluded, as texts: the same sentences on screen and in reports.
+
+The result is the document that `tune --json` prints; keys that a failed or unfinished tune
+lacks are taken as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autofit.output.text import (
+    UNKNOWN,
+    duration,
+    estimate,
+    gain_sentence,
+    headroom,
+    number,
+    one_line,
+    param,
+)
+
+Row = tuple[str, ...]
+_METRICS = (
+    ("request_s", "seconds per request"),
+    ("pp_per_s", "prompt tokens/s"),
+    ("tg_per_s", "generated tokens/s"),
+    ("ttft_s", "seconds to first token"),
+)
+BOUNDARY_HEAD: Row = ("layout", "KV type", "fits", "fails", "as", "proven")
+CLIFF_HEAD: Row = ("where", "step", "loss", "layout", "KV type")
+METRIC_HEAD: Row = ("", "baseline", "winner")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The conclusion of a tune: a headline, then facts, each table ready to be drawn."""
+
+    headline: str
+    facts: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
+    metrics: tuple[Row, ...] = ()
+    boundary: tuple[Row, ...] = ()
+    cliffs: tuple[Row, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+def answer(result: Mapping[str, Any] | None) -> Answer:
+    """The conclusion in words; None is a tune that has not ended."""
+    if result is None:
+        return Answer("not finished: go on with `autofit tune MODEL --study STUDY --resume`")
+    winner: Mapping[str, Any] = result.get("winner") or {}
+    baseline: Mapping[str, Any] = result.get("baseline") or {}
+    return Answer(
+        headline=_headline(result, winner),
+        facts=tuple(_facts(result, winner)),
+        settings=tuple(
+            (one_line(name), one_line(param(value)))
+            for name, value in (winner.get("params") or {}).items()
+        ),
+        metrics=tuple(_metrics(baseline.get("estimates") or {}, winner.get("estimates") or {})),
+        boundary=tuple(_boundary_row(row) for row in result.get("boundary") or ()),
+        cliffs=tuple(_cliff_row(row) for row in result.get("cliffs") or ()),
+        notes=tuple(one_line(note) for note in result.get("notes") or ()),
+    )
+
+
+def _headline(result: Mapping[str, Any], winner: Mapping[str, Any]) -> str:
+    if not winner:
+        return "nothing was proven: no settings to recommend"
+    sentence = gain_sentence(result.get("gain"), tie=bool(result.get("tie")))
+    proof = "proven at full context" if winner.get("proven") else "NOT proven at full context"
+    return f"{sentence}; {proof}"
+
+
+def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> list[tuple[str, str]]:
+    outcomes = result.get("outcomes") or {}
+    phases = result.get("launches_by_phase") or {}
+    facts = []
+    if winner:
+        facts.append(("headroom at the peak", headroom(winner.get("free_mib") or {})))
+    if "launches" in result:
+        by_phase = ", ".join(f"{phase} {count}" for phase, count in phases.items() if count)
+        facts.append(("launches", f"{result['launches']}" + (f" ({by_phase})" * bool(by_phase))))
+    if outcomes:
+        told = (f"{kind.replace('_', ' ')} {count}" for kind, count in outcomes.items() if count)
+        facts.append(("outcomes", one_line(", ".join(told))))
+    if result.get("seconds") is not None:
+        facts.append(("time", duration(result["seconds"])))
+    failed = (result.get("baseline") or {}).get("outcome")
+    if isinstance(failed, Mapping) and failed.get("kind") != "completed":
+        text = f"{failed.get('kind', UNKNOWN)}: {failed.get('evidence', '')}"
+        facts.append(("baseline failed", one_line(text)))
+    if result.get("preset"):
+        facts.append(("preset", one_line(result["preset"])))
+    return facts
+
+
+def _metrics(baseline: Mapping[str, Any], winner: Mapping[str, Any]) -> list[Row]:
+    return [
+        (words, estimate(baseline.get(name)), estimate(winner.get(name)))
+        for name, words in _METRICS
+        if baseline.get(name) or winner.get(name)
+    ]
+
+
+def _boundary_row(row: Mapping[str, Any]) -> Row:
+    proven = "yes" if row.get("proven") else f"no ({row.get('source') or 'estimate'})"
+    cells = (
+        row.get("layout"),
+        row.get("cache_type"),
+        _n_cpu_moe(row.get("fits")),
+        _n_cpu_moe(row.get("fails")),
+        _kind(row.get("outcome")),
+        proven,
+    )
+    return tuple(one_line("" if cell is None else cell) for cell in cells)
+
+
+def _n_cpu_moe(value: object) -> str:
+    return "none" if value is None else f"n_cpu_moe {value}"
+
+
+def _kind(outcome: object) -> str:
+    kind = outcome.get("kind") if isinstance(outcome, Mapping) else outcome
+    return str(kind or "").replace("_", " ")
+
+
+def _cliff_row(row: Mapping[str, Any]) -> Row:
+    ratio, low, high = row.get("ratio"), row.get("low"), row.get("high")
+    loss = f"{row.get('metric')} times {number(ratio)}"
+    if low is not None and high is not None:
+        loss += f" ({number(low)} to {number(high)})"
+    step = f"{row.get('from')} to {row.get('to')}"
+    cells = (row.get("param"), step, loss, row.get("layout"), row.get("cache_type"))
+    return tuple(one_line("" if cell is None else cell) for cell in cells)

@@ -1,0 +1,136 @@
+"""What a preset is made of: the settings, and what is known about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from autofit.errors import UsageError
+from autofit.output.preset.option import with_absolute_paths
+from autofit.results.fingerprint import Environment
+from autofit.results.header import StudyHeader
+from autofit.runtime.ability import Runtime
+from autofit.runtime.dialect import IniRules, Words
+from autofit.runtime.help_text import HelpText
+from autofit.trial.candidate import Params
+from autofit.trial.workload import Workload
+
+# llama-server's own default; written out, since another is announced for later builds.
+DEFAULT_PORT = 8080
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetFacts:
+    """Settings that were proven, and where, for what and with what result.
+
+    `wrapper`, `command` and `arguments` in a row are what was run; `address` are the words
+    with a `{port}` that say where to listen, added where the arguments do not. `folder` is
+    where relative paths in the arguments start. `formats` are those the runtime can use, None
+    for any. `gain` and `estimates` are as in the result of a tune; `free_mib` is the
+    headroom. `help` is the runtime's help text, None where it has none.
+    """
+
+    model_name: str
+    model_path: Path
+    wrapper: tuple[str, ...] = ()
+    command: tuple[str, ...]
+    arguments: tuple[str, ...]
+    address: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    params: Params
+    help: HelpText | None
+    folder: Path
+    formats: tuple[str, ...] | None = None
+    ini: IniRules = field(default_factory=IniRules)
+    port: int = DEFAULT_PORT
+    workload: Workload
+    objective: str
+    environment: Environment
+    gain: Mapping[str, Any] | None = None
+    tie: bool = False
+    proven: bool = False
+    estimates: Mapping[str, Any] = field(default_factory=dict)
+    peak_mib: Mapping[str, float | None] = field(default_factory=dict)
+    free_mib: Mapping[str, float | None] = field(default_factory=dict)
+    made_on: date
+    autofit_version: str
+
+    @property
+    def served_arguments(self) -> tuple[str, ...]:
+        """The arguments with a port in them, and files named so that any folder will do."""
+        arguments = with_absolute_paths(self.arguments, self.help, self.folder)
+        flags = {word for word in self.address if word.startswith("-")}
+        address = () if flags & set(arguments) else self.address
+        return with_port((*arguments, *address), self.port)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The whole command, to be started in any folder."""
+        return (*self.wrapper, *self.command, *self.served_arguments)
+
+
+def with_port(argv: Sequence[str], port: int) -> tuple[str, ...]:
+    """A command with its `{port}` filled in."""
+    return tuple(word.replace("{port}", str(port)) for word in argv)
+
+
+def winner_facts(
+    header: StudyHeader,
+    result: Mapping[str, Any],
+    *,
+    runtime: Runtime,
+    folder: Path,
+    made_on: date,
+) -> PresetFacts:
+    """The facts of a tune's winner; `folder` is where the tune was started.
+
+    Raises:
+        UsageError: the tune has no winner.
+    """
+    winner = result.get("winner")
+    if not winner:
+        raise UsageError(
+            "this study has no winner to write a preset of",
+            "`autofit show STUDY` tells what came of it",
+        )
+    wrapper, arguments = _split(tuple(winner["argv"]), runtime.command)
+    return PresetFacts(
+        model_name=header.model_name,
+        model_path=folder / header.model_path,
+        wrapper=wrapper,
+        command=runtime.command,
+        arguments=arguments,
+        address=runtime.dialect.launch.address,
+        env=winner.get("env") or {},
+        params=winner["params"],
+        help=runtime.help,
+        folder=folder,
+        ini=runtime.dialect.preset.ini,
+        formats=runtime.dialect.preset.formats,
+        workload=header.workload,
+        objective=header.objective,
+        environment=header.environment,
+        gain=result.get("gain"),
+        tie=bool(result.get("tie")),
+        proven=bool(winner.get("proven")),
+        estimates=winner.get("estimates") or {},
+        peak_mib=winner.get("peak_mib") or {},
+        free_mib=winner.get("free_mib") or {},
+        made_on=made_on,
+        autofit_version=header.autofit_version,
+    )
+
+
+def _split(argv: Words, command: Words) -> tuple[Words, Words]:
+    """The wrapper before the command, and the arguments after it."""
+    length = len(command)
+    for start in range(len(argv) - length + 1):
+        if argv[start : start + length] == command:
+            return argv[:start], argv[start + length :]
+    raise UsageError(
+        f"the winner was not started with {' '.join(command)!r}",
+        "give the runtime of the tune with `--runtime PATH`",
+    )

@@ -1,0 +1,42 @@
+"""The lines at the top of every preset that can hold comments."""
+
+from __future__ import annotations
+
+from autofit.output.preset.facts import PresetFacts
+from autofit.output.text import gain_sentence, headroom, mib, one_line
+from autofit.trial.workload import Workload
+
+
+def heading(facts: PresetFacts) -> list[str]:
+    """What the preset is for, how good it is and where: plain lines without a comment mark.
+
+    The check value has a part each for machine, build and model file, so that a reader can
+    tell which of them is no longer the same.
+    """
+    environment = facts.environment
+    devices = ", ".join(environment.devices) or "none"
+    proof = "proven at full context" if facts.proven else "NOT proven at full context"
+    lines = [
+        f"Written by autofit {facts.autofit_version} on {facts.made_on.isoformat()}",
+        f"model: {facts.model_name}, {proof}",
+        f"tuned for: {workload_line(facts.workload)}; judged by {facts.objective}",
+        f"gain: {gain_sentence(facts.gain, tie=facts.tie)}",
+        f"headroom: {headroom(facts.free_mib)}",
+        f"machine: {environment.cpu}, {environment.cpu_count} CPUs, {mib(environment.memory_mib)}",
+        f"devices: {devices}; driver: {environment.driver or 'none'}",
+        f"build: {environment.build}",
+        f"check: {environment.check_value}",
+    ]
+    return [one_line(line) for line in lines]
+
+
+def workload_line(workload: Workload) -> str:
+    """A workload on one line."""
+    requests = ", ".join(
+        f"{request.prompt_tokens}+{request.predicted_tokens} (weight {request.weight:g})"
+        for request in workload.requests
+    )
+    return (
+        f"{workload.name}: context {workload.context}, parallel {workload.parallel}, "
+        f"prompt+generated tokens {requests}"
+    )

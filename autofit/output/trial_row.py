@@ -1,0 +1,111 @@
+"""One trial in short texts, the same in every table."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autofit.output.text import duration, mib, number, one_line, params_line
+from autofit.trial.candidate import Params
+from autofit.trial.metric import median_metric
+from autofit.trial.outcome import Crashed, Outcome, OutOfMemory, Rejected, Spilled, TimedOut
+from autofit.trial.trial import Trial
+from autofit.trial.workload import Workload
+
+# The layout's name stands for where layers lie, the workload for the rest.
+_TOLD_ELSEWHERE = {
+    "devices",
+    "n_gpu_layers",
+    "tensor_split",
+    "override_tensor",
+    "context",
+    "parallel",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """A trial as cells of a table, all on one line and safe for a terminal."""
+
+    number: int
+    phase: str
+    layout: str
+    params: str
+    outcome: str
+    is_completed: bool
+    request_s: str
+    pp_per_s: str
+    tg_per_s: str
+    ttft_s: str
+    free_mib: str
+    seconds: str
+    evidence: str
+    purpose: str
+    notes: tuple[str, ...]
+
+
+def trial_row(trial: Trial, workload: Workload) -> TrialRow:
+    """The cells of one trial; what was not measured is empty."""
+    measurement = trial.measurement
+
+    def value(metric: str) -> str:
+        found = median_metric(measurement, workload, metric)  # type: ignore[arg-type]
+        return "" if found is None else number(found)
+
+    free = measurement.free_mib if measurement else {}
+    return TrialRow(
+        number=trial.number,
+        phase=trial.phase,
+        layout=one_line(trial.layout),
+        params=brief_params(trial.candidate.params) or "runtime's defaults",
+        outcome=outcome_text(trial.outcome),
+        is_completed=trial.is_completed,
+        request_s=value("request_s"),
+        pp_per_s=value("pp"),
+        tg_per_s=value("tg"),
+        ttft_s=value("ttft"),
+        free_mib=", ".join(f"{one_line(name)} {mib(amount)}" for name, amount in free.items()),
+        seconds=duration(trial.seconds),
+        evidence=one_line(trial.outcome.evidence),
+        purpose=one_line(trial.purpose),
+        notes=tuple(one_line(note) for note in trial.notes),
+    )
+
+
+def brief_params(params: Params) -> str:
+    """The params that the layout's name and the workload do not tell already."""
+    return params_line({k: v for k, v in params.items() if k not in _TOLD_ELSEWHERE})
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """What came of a launch, in a few words."""
+    words = outcome.kind.replace("_", " ")
+    if outcome.kind in ("completed", "skipped"):
+        return words
+    details: list[str | None] = []
+    if isinstance(outcome, OutOfMemory):
+        details = [outcome.buffer, outcome.device or outcome.where]
+    elif isinstance(outcome, Spilled):
+        details = [outcome.device]
+        if outcome.spilled_mib is not None:
+            details.append(mib(outcome.spilled_mib))
+    elif isinstance(outcome, Rejected | Crashed) and outcome.reason:
+        details = [outcome.reason.replace("_", " ")]
+    elif isinstance(outcome, TimedOut) and outcome.limit_s is not None:
+        details = [f"after {duration(outcome.limit_s)}"]
+    told = ", ".join(one_line(detail) for detail in details if detail)
+    return f"{words} at {outcome.stage}" + (f" ({told})" if told else "")
+
+
+def command_line(
+    argv: Sequence[str], env: Mapping[str, str], *, port: int, unset: Iterable[str] = ()
+) -> str:
+    """A command to paste into a POSIX shell that starts exactly what a trial started.
+
+    `unset` are variables of the reader's environment that autofit would have taken away.
+    """
+    without = [word for name in sorted(set(unset) - set(env)) for word in ("-u", name)]
+    settings = [f"{name}={value}" for name, value in env.items()]
+    prefix = ["env", *without, *settings] if without or settings else []
+    return shlex.join([*prefix, *(word.replace("{port}", str(port)) for word in argv)])
