@@ -6,7 +6,7 @@ Follows llama.cpp's `llama-hparams.cpp`, `llama-kv-cache.cpp` and `llama-memory-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from autofit.model import architecture
@@ -16,11 +16,14 @@ AttentionKind = Literal["full", "swa", "mla", "recurrent", "none"]
 _RECURRENT_PREFIXES = ("ssm_", "shortconv.", "time_mix_")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheShape:
-    """One block's cache: K and V elements per token, f32 states per sequence.
+    """One block's cache, in elements.
 
-    `window` is 0 where all tokens are kept. A block may attend and be recurrent at once.
+    `head_k` and `head_v` are per KV head and token; `head_v` is 0 where only K is kept.
+    `index_k` is what an indexer keeps per token. With a `window`, that many tokens are kept
+    instead of all; with a `compression` beside it, all tokens as well, so many in one row.
+    `state_r` and `state_s` are f32 states per sequence. A block may attend and be recurrent.
     """
 
     attention: AttentionKind = "none"
@@ -28,6 +31,8 @@ class CacheShape:
     head_k: int = 0
     head_v: int = 0
     window: int = 0
+    index_k: int = 0
+    compression: int = 0
     state_r: int = 0
     state_s: int = 0
 
@@ -84,44 +89,62 @@ def cache_shapes(
     heads_kv = hparams.per_block("attention.head_count_kv", blocks, heads)
     windows, notices = _windows(hparams, blocks)
     recurrent = _recurrent(hparams, tensors, nextn)
+    compressions = hparams.per_block("attention.compress_ratios", blocks, [0] * blocks)
     cached = _cached_blocks(hparams, blocks)
     state_r, state_s = _states(hparams, max(heads, default=0))
-    is_mla = hparams.has("attention.key_length_mla") and hparams.has("attention.value_length_mla")
-    default_head = hparams.integer("embedding_length") // max(1, max(heads, default=0))
+    head_default = hparams.integer("embedding_length") // max(1, max(heads, default=0))
     shapes = []
     for index, names in enumerate(tensors):
-        states = (state_r, state_s) if recurrent[index] else (0, 0)
-        attends = index < cached and heads_kv[index] > 0 and _attends(names)
-        if recurrent[index] and not _attends_beside(names):
-            attends = False
-        if not attends:
-            kind: AttentionKind = "recurrent" if recurrent[index] else "none"
-            shapes.append(CacheShape(kind, state_r=states[0], state_s=states[1]))
-            continue
-        suffix = "_swa" if windows[index] else ""
-        head_k = hparams.integer("attention.key_length", default_head)
-        head_v = hparams.integer("attention.value_length", default_head)
-        shapes.append(
-            CacheShape(
-                attention="mla" if is_mla else "swa" if windows[index] else "full",
-                n_head_kv=heads_kv[index],
-                head_k=hparams.integer(f"attention.key_length{suffix}", head_k),
-                head_v=0 if is_mla else hparams.integer(f"attention.value_length{suffix}", head_v),
-                window=windows[index],
-                state_r=states[0],
-                state_s=states[1],
-            )
-        )
+        shape = CacheShape()
+        if index < cached and heads_kv[index] > 0 and _attends(names, recurrent[index]):
+            shape = _attention(hparams, names, windows[index], compressions[index], head_default)
+            shape = replace(shape, n_head_kv=heads_kv[index])
+        if recurrent[index]:
+            kind = "recurrent" if shape.attention == "none" else shape.attention
+            shape = replace(shape, attention=kind, state_r=state_r, state_s=state_s)
+        shapes.append(shape)
     return shapes, notices
 
 
-def _attends(names: Sequence[str]) -> bool:
-    return any(name.startswith(("attn_k", "attn_qkv")) for name in names)
+def _attention(
+    hparams: Hparams, names: Sequence[str], window: int, compression: int, head_default: int
+) -> CacheShape:
+    suffix = "_swa" if window else ""
+    head_k = hparams.integer("attention.key_length", head_default)
+    head_v = hparams.integer("attention.value_length", head_default)
+    is_latent = hparams.architecture in architecture.K_ONLY or (
+        hparams.has("attention.key_length_mla") and hparams.has("attention.value_length_mla")
+    )
+    shape = CacheShape(
+        attention="mla" if is_latent else "swa" if window else "full",
+        head_k=hparams.integer(f"attention.key_length{suffix}", head_k),
+        head_v=0 if is_latent else hparams.integer(f"attention.value_length{suffix}", head_v),
+        window=window,
+        index_k=hparams.integer("attention.indexer.key_length") if _indexes(names) else 0,
+        compression=compression,
+    )
+    return replace(shape, state_s=_compressor_state(shape))
 
 
-def _attends_beside(names: Sequence[str]) -> bool:
-    """Whether a recurrent block has attention of its own: a linear one has `attn_qkv` only."""
-    return any(name.startswith(("attn_k.", "attn_kv_", "attn_k_b")) for name in names)
+def _compressor_state(shape: CacheShape) -> int:
+    """Sums and scores of the tokens not yet compressed (llama.cpp's `llama-kv-cache-dsv4.cpp`).
+
+    Blocks with an indexer overlap: they keep two stretches of rows of twice the width.
+    """
+    overlap = 2 if shape.index_k else 1
+    rows = overlap * shape.compression
+    return 2 * rows * overlap * (shape.head_k + shape.index_k)
+
+
+def _attends(names: Sequence[str], is_recurrent: bool) -> bool:  # noqa: FBT001 - a predicate
+    """Whether there are keys to cache; linear attention has `attn_qkv` but no cache of them."""
+    prefixes = ("attn_k.", "attn_k_b", "attn_kv") if is_recurrent else ("attn_k", "attn_qkv")
+    return any(name.startswith(prefixes) for name in names)
+
+
+def _indexes(names: Sequence[str]) -> bool:
+    """Whether a block has an indexer of its own; others use that of an earlier block."""
+    return any(name.startswith("indexer") for name in names)
 
 
 def _cached_blocks(hparams: Hparams, blocks: int) -> int:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autofit.errors import UsageError
 from autofit.model import architecture
-from autofit.model.cache_shape import AttentionKind, CacheShape, Hparams, cache_shapes
+from autofit.model.cache_shape import CacheShape, Hparams, cache_shapes
 from autofit.model.gguf import GgufHeader, LongArray, TensorInfo, read_header
 
 _BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.(.+)")
@@ -27,8 +27,8 @@ _INPUT = re.compile(r"token_embd|token_types|position_embd|per_layer_token_embd"
 _MAX_BLOCKS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class BlockInventory:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockInventory(CacheShape):
     """The bytes of one block by what they are for, and what its cache needs.
 
     `expert_bytes` is what llama.cpp's `--n-cpu-moe` moves: the tensors matching
@@ -37,14 +37,9 @@ class BlockInventory:
     `--n-cpu-ffn` moves: `ffn_(up|down|gate)`. Routers, shared experts and norms stay with
     their layer. `is_nextn` marks a block for multi-token prediction, which llama.cpp counts as
     a layer but loads only when asked to speculate with it.
-
-    `head_k` and `head_v` are elements per KV head and token (`head_v` is 0 where only K is
-    cached), `window` the tokens a sliding window keeps (0: all of them). `state_r` and
-    `state_s` are the elements of a recurrent block's two f32 states, per sequence.
     """
 
     index: int
-    attention: AttentionKind = "none"
     attention_bytes: int = 0
     dense_ffn_bytes: int = 0
     expert_bytes: int = 0
@@ -58,12 +53,6 @@ class BlockInventory:
     other_bytes: int = 0
     expert_tensors: tuple[str, ...] = ()
     is_nextn: bool = False
-    n_head_kv: int = 0
-    head_k: int = 0
-    head_v: int = 0
-    window: int = 0
-    state_r: int = 0
-    state_s: int = 0
 
     @property
     def device_bytes(self) -> int:
@@ -227,8 +216,8 @@ def _block(
     down = _sum(tensor for name, tensor in experts if name.startswith("ffn_down"))
     expert_bytes = total("expert")
     return BlockInventory(
+        **asdict(shape),
         index=index,
-        attention=shape.attention,
         attention_bytes=total("attention"),
         dense_ffn_bytes=total("dense_ffn"),
         expert_bytes=expert_bytes,
@@ -242,12 +231,6 @@ def _block(
         other_bytes=total("other"),
         expert_tensors=tuple(tensor.name for _, tensor in experts),
         is_nextn=is_nextn,
-        n_head_kv=shape.n_head_kv,
-        head_k=shape.head_k,
-        head_v=shape.head_v,
-        window=shape.window,
-        state_r=shape.state_r,
-        state_s=shape.state_s,
     )
 
 
@@ -267,7 +250,7 @@ def _kind(name: str, shape: CacheShape) -> str:
         return "other"
     if "norm" in name:
         return "norm"
-    if name.startswith(("attn_", "indexer.")):
+    if name.startswith(("attn_", "indexer")):
         return "recurrent" if shape.attention == "recurrent" else "attention"
     return "other"
 

@@ -6,37 +6,50 @@ Follows llama.cpp's `llama-context.cpp` (cells of the context), `llama-kv-cache.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from autofit.errors import UsageError
 from autofit.model.block_type import BlockType, block_type_named
-from autofit.model.inventory import BlockInventory, ModelInventory
+from autofit.model.inventory import ModelInventory
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "iq4_nl", "q4_0")
 _CELL_STEP = 256
 
 
-def context_cells(context: int, parallel: int, *, unified: bool = False) -> tuple[int, int]:
-    """Cells of one stream, and how many streams there are.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """How many cells the caches of one stream have, and how many streams there are.
 
     A unified cache is one stream of the whole context; else every sequence has its own, of its
-    share rounded up.
+    share of the context rounded up. What is computed at once needs cells beside a window.
     """
-    total = _rounded_up(max(1, context))
-    if unified or parallel <= 1:
-        return total, 1
-    return _rounded_up(total // parallel), parallel
 
+    context: int
+    parallel: int = 1
+    ubatch: int = 512
+    unified: bool = False
+    swa_full: bool = False
 
-def window_cells(  # noqa: D417 - all but one are told in words
-    window: int, *, context: int, parallel: int, ubatch: int, unified: bool = False
-) -> int:
-    """Cells of one stream of a block that attends through a window.
+    @property
+    def streams(self) -> int:
+        """Caches side by side."""
+        return 1 if self.unified else max(1, self.parallel)
 
-    Args:
-        ubatch: tokens computed at once: they need cells beside the window.
-    """
-    cells, _ = context_cells(context, parallel, unified=unified)
-    sequences = max(1, parallel) if unified else 1
-    return _rounded_up(min(cells, window * sequences + min(ubatch, cells)))
+    @property
+    def full(self) -> int:
+        """Cells of a block that sees everything."""
+        return _rounded_up(_rounded_up(max(1, self.context)) // self.streams)
+
+    def windowed(self, window: int) -> int:
+        """Cells of a block that sees so many tokens, 0 meaning all."""
+        if not window or self.swa_full:
+            return self.full
+        sequences = max(1, self.parallel) if self.unified else 1
+        return _rounded_up(min(self.full, window * sequences + min(self.ubatch, self.full)))
+
+    def compressed(self, ratio: int) -> int:
+        """Cells where so many tokens share one."""
+        return _rounded_up(-(-self.full // ratio))
 
 
 def kv_bytes(
@@ -49,6 +62,7 @@ def kv_bytes(
     ubatch: int = 512,
     swa_full: bool = False,
     unified: bool = False,
+    flash_attn: bool = True,
 ) -> tuple[int, ...]:
     """Bytes of the attention cache, block by block; blocks for prediction keep none.
 
@@ -61,41 +75,41 @@ def kv_bytes(
         ubatch: tokens computed at once, as in `--ubatch-size`.
         swa_full: windows keep the whole context, as in `--swa-full`.
         unified: all sequences share one cache, as in `--kv-unified`.
+        flash_attn: without it V is kept transposed, in rows as wide as the widest block's.
 
     Raises:
         UsageError: a cache type that llama.cpp does not have.
     """
     type_k, type_v = _cache_type(cache_type_k), _cache_type(cache_type_v)
-    cells, streams = context_cells(context, parallel, unified=unified)
+    cells = Cells(
+        context=context, parallel=parallel, ubatch=ubatch, unified=unified, swa_full=swa_full
+    )
+    widest = max((block.n_head_kv * block.head_v for block in inventory.blocks), default=0)
     sizes = []
     for block in inventory.blocks:
-        kept = cells
-        if block.window and not swa_full:
-            kept = window_cells(
-                block.window, context=context, parallel=parallel, ubatch=ubatch, unified=unified
-            )
-        per_token = 0 if block.is_nextn else _token_bytes(block, type_k, type_v)
-        sizes.append(per_token * kept * streams)
+        if block.is_nextn or not block.n_head_kv:
+            sizes.append(0)
+            continue
+        row_k = type_k.row_bytes(block.n_head_kv * block.head_k)
+        row_v = type_v.row_bytes(block.n_head_kv * block.head_v)
+        if not flash_attn and block.head_v:
+            row_v = type_v.row_bytes(widest)
+        row_index = type_k.row_bytes(block.index_k)
+        size = (row_k + row_v) * cells.windowed(block.window)
+        if block.compression:
+            size += (row_k + row_index) * cells.compressed(block.compression)
+        else:
+            size += row_index * cells.full
+        sizes.append(size * cells.streams)
     return tuple(sizes)
 
 
 def recurrent_bytes(inventory: ModelInventory, parallel: int = 1) -> tuple[int, ...]:
-    """Bytes of the f32 states of recurrent blocks, block by block, whatever the context."""
+    """Bytes of f32 states, block by block, whatever the context."""
     return tuple(
         0 if block.is_nextn else 4 * (block.state_r + block.state_s) * max(1, parallel)
         for block in inventory.blocks
     )
-
-
-def token_bytes(block: BlockInventory, cache_type_k: str, cache_type_v: str) -> int:
-    """Bytes that one more token in the cache takes in a block."""
-    return _token_bytes(block, _cache_type(cache_type_k), _cache_type(cache_type_v))
-
-
-def _token_bytes(block: BlockInventory, type_k: BlockType, type_v: BlockType) -> int:
-    row_k = type_k.row_bytes(block.n_head_kv * block.head_k)
-    row_v = type_v.row_bytes(block.n_head_kv * block.head_v)
-    return row_k + row_v
 
 
 def _cache_type(name: str) -> BlockType:
