@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import os
 import re
+import stat
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -187,20 +189,25 @@ def _read_file(path: Path, index: int) -> _File:
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap]:
-    if path.is_dir():
-        raise UsageError(f"{path}: is a folder", "give the .gguf file in it")
-    if not path.exists():
-        raise UsageError(f"{path}: no such file", "give the path of a .gguf file")
-    if not path.is_file():
-        raise UsageError(f"{path}: is no regular file", "give the path of a .gguf file")
+    if "\0" in str(path):
+        raise UsageError("the path of the model holds a NUL character")
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise UsageError(f"{path}: is a folder", "give the .gguf file in it")
+        if not stat.S_ISREG(mode):
+            raise UsageError(f"{path}: is no regular file", "give the path of a .gguf file")
         with path.open("rb") as file:
-            if not path.stat().st_size:
+            if not os.fstat(file.fileno()).st_size:
                 raise UsageError(f"{path}: is empty", _AGAIN)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 yield data
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file", "give the path of a .gguf file") from None
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", "is it yours to read?"
+        ) from error
 
 
 class _Cursor:
