@@ -37,7 +37,7 @@ def send_effort(
     limits: Limits,
     *,
     parallel: int,
-    on_stage: Callable[[str], None],
+    on_stage: Callable[[Stage], None],
     check_stop: Callable[[], None],
 ) -> Replies:
     """Send all requests of an effort in order; stop at the first failure.
@@ -48,16 +48,16 @@ def send_effort(
         prompts: where prompts are cut from.
         limits: seconds per stage of each request.
         parallel: how many requests are in flight at once.
-        on_stage: told "prompt" with what is being sent.
+        on_stage: told the stage of each request.
         check_stop: called between requests; raises to end the launch.
     """
     failure = prompts.prepare(client)
     if failure is not None:
         return Replies(failure=failure)
     samples: list[Sample] = []
-    for number, request in enumerate(effort.requests):
+    for request in effort.requests:
         check_stop()
-        on_stage(f"request {number + 1} of {len(effort.requests)}")
+        on_stage("warmup" if request.is_warmup else "prompt")
         for answer in _send(client, request, prompts, limits, parallel):
             if isinstance(answer, RequestFailure):
                 return Replies(tuple(samples), answer)

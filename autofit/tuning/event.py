@@ -44,9 +44,10 @@ class StageStarted:
 
 @dataclass(frozen=True, slots=True)
 class LaunchEnded:
-    """A launch is over and its trial is on disk."""
+    """A launch is over and its trial is on disk; `is_reused` when it was there already."""
 
     trial: Trial
+    is_reused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,16 @@ class Incumbent:
     metric: Metric
     value: float
     gain: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryMoved:
+    """What is known of a fit boundary: fewest host layers that fit, most that fail."""
+
+    layout: str
+    cache_type: str
+    fits: int | None
+    fails: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,7 @@ Event = (
     | LaunchEnded
     | CandidateSkipped
     | Incumbent
+    | BoundaryMoved
     | Notice
     | Finished
 )

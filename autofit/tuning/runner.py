@@ -1,0 +1,156 @@
+"""Runs trials one by one: numbers them, keeps them, and repeats none that is known.
+
+A resumed run goes through the same steps as the first; every launch that the study already
+holds is taken from it, so that only what is missing is launched.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from autofit.errors import Interrupted
+from autofit.results.skipped import SkippedCandidate
+from autofit.results.study import Study
+from autofit.runtime.effort import Effort
+from autofit.runtime.launch import LaunchResult
+from autofit.trial.candidate import Candidate, LaunchPlan
+from autofit.trial.outcome import Rejected, Stage
+from autofit.trial.trial import Phase, Trial
+from autofit.tuning.budget import Budget
+from autofit.tuning.event import LaunchEnded, LaunchStarted, Listener, StageStarted
+
+
+class Launching(Protocol):
+    """What a runner needs of a runtime."""
+
+    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
+        """The command of a candidate, or why the runtime cannot be told it."""
+        ...
+
+    def launch(
+        self,
+        plan: LaunchPlan,
+        effort: Effort,
+        *,
+        log_path: Path,
+        on_stage: Callable[[Stage], None],
+        check_stop: Callable[[], None],
+    ) -> LaunchResult:
+        """Start, ask, measure and stop."""
+        ...
+
+
+@dataclass(slots=True)
+class TrialRunner:
+    """Launches candidates for one study.
+
+    `should_stop` is asked between the stages of a launch: once true, the launch is ended,
+    not recorded, and the run stops with everything before it saved.
+    """
+
+    study: Study
+    launching: Launching
+    budget: Budget
+    emit: Listener
+    wall_clock: Callable[[], float]
+    should_stop: Callable[[], bool] = lambda: False
+    trials: list[Trial] = field(default_factory=list)
+    _known: dict[tuple[str, str, str], deque[Trial]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._known = defaultdict(deque)
+        for trial in self.study.trials():
+            self._known[self._identity(trial.phase, trial.candidate, trial.purpose)].append(trial)
+
+    def is_known(self, phase: Phase, candidate: Candidate, purpose: str) -> bool:
+        """Whether the study already holds this launch."""
+        return bool(self._known.get(self._identity(phase, candidate, purpose)))
+
+    def run(
+        self, phase: Phase, candidate: Candidate, effort: Effort, *, layout: str, purpose: str
+    ) -> Trial:
+        """The trial of a candidate: launched, unless the study already holds it.
+
+        Raises:
+            Interrupted: `should_stop` became true.
+        """
+        known = self._known.get(self._identity(phase, candidate, purpose))
+        if known:
+            trial = known.popleft()
+            is_reused = True
+        else:
+            if self.should_stop():
+                raise Interrupted("stopped", self._resume_hint())
+            trial = self._launch(phase, candidate, effort, layout, purpose)
+            is_reused = False
+        self.budget.count(phase)
+        self.trials.append(trial)
+        self.emit(LaunchEnded(trial, is_reused))
+        return trial
+
+    def skip(self, skipped: SkippedCandidate) -> None:
+        """Note a candidate that is not worth a launch."""
+        self.study.skip(skipped)
+
+    @staticmethod
+    def _identity(phase: Phase, candidate: Candidate, purpose: str) -> tuple[str, str, str]:
+        return phase, candidate.key, purpose
+
+    def _resume_hint(self) -> str:
+        return f"everything measured is saved; go on with --study {self.study.path} --resume"
+
+    def _check_stop(self) -> None:
+        if self.should_stop():
+            raise Interrupted("stopped", self._resume_hint())
+
+    def _launch(
+        self, phase: Phase, candidate: Candidate, effort: Effort, layout: str, purpose: str
+    ) -> Trial:
+        number = self.study.next_number()
+        started_at = self.wall_clock()
+        plan = self.launching.plan(
+            candidate, layout=layout, as_served=phase in ("confirm", "prove")
+        )
+        self.emit(LaunchStarted(number, phase, candidate, layout, purpose))
+        argv: Sequence[str] = plan.argv if isinstance(plan, LaunchPlan) else ()
+        env = plan.env if isinstance(plan, LaunchPlan) else {}
+        with self.study.launching(
+            number,
+            candidate=candidate,
+            phase=phase,
+            layout=layout,
+            purpose=purpose,
+            argv=argv,
+            env=env,
+            started_at=started_at,
+        ):
+            if isinstance(plan, LaunchPlan):
+                result = self.launching.launch(
+                    plan,
+                    effort,
+                    log_path=self.study.log_path(number),
+                    on_stage=lambda stage: self.emit(StageStarted(number, stage)),
+                    check_stop=self._check_stop,
+                )
+            else:
+                result = LaunchResult(outcome=plan)
+            trial = Trial(
+                number=number,
+                phase=phase,
+                candidate=candidate,
+                outcome=result.outcome,
+                layout=layout,
+                argv=tuple(result.argv or argv),
+                env=dict(env),
+                measurement=result.measurement,
+                started_at=started_at,
+                seconds=self.wall_clock() - started_at,
+                purpose=purpose,
+                notes=result.notes,
+            )
+            self.study.write_trial(trial)
+        return trial

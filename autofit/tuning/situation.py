@@ -1,0 +1,133 @@
+"""Everything a run knows before its first launch: runtime, machine, model and task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autofit.errors import NothingFitsError, UsageError
+from autofit.machine.cpu import Cores
+from autofit.model.inventory import ModelInventory
+from autofit.runtime.ability import Runtime
+from autofit.search.dominance import KV_BYTES
+from autofit.search.space import Space
+from autofit.trial.candidate import Candidate, Params
+from autofit.trial.device import Device
+from autofit.trial.metric import Metric
+from autofit.trial.workload import Workload
+from autofit.tuning.requirement import Requirement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What a tune is about. `devices` are those that may be used, in that order."""
+
+    runtime: Runtime
+    model_path: Path
+    inventory: ModelInventory
+    devices: tuple[Device, ...]
+    cores: Cores
+    workload: Workload
+    space: Space
+    objective: Metric = "request_s"
+    requirements: tuple[Requirement, ...] = ()
+    min_effect: float = 0.03
+    rpc: str = ""
+    extra_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    wrapper: tuple[str, ...] = ()
+    chooses_devices: bool = False
+
+    @property
+    def task_params(self) -> Params:
+        """The params that the workload sets: they are asked for, not searched."""
+        return {"context": self.workload.context, "parallel": self.workload.parallel}
+
+    @property
+    def baseline(self) -> Candidate:
+        """What a user would start without tuning: the runtime decides the rest."""
+        params = dict(self.task_params)
+        if self.chooses_devices and self.runtime.supports("devices"):
+            params["devices"] = ",".join(device.name for device in self.devices)
+        return Candidate(params)
+
+
+def usable_devices(
+    found: Sequence[Device], limits_mib: Mapping[str, float], *, reserve_mib: float = 0.0
+) -> tuple[Device, ...]:
+    """The devices that a run may use: those limited by name, in that order, else all found.
+
+    Raises:
+        UsageError: a device is named that the runtime does not list.
+    """
+    by_name = {device.name: device for device in found}
+    unknown = sorted(set(limits_mib) - set(by_name))
+    if unknown:
+        listed = ", ".join(f"{d.name} ({d.description})" for d in found) or "none"
+        raise UsageError(
+            f"no device {', '.join(unknown)}", f"the runtime lists: {listed}; remote: --rpc"
+        )
+    if not limits_mib:
+        return tuple(
+            Device(d.name, d.description, d.total_mib, d.usable_mib - reserve_mib, d.is_unified)
+            for d in found
+        )
+    return tuple(
+        Device(
+            name,
+            by_name[name].description,
+            by_name[name].total_mib,
+            limit_mib,
+            by_name[name].is_unified,
+        )
+        for name, limit_mib in limits_mib.items()
+    )
+
+
+def fitted_space(
+    space: Space, runtime: Runtime, inventory: ModelInventory, *, kv_floor: str, pins: Params
+) -> Space:
+    """The space as far as this runtime, this model and the user's wishes allow it.
+
+    Raises:
+        UsageError: a pinned parameter or value is not known to the runtime, or the KV floor
+            is no KV type.
+        NothingFitsError: a parameter is left without a value.
+    """
+    if kv_floor not in KV_BYTES:
+        raise UsageError(f"--kv-floor {kv_floor} is no KV type", f"known: {', '.join(KV_BYTES)}")
+    expanded = space.pin(pins) if pins else space
+    for name, value in expanded.pinned.items():
+        if not runtime.supports(name):
+            raise UsageError(
+                f"--set {name}: {runtime.name} has no such parameter",
+                f"it has: {', '.join(runtime.parameters)}",
+            )
+        if not runtime.supports(name, value):
+            known = ", ".join(runtime.values(name))
+            raise UsageError(f"--set {name}={value}: {runtime.name} takes {known}")
+    fitted = expanded
+    for axis in expanded.axes:
+        supported = [name for name in axis.params if runtime.supports(name)]
+        if not supported:
+            fitted = fitted.with_values(axis.name, lambda _: False)
+            continue
+        is_kv = bool({"cache_type_k", "cache_type_v"} & set(axis.params))
+        kept = [
+            value
+            for value in axis.values
+            if all(runtime.supports(name, value) for name in supported)
+            and not (is_kv and KV_BYTES.get(str(value), 0.0) < KV_BYTES[kv_floor])
+        ]
+        if not kept:
+            raise NothingFitsError(
+                f"no value of {axis.name} is left for {runtime.name}",
+                f"the space has {', '.join(map(str, axis.values))}; the KV floor is {kv_floor}",
+            )
+        fitted = fitted.with_values(axis.name, kept.__contains__)
+    if not inventory.is_moe:
+        # Prefetch and expert caches have nothing to work on.
+        for name in ("prefetch_slots", "moe_cache_mib"):
+            fitted = fitted.with_values(name, lambda _: False)
+    return fitted
