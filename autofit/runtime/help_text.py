@@ -55,6 +55,19 @@ class Flag:
         """Whether a value follows the flag."""
         return self.hint is not None
 
+    def synonyms(self, spelling: str) -> tuple[str, ...]:
+        """The spellings that say the same as this one.
+
+        An option such as `-kvo, --kv-offload, -nkvo, --no-kv-offload` has two sides: the
+        second begins with `--no-` and the short spellings before it.
+        """
+        sides = self.spellings
+        first_no = next((i for i, word in enumerate(sides) if word.startswith("--no-")), 0)
+        while first_no > 0 and sides[first_no - 1].startswith("-n"):
+            first_no -= 1
+        yes, no = sides[:first_no], sides[first_no:]
+        return yes if spelling in yes else no
+
 
 @dataclass(frozen=True, slots=True)
 class HelpText:

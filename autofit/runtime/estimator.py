@@ -1,0 +1,184 @@
+"""Memory per device by the runtime's own planner, without loading weights.
+
+llama.cpp's `llama-fit-params --fit-print on` builds the very graph that would run. It counts
+logits for a whole ubatch where the server keeps one row a slot: `ubatch x n_vocab x 4` bytes
+on the device of the output layer. They cannot be subtracted, since buffers are reused: the
+compute buffer is the larger of the logits and the rest of the graph, and where the logits are
+larger they hide the rest. So the planner is asked a second time, about a copy of the model
+with next to no vocabulary (`autofit.model.lean_copy`). The server's graph also holds the
+selected rows beside the hidden state, one `ubatch x n_embd x 4` more at most.
+
+Measured against the memory table of llama-server b11434 on two remote devices, 42 candidates:
+equal to the MiB but on the output device, where it is up to two hidden states above, with
+pipeline parallelism up to six; never below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import platformdirs
+
+from autofit.errors import UsageError
+from autofit.model.gguf import read_header
+from autofit.model.lean_copy import embedding_length, vocabulary_size, write_lean_copy
+from autofit.runtime.ability import Runtime
+from autofit.runtime.argv import spell
+from autofit.runtime.dialect import EstimatorRules, Words
+from autofit.runtime.estimate_record import EstimateRecord
+from autofit.runtime.help_text import HelpText
+from autofit.runtime.probe import Probe
+from autofit.runtime.short_run import start
+from autofit.trial.candidate import Candidate
+from autofit.trial.measurement import ReportedMemory
+
+HOST = "host"
+_MIB = 1024 * 1024
+# llama.cpp's defaults, for params that a candidate leaves out.
+_BATCH, _UBATCH = 2048, 512
+
+DeviceSizes = Mapping[str, ReportedMemory]
+
+
+class Estimator:
+    """The planner of one runtime for one model; answers are kept in memory and on disk.
+
+    Asked only while no server runs: it opens the devices, some 500 MiB each on CUDA.
+    `cache` is the folder of kept answers.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        model_path: Path,
+        *,
+        rpc: str = "",
+        extra_args: Sequence[str] = (),
+        cache: Path | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.model_path = model_path
+        self.rules = runtime.dialect.estimator
+        self.command = runtime.companions.get(self.rules.companion) if self.rules else None
+        self.rpc = rpc
+        self.extra_args = tuple(extra_args)
+        self.header = read_header(model_path)
+        self._help: HelpText | None = None
+        folder = cache or platformdirs.user_cache_path("autofit") / "estimates"
+        self._record = EstimateRecord(folder / f"{runtime.fingerprint}-{self.header.digest}.jsonl")
+
+    def estimate(self, candidate: Candidate) -> DeviceSizes | None:
+        """Model, context and compute MiB by device name, and of the `host`.
+
+        None where the runtime has no planner, or it cannot plan this candidate. Not counted
+        are a projector, a draft model, repacked weights and pools that grow at run time.
+
+        Raises:
+            UsageError: the planner cannot be started.
+        """
+        if self.rules is None or self.command is None:
+            return None
+        words, variables = self._words(self.rules, self.command, candidate)
+        key = " ".join((*words, *(f"{name}={text}" for name, text in sorted(variables.items()))))
+        parallel = candidate.get_int("parallel", 1)  # is not always among the words
+        key = f"{key} parallel={parallel}"
+        if key not in self._record:
+            sizes = self._ask(self.rules, words, variables)
+            if sizes is not None and self.rules.counts_logits_of_ubatch:
+                sizes = self._without_logits(self.rules, candidate, words, variables, sizes)
+            # Without a split, layers go by the memory that is free at the moment.
+            self._record.put(key, sizes, is_lasting="tensor_split" in candidate.params)
+        return self._record.get(key)
+
+    def _words(
+        self, rules: EstimatorRules, command: Words, candidate: Candidate
+    ) -> tuple[Words, dict[str, str]]:
+        """What the planner is given but for the model, less what it does not know."""
+        if self._help is None:
+            ask = self.runtime.dialect.ask
+            self._help = Probe(Path(command[0]), command).help(ask.help, ask.timeout_s)
+        launch = self.runtime.dialect.launch
+        remote = (launch.rpc, self.rpc) if self.rpc and launch.rpc else ()
+        words, variables = spell(self.runtime, candidate)
+        given = _accepted((*words, *self.extra_args), self._help, self.runtime.help)
+        return (*remote, *given, *rules.words), variables
+
+    def _ask(
+        self,
+        rules: EstimatorRules,
+        words: Words,
+        variables: Mapping[str, str],
+        model: Path | None = None,
+    ) -> DeviceSizes | None:
+        path = str((model or self.model_path).absolute())
+        argv = (*(self.command or ()), *words, self.runtime.dialect.launch.model, path)
+        env = {**self.runtime.env, **variables}
+        finished = start(Path(argv[0]), argv, env, rules.timeout_s)
+        rows = re.finditer(rules.row_pattern, finished.stdout, re.MULTILINE)
+        sizes = {
+            HOST if row["device"] == rules.host else row["device"]: ReportedMemory(
+                model_mib=float(row["model"]),
+                context_mib=float(row["context"]),
+                compute_mib=float(row["compute"]),
+            )
+            for row in rows
+        }
+        return sizes if finished.returncode == 0 and HOST in sizes else None
+
+    def _without_logits(
+        self,
+        rules: EstimatorRules,
+        candidate: Candidate,
+        words: Words,
+        variables: Mapping[str, str],
+        sizes: DeviceSizes,
+    ) -> DeviceSizes:
+        """The sizes with the server's few rows of logits instead of a ubatch of them."""
+        try:
+            with TemporaryDirectory(prefix="autofit-") as folder:
+                copy = Path(folder) / "lean.gguf"
+                write_lean_copy(self.model_path, copy)
+                lean = self._ask(rules, words, variables, copy)
+        except (OSError, UsageError):
+            lean = None
+        if lean is None or lean.keys() != sizes.keys():
+            return sizes  # too large at most, never too small
+        output = _output_device(sizes, lean)
+        rows = min(
+            candidate.get_int("ubatch", _UBATCH),
+            candidate.get_int("batch", _BATCH),
+            candidate.get_int("context", _BATCH) or _BATCH,
+        )
+        logits_mib = candidate.get_int("parallel", 1) * vocabulary_size(self.header) * 4 / _MIB
+        hidden_mib = rows * embedding_length(self.header) * 4 / _MIB
+        row, rest = sizes[output], lean[output]
+        needed = max(rest.compute_mib, logits_mib) + hidden_mib
+        if output != HOST and not rest.model_mib and not rest.context_mib:
+            needed = logits_mib + 1  # it holds nothing but the output layer
+        return {**sizes, output: replace(row, compute_mib=min(row.compute_mib, needed))}
+
+
+def _output_device(sizes: DeviceSizes, lean: DeviceSizes) -> str:
+    """The device of the output layer: the one whose weights shrink with the vocabulary.
+
+    The host's shrink always, by the token embedding.
+    """
+    lost = {name: row.model_mib - lean[name].model_mib for name, row in sizes.items()}
+    devices = [name for name in lost if name != HOST and lost[name] > 0]
+    return max(devices, key=lost.__getitem__, default=HOST)
+
+
+def _accepted(words: Sequence[str], ours: HelpText, runtime: HelpText) -> Words:
+    """The words whose flags a companion knows, each with its value."""
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        listed = ours.get(word) or runtime.get(word)
+        value = [next(rest, "")] if listed is not None and listed.takes_value else []
+        if word in ours:
+            kept += [word, *value]
+    return tuple(kept)
