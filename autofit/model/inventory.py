@@ -80,7 +80,7 @@ class ModelInventory:
     `embedding_bytes` is the token embedding, which stays with the host. `output_bytes` is what
     the output unit takes on its device: norm and head; where the head is tied to the embedding
     it is counted here once more, as llama.cpp duplicates it. `total_bytes` is the size of the
-    file, all shards.
+    file, all shards. `tensors` are those of the header, for rules that name tensors.
     """
 
     architecture: str
@@ -102,6 +102,7 @@ class ModelInventory:
     total_bytes: int
     digest: str = ""
     notices: tuple[str, ...] = ()
+    tensors: tuple[TensorInfo, ...] = ()
 
     @property
     def block_count(self) -> int:
@@ -175,6 +176,7 @@ def inventory_of(header: GgufHeader) -> ModelInventory:
         total_bytes=header.total_bytes,
         digest=header.digest,
         notices=(*header.notices, *notices),
+        tensors=header.tensors,
     )
 
 
