@@ -29,7 +29,7 @@ _METRICS = (
     ("ttft_s", "seconds to first token"),
 )
 BOUNDARY_HEAD: Row = ("layout", "KV type", "fits", "fails", "as", "proven")
-CLIFF_HEAD: Row = ("where", "step", "loss", "layout", "KV type")
+CLIFF_HEAD: Row = ("parameter", "step", "loss", "layout", "KV type")
 METRIC_HEAD: Row = ("", "baseline", "winner")
 
 

@@ -45,8 +45,14 @@ class TrialRow:
     notes: tuple[str, ...]
 
 
-def trial_row(trial: Trial, workload: Workload) -> TrialRow:
-    """The cells of one trial; what was not measured is empty."""
+def trial_rows(trials: Sequence[Trial], workload: Workload) -> tuple[list[TrialRow], str]:
+    """The cells of all trials, and apart from them the params that all have in common."""
+    common = _common_params([trial.candidate.params for trial in trials])
+    return [trial_row(trial, workload, common) for trial in trials], brief_params(common)
+
+
+def trial_row(trial: Trial, workload: Workload, common: Params | None = None) -> TrialRow:
+    """The cells of one trial; what was not measured is empty, `common` params are left out."""
     measurement = trial.measurement
 
     def value(metric: str) -> str:
@@ -58,7 +64,7 @@ def trial_row(trial: Trial, workload: Workload) -> TrialRow:
         number=trial.number,
         phase=trial.phase,
         layout=one_line(trial.layout),
-        params=brief_params(trial.candidate.params) or "runtime's defaults",
+        params=_params_cell(trial.candidate.params, common or {}),
         outcome=outcome_text(trial.outcome),
         is_completed=trial.is_completed,
         request_s=value("request_s"),
@@ -71,6 +77,41 @@ def trial_row(trial: Trial, workload: Workload) -> TrialRow:
         purpose=one_line(trial.purpose),
         notes=tuple(one_line(note) for note in trial.notes),
     )
+
+
+def grouped_notes(rows: Iterable[TrialRow]) -> list[str]:
+    """Every remark on launches once, with the launches it was made on."""
+    numbers: dict[str, list[int]] = {}
+    for row in rows:
+        for note in row.notes:
+            numbers.setdefault(note, []).append(row.number)
+    return [f"{note} ({_spans(where)})" for note, where in numbers.items()]
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Rising numbers with runs drawn together: `#1 to #4, #9`."""
+    spans: list[list[int]] = []
+    for each in numbers:
+        if spans and each == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], each]
+        else:
+            spans.append([each])
+    return ", ".join(" to ".join(f"#{each}" for each in span) for span in spans)
+
+
+def _common_params(every: Sequence[Params]) -> Params:
+    several = [params for params in every if brief_params(params)]
+    if len(several) < 2:  # noqa: PLR2004 - one alone has nothing in common
+        return {}
+    first, *others = several
+    return {k: v for k, v in first.items() if all(k in o and o[k] == v for o in others)}
+
+
+def _params_cell(params: Params, common: Params) -> str:
+    if not brief_params(params):
+        return "runtime's defaults"
+    own = {k: v for k, v in params.items() if k not in common or common[k] != v}
+    return brief_params(own) or "as in all"
 
 
 def brief_params(params: Params) -> str:

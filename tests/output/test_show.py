@@ -1,0 +1,132 @@
+"""A study on the terminal and as Markdown."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from output.tune_sample import HOSTILE, RESULT, make_study
+from results.study_sample import header
+from rich.console import Console
+
+from autofit.errors import UsageError
+from autofit.output.console import make_console
+from autofit.output.markdown_report import code, escape, markdown_report, table
+from autofit.output.show import launch_command, print_study
+from autofit.results.study import Study
+
+
+def _shown(study: Study, width: int | None = None) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width) if width else make_console(stream)
+    print_study(study, console)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("render", [_shown, markdown_report])
+def test_answer_comes_first_and_nothing_is_missing(tmp_path, render):
+    """Gain, headroom, settings, boundary, cliff, every launch and every evidence are shown."""
+    text = render(make_study(tmp_path / "study"))
+
+    for part in (
+        "42% faster than the baseline",
+        "proven at full context",
+        "CUDA0 850 MiB, host unknown",
+        "n_cpu_moe 19",
+        "no (estimate)",
+        "20 to 19",
+        "9.1 (8.92 to 9.37, n = 5)",
+        "1,021 (no interval, n = 2)",
+        "out of memory at context (kv, CUDA0)",
+        "crashed at warmup (device lost)",
+        "cudaMalloc failed: out of memory",
+        "memory did not come back within 30 s (#1 to #17)",
+        "NVIDIA GeForce RTX 3060",
+    ):
+        assert part in text
+    assert text.index("42% faster") < text.index("n_cpu_moe 19") < text.index("crashed at warmup")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_screen_is_never_wider_than_asked(tmp_path, width):
+    """On a terminal of 80 columns nothing runs over the edge."""
+    text = _shown(make_study(tmp_path / "study"), width)
+
+    assert max(map(len, text.splitlines())) <= width
+    assert "42% faster" in text
+
+
+def test_pipe_gets_whole_lines(tmp_path):
+    """Without a terminal no cell is wrapped, so that lines can be searched."""
+    lines = _shown(make_study(tmp_path / "study")).splitlines()
+
+    (line,) = [line for line in lines if "timed out at prompt" in line and "launch" not in line][
+        :1
+    ]
+    assert "boundary" in line
+    assert "n_cpu_moe=16" in line
+
+
+@pytest.mark.parametrize("render", [_shown, markdown_report])
+def test_unfinished_study_says_how_to_go_on(tmp_path, render):
+    """A study without a conclusion shows its launches and how to resume."""
+    text = render(make_study(tmp_path / "study", result=None))
+
+    assert "--resume" in text
+    assert "crashed at warmup" in text
+
+
+@pytest.mark.parametrize("render", [_shown, markdown_report])
+def test_study_without_a_launch_is_shown(tmp_path, render):
+    """A study that has just begun is no error."""
+    Study.create(tmp_path / "study", header()).close()
+
+    assert "Qwen3-30B-A3B-Q4_K_M" in render(Study.open(tmp_path / "study"))
+
+
+def test_result_without_a_winner_recommends_nothing(tmp_path):
+    """Where nothing was proven, no settings and no command are offered."""
+    result = {**RESULT, "winner": None, "gain": None, "preset": None}
+    text = markdown_report(make_study(tmp_path / "study", result=result))
+
+    assert "nothing was proven" in text
+    assert "## Settings" not in text
+    assert "## Command" not in text
+
+
+@pytest.mark.parametrize("render", [_shown, markdown_report])
+def test_hostile_text_stays_text(tmp_path, render):
+    """Evidence and names from files reach neither the terminal's codes nor Markdown's."""
+    text = render(make_study(tmp_path / "study", hostile=True))
+
+    assert "\x1b" not in text
+    assert not [line for line in text.splitlines() if line.startswith("# heading")]
+
+
+def test_markdown_escapes_what_has_a_meaning():
+    """Markup, tables and links in foreign text are shown, not obeyed; plain names stay plain."""
+    assert escape(HOSTILE) == (
+        r"\</script\>\<script\>alert('x')\</script\>\|\`\*\*\[a\](javascript:b)\\u001b\[31m"
+        " # heading"
+    )
+    assert escape("n_cpu_moe=20 Q4_K_M (b1-2)") == "n_cpu_moe=20 Q4_K_M (b1-2)"
+    assert escape("_x_") == r"\_x\_"
+    assert table(("a",), [("x|y",)]) == "| a |\n| --- |\n| x\\|y |"
+
+
+def test_code_cannot_end_its_own_block():
+    """A preset with backticks in it is fenced with more of them."""
+    assert code("a ``` b", "ini") == "````ini\na ``` b\n````"
+
+
+def test_command_of_a_launch(tmp_path):
+    """The command of a launch has its variables, quoted words and a real port."""
+    study = make_study(tmp_path / "study")
+
+    assert launch_command(study, 3, port=8123, unset=["LLAMA_ARG_X"]) == (
+        "env -u LLAMA_ARG_X GGML_NO_BACKTRACE=1 "
+        "llama-server -m 'model with space.gguf' --port 8123"
+    )
+    with pytest.raises(UsageError, match="no trial 99") as caught:
+        launch_command(study, 99, port=8123)
+    assert "up to 17" in caught.value.hint
