@@ -20,7 +20,8 @@ _RECURRENT_PREFIXES = ("ssm_", "shortconv.", "time_mix_")
 class CacheShape:
     """One block's cache, in elements.
 
-    `head_k` and `head_v` are per KV head and token; `head_v` is 0 where only K is kept.
+    `head_k` and `head_v` are per KV head and token; `head_v` is 0 where only K is kept. A block
+    without KV heads may still have a place in the cache, and then has sizes of heads.
     `index_k` is what an indexer keeps per token. With a `window`, that many tokens are kept
     instead of all; with a `compression` beside it, all tokens as well, so many in one row.
     `state_r` and `state_s` are f32 states per sequence. A block may attend and be recurrent.
@@ -49,22 +50,19 @@ class Hparams:
         return self._get(key) is not None
 
     def integer(self, key: str, default: int = 0) -> int:
-        """A whole number, the largest of a list, or the default."""
+        """A whole number, the largest of a list, or the default; sizes are never negative."""
         value = self._get(key)
         if isinstance(value, tuple):
-            numbers = [int(entry) for entry in value if isinstance(entry, int | bool)]
-            return max(numbers, default=default)
-        return int(value) if isinstance(value, int | bool) else default
+            return max(map(_size, value), default=default)
+        return _size(value) if isinstance(value, int) else default
 
     def per_block(self, key: str, blocks: int, default: Sequence[int]) -> list[int]:
         """A number for each block: listed, or one for all, or the defaults."""
         value = self._get(key)
         if isinstance(value, tuple):
-            listed = [int(entry) if isinstance(entry, int | bool) else 0 for entry in value]
-            return (listed + list(default[len(listed) :]))[:blocks]
-        if isinstance(value, int | bool):
-            return [int(value)] * blocks
-        return list(default)
+            listed = [_size(entry) for entry in value[:blocks]]
+            return listed + list(default[len(listed) :])
+        return [_size(value)] * blocks if isinstance(value, int) else list(default)
 
     def is_list(self, key: str) -> bool:
         """Whether the file lists a value for each block."""
@@ -72,6 +70,10 @@ class Hparams:
 
     def _get(self, key: str) -> Any:  # noqa: ANN401 - metadata can be anything
         return self._metadata.get(f"{self.architecture}.{key}")
+
+
+def _size(value: object) -> int:
+    return max(0, int(value)) if isinstance(value, int) else 0
 
 
 def cache_shapes(
@@ -96,9 +98,12 @@ def cache_shapes(
     shapes = []
     for index, names in enumerate(tensors):
         shape = CacheShape()
-        if index < cached and heads_kv[index] > 0 and _attends(names, recurrent[index]):
+        has_place = index < cached and (heads_kv[index] > 0 or not any(recurrent))
+        if has_place and (heads_kv[index] == 0 or _attends(names, recurrent[index])):
             shape = _attention(hparams, names, windows[index], compressions[index], head_default)
             shape = replace(shape, n_head_kv=heads_kv[index])
+            if not shape.n_head_kv:
+                shape = replace(shape, attention="none")
         if recurrent[index]:
             kind = "recurrent" if shape.attention == "none" else shape.attention
             shape = replace(shape, attention=kind, state_r=state_r, state_s=state_s)

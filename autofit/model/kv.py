@@ -87,7 +87,7 @@ def kv_bytes(
     widest = max((block.n_head_kv * block.head_v for block in inventory.blocks), default=0)
     sizes = []
     for block in inventory.blocks:
-        if block.is_nextn or not block.n_head_kv:
+        if block.is_nextn:
             sizes.append(0)
             continue
         row_k = type_k.row_bytes(block.n_head_kv * block.head_k)

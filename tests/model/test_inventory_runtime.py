@@ -1,0 +1,75 @@
+"""Weights and caches against the real llama.cpp's no-load estimator."""
+
+from __future__ import annotations
+
+import pytest
+from model_headers import MODELS
+from real_llama_cpp import fit_print, rpc_device
+
+from autofit.model.inventory import ModelInventory, inventory
+from autofit.model.kv import kv_bytes, recurrent_bytes
+
+pytestmark = pytest.mark.runtime
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory) -> dict[str, object]:
+    """Header-only files of all models."""
+    folder = tmp_path_factory.mktemp("models")
+    return {name: make().write(folder / f"{name}.gguf") for name, make in MODELS.items()}
+
+
+@pytest.fixture(scope="module")
+def device(llama_cpp):
+    """A device of the runtime: an RPC server of this machine."""
+    with rpc_device(llama_cpp) as address:
+        yield address
+
+
+def is_told(mib: int, nbytes: float) -> bool:
+    """Whether a size rounded down to MiB is this one, within 0.1 %."""
+    return nbytes / MIB * 0.999 - 1 <= mib <= nbytes / MIB * 1.001
+
+
+def loaded(model: ModelInventory) -> int:
+    """The bytes of what is loaded in ordinary use, but for embedding and output."""
+    return sum(block.total_bytes for block in model.blocks if not block.is_nextn)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_and_cache_lie_where_they_are_counted(name, llama_cpp, paths, device):
+    """With the experts of five layers on the host, all three rows are as computed."""
+    model = inventory(paths[name])
+    arguments = ["--rpc", device, "-ngl", "999", "-ncmoe", "5", "-fa", "on"]
+    arguments += ["-c", "20000", "-np", "2", "-b", "2048", "-ub", "1024"]
+    arguments += ["-ctk", "q8_0", "-ctv", "q8_0"]
+    told = fit_print(llama_cpp, paths[name], *arguments)
+    settings = {"parallel": 2, "ubatch": 1024, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+    kv = sum(kv_bytes(model, context=20000, **settings))
+    moved = sum(block.expert_bytes for block in model.blocks[:5])
+    weights, context, _ = told.rows["RPC0"]
+    assert is_told(weights, loaded(model) + model.output_bytes - moved)
+    assert is_told(told.rows["Host"][0], moved + model.embedding_bytes)
+    assert is_told(context, kv + sum(recurrent_bytes(model, 2)))
+    assert told.kv_mib == pytest.approx(kv / MIB, rel=0.001, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["gemma4_26b", "gpt_oss_20b", "deci_uneven", "qwen35moe"])
+def test_the_cache_without_flash_attention(name, llama_cpp, paths):
+    """V kept transposed takes the room that llama.cpp gives it."""
+    arguments = ["-c", "8192", "-ub", "256", "-fa", "off", "-ctk", "q8_0"]
+    told = fit_print(llama_cpp, paths[name], *arguments)
+    sizes = kv_bytes(
+        inventory(paths[name]), context=8192, ubatch=256, cache_type_k="q8_0", flash_attn=False
+    )
+    assert told.kv_mib == pytest.approx(sum(sizes) / MIB, rel=0.001, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["gemma3_27b", "llama4_scout", "deepseek_v4"])
+def test_the_cache_of_whole_windows(name, llama_cpp, paths):
+    """With --swa-full windows keep the whole context."""
+    told = fit_print(llama_cpp, paths[name], "-c", "8192", "-ub", "256", "--swa-full")
+    sizes = kv_bytes(inventory(paths[name]), context=8192, ubatch=256, swa_full=True)
+    assert told.kv_mib == pytest.approx(sum(sizes) / MIB, rel=0.001, abs=0.02)

@@ -1,0 +1,199 @@
+"""The cache by block: against llama.cpp's own words, and by its properties."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model_headers import MODELS
+
+from autofit.errors import UsageError
+from autofit.model.inventory import BlockInventory, ModelInventory, inventory
+from autofit.model.kv import CACHE_TYPES, Cells, kv_bytes, recurrent_bytes
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, ModelInventory]:
+    """The inventories of all headers."""
+    folder = tmp_path_factory.mktemp("models")
+    return {n: inventory(make().write(folder / f"{n}.gguf")) for n, make in MODELS.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "recurrent"),
+    [
+        ("llama_8b", 2048.00, 0),
+        ("mixtral", 2048.00, 0),
+        ("qwen3moe", 1536.00, 0),
+        ("qwen3next", 384.00, 75.38),
+        ("qwen35moe", 320.00, 62.81),
+        ("nemotron3_nano", 96.00, 47.62),
+        ("lfm2_8b", 192.00, 0.28),
+        ("falcon_h1", 288.00, 27.74),
+        ("mamba2", 0, 163.94),
+        ("deepseek_v3", 1098.00, 0),
+        ("deepseek_v3_unsplit", 78080.00, 0),
+        ("kimi_linear", 126.00, 42.81),
+        ("glm5", 1404.00 + 312.00, 0),
+        ("deepseek_v4", 32.25 + 84.00 + 5.00 + 21.00, 11.64),
+        ("gpt_oss_20b", 384.00 + 18.00, 0),
+        ("glm45_air", 2944.00, 0),
+        ("llama4_scout", 768.00 + 1224.00, 0),
+        ("gemma2_9b", 2688.00 + 756.00, 0),
+        ("gemma3_27b", 1280.00 + 624.00, 0),
+        ("gemma4_26b", 320.00 + 300.00, 0),
+        ("deci_uneven", 448.00, 0),
+    ],
+)
+def test_the_cache_is_what_llama_cpp_allocates(name, attention, recurrent, models):
+    """16,384 tokens of f16 at an ubatch of 512 take what llama.cpp b11434 logs for the model."""
+    sizes = kv_bytes(models[name], context=16384, ubatch=512)
+    assert sum(sizes) / MIB == pytest.approx(attention, abs=0.005)
+    assert sum(recurrent_bytes(models[name])) / MIB == pytest.approx(recurrent, abs=0.005)
+
+
+def test_every_model_has_an_expectation():
+    """No header is left out of the table above."""
+    (mark,) = test_the_cache_is_what_llama_cpp_allocates.pytestmark
+    assert {row[0] for row in mark.args[1]} == set(MODELS)
+
+
+def test_the_bytes_of_each_cache_type():
+    """One token of 256 numbers of K and V takes a known number of bytes in every type."""
+    block = BlockInventory(index=0, attention="full", n_head_kv=2, head_k=128, head_v=128)
+    sizes = {
+        name: sum(kv_bytes(_model(block), context=256, cache_type_k=name, cache_type_v=name)) / 256
+        for name in CACHE_TYPES
+    }
+    assert sizes == {
+        "f32": 2048,
+        "f16": 1024,
+        "bf16": 1024,
+        "q8_0": 544,
+        "q5_1": 384,
+        "q5_0": 352,
+        "q4_1": 320,
+        "iq4_nl": 288,
+        "q4_0": 288,
+    }
+
+
+def test_k_and_v_may_differ_in_type(models):
+    """The types of K and V count for themselves; latent attention has no V."""
+    both = kv_bytes(models["qwen3moe"], context=4096, cache_type_k="q8_0", cache_type_v="q4_0")
+    assert both[0] == 4096 * (544 + 288)
+    latent = models["deepseek_v3"]
+    assert kv_bytes(latent, context=4096, cache_type_v="q4_0") == kv_bytes(latent, context=4096)
+
+
+def test_blocks_for_prediction_have_no_cache(models):
+    """What is not loaded takes no cache; the blocks' order is kept."""
+    sizes = kv_bytes(models["glm45_air"], context=4096)
+    assert len(sizes) == 47
+    assert sizes[46] == 0 < sizes[45]
+
+
+@pytest.mark.parametrize(
+    ("context", "parallel", "unified", "expected"),
+    [
+        (1000, 3, False, (512, 3)),
+        (1000, 3, True, (1024, 1)),
+        (16384, 1, False, (16384, 1)),
+        (20000, 3, False, (6912, 3)),
+        (33000, 4, False, (8448, 4)),
+    ],
+)
+def test_the_context_is_shared_and_rounded_up(context, parallel, unified, expected):
+    """Sequences get equal shares in steps of 256, unless they share one cache."""
+    cells = Cells(context=context, parallel=parallel, unified=unified)
+    assert (cells.full, cells.streams) == expected
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (Cells(context=16384, ubatch=512), 768),
+        (Cells(context=20000, parallel=3, ubatch=2048), 2304),
+        (Cells(context=33000, parallel=4, ubatch=1024), 1280),
+        (Cells(context=8192, parallel=4, ubatch=512, unified=True), 1024),
+        (Cells(context=256, ubatch=512), 256),
+        (Cells(context=16384, ubatch=512, swa_full=True), 16384),
+    ],
+)
+def test_a_window_needs_room_for_what_is_computed_at_once(cells, expected):
+    """A window of 128 tokens keeps itself and an ubatch, for every sequence in its cache."""
+    assert cells.windowed(128) == expected
+
+
+def test_without_flash_attention_v_is_as_wide_as_the_widest(models):
+    """V is padded where blocks differ and it is kept transposed, even where there is none."""
+    model = models["deci_uneven"]
+    even = kv_bytes(model, context=4096)
+    padded = kv_bytes(model, context=4096, flash_attn=False)
+    assert padded[0] == even[0]
+    assert even[1] == 0
+    assert padded[1] == 4096 * 2 * 8 * 128
+    assert padded[3] - even[3] == 4096 * 2 * (8 - 2) * 128
+
+
+def test_an_unknown_cache_type_is_refused(models):
+    """The message names the types there are."""
+    with pytest.raises(UsageError, match="q3_9") as error:
+        kv_bytes(models["mixtral"], context=4096, cache_type_k="q3_9")
+    assert "q8_0" in error.value.hint
+
+
+@pytest.mark.parametrize("name", ["q4_k", "q6_k", "q8_1"])
+def test_a_weight_type_is_no_cache_type(name, models):
+    """Types for weights alone are refused as well."""
+    with pytest.raises(UsageError, match=name):
+        kv_bytes(models["mixtral"], context=4096, cache_type_v=name)
+
+
+@given(
+    name=st.sampled_from(sorted(MODELS)),
+    settings=st.fixed_dictionaries(
+        {
+            "context": st.integers(1, 200_000),
+            "parallel": st.integers(1, 8),
+            "ubatch": st.integers(1, 8192),
+            "unified": st.booleans(),
+            "flash_attn": st.booleans(),
+        }
+    ),
+)
+def test_more_of_anything_never_takes_less(name, settings, models):
+    """More context, a larger ubatch, or whole windows never make the cache smaller."""
+    model = models[name]
+    size = sum(kv_bytes(model, **settings))
+    more = {"context": settings["context"] + 777}, {"ubatch": settings["ubatch"] + 100}
+    for change in (*more, {"swa_full": True}):
+        assert size <= sum(kv_bytes(model, **settings | change))
+    parallel = settings["parallel"]
+    assert sum(recurrent_bytes(model, parallel)) == parallel * sum(recurrent_bytes(model))
+
+
+def _model(*blocks: BlockInventory) -> ModelInventory:
+    return ModelInventory(
+        architecture="llama",
+        name="made",
+        path=Path("made.gguf"),
+        files=(),
+        blocks=blocks,
+        embedding_bytes=0,
+        output_bytes=0,
+        is_output_tied=False,
+        n_vocab=0,
+        n_embd=0,
+        n_head=0,
+        n_ff=0,
+        n_ff_exp=0,
+        n_expert=0,
+        n_expert_used=0,
+        context_train=0,
+        total_bytes=0,
+    )
