@@ -59,7 +59,11 @@ class ReportedMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """Memory at one moment, MiB by device name; a counter that is missing is None."""
+    """Memory at one moment, MiB by device name; a counter that is missing is None.
+
+    `process_mib` is all that the server and its offspring have resident, `process_file_mib`
+    the part of it that is mapped from files and can be read again.
+    """
 
     at_s: float
     device_used_mib: Mapping[str, float | None]
@@ -67,6 +71,8 @@ class MemoryReading:
     process_mib: float | None = None
     host_available_mib: float | None = None
     major_faults: int | None = None
+    process_file_mib: float | None = None
+    process_swapped_mib: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,138 @@
+"""Which physical GPU a runtime's device is.
+
+A wrong counter is worse than none: a device that may be one of several is left alone. The
+PCI address, which newer runtimes print in their log, settles it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autofit.machine.gpu import Gpu, Vendor, normal_pci_id
+from autofit.trial.device import Device
+
+SIZE_TOLERANCE = 0.03  # a driver keeps a little of the memory that the card has
+
+
+def pair(
+    devices: Sequence[Device],
+    gpus: Sequence[Gpu],
+    *,
+    env: Mapping[str, str],
+    pci_ids: Mapping[str, str] | None = None,
+    rocm_order: Sequence[str] = (),
+) -> dict[str, Gpu]:
+    """Physical GPUs by device name, of those devices for which there is no doubt.
+
+    `env` is the runtime's environment, `pci_ids` what its log told, `rocm_order` the PCI
+    addresses of AMD GPUs as ROCm counts them.
+    """
+    by_pci = {gpu.pci_id: gpu for gpu in gpus}
+    found: dict[str, Gpu] = {}
+    for device in devices:
+        if pci_ids and device.name in pci_ids:
+            gpu = by_pci.get(normal_pci_id(pci_ids[device.name]))
+        elif device.name.startswith("CUDA"):
+            gpu = _cuda(device, devices, [g for g in gpus if g.vendor == "nvidia"], env)
+        elif device.name.startswith("ROCm"):
+            gpu = _rocm(device, [g for g in gpus if g.vendor == "amd"], env, rocm_order)
+        else:
+            gpu = _only_one(device, devices, gpus)
+        if gpu is not None:
+            found[device.name] = gpu
+    return found
+
+
+def _cuda(
+    device: Device, devices: Sequence[Device], gpus: Sequence[Gpu], env: Mapping[str, str]
+) -> Gpu | None:
+    """CUDA's rules: CUDA_VISIBLE_DEVICES by number or UUID, numbers in CUDA_DEVICE_ORDER.
+
+    The default order is "fastest first", which is the order of the bus among equal cards.
+    """
+    index = _index(device.name)
+    if index is None or "GGML_CUDA_DEVICES" in env:
+        return _only_one(device, devices, gpus)
+    visible = _visible(env.get("CUDA_VISIBLE_DEVICES"))
+    entry = str(index) if visible is None else visible[index] if index < len(visible) else ""
+    if not entry.isdigit():
+        matching = [gpu for gpu in gpus if entry and gpu.uuid.startswith(entry)]
+        return matching[0] if len(matching) == 1 else None
+    if env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) == 1:
+        return gpus[int(entry)] if int(entry) < len(gpus) else None
+    equal = [gpu for gpu in gpus if gpu.name == device.description]
+    same_name = [
+        other.name
+        for other in devices
+        if other.name.startswith("CUDA") and other.description == device.description
+    ]
+    if visible is None and len(equal) == len(same_name):
+        return equal[sorted(same_name, key=lambda name: _index(name) or 0).index(device.name)]
+    return equal[0] if len(equal) == 1 else None
+
+
+def _rocm(
+    device: Device, gpus: Sequence[Gpu], env: Mapping[str, str], order: Sequence[str]
+) -> Gpu | None:
+    """ROCm's rules: ROCR_VISIBLE_DEVICES chooses first, HIP_VISIBLE_DEVICES among those."""
+    by_pci = {gpu.pci_id: gpu for gpu in gpus}
+    ordered = [by_pci[pci_id] for pci_id in order if pci_id in by_pci]
+    hip = env.get("HIP_VISIBLE_DEVICES", env.get("CUDA_VISIBLE_DEVICES"))
+    for choice in (env.get("ROCR_VISIBLE_DEVICES"), hip):
+        entries = _visible(choice)
+        if entries is None:
+            continue
+        if not all(entry.isdigit() and int(entry) < len(ordered) for entry in entries):
+            return None
+        ordered = [ordered[int(entry)] for entry in entries]
+    index = _index(device.name)
+    return ordered[index] if index is not None and index < len(ordered) else None
+
+
+def _only_one(device: Device, devices: Sequence[Device], gpus: Sequence[Gpu]) -> Gpu | None:
+    """The only GPU that the device can be, when no other device can be that GPU."""
+    candidates = [gpu for gpu in gpus if _may_be(device, gpu)]
+    if len(candidates) != 1:
+        return None
+    kind = device.name.rstrip("0123456789")
+    rivals = [
+        other.name
+        for other in devices
+        if other.name.startswith(kind) and _may_be(other, candidates[0])
+    ]
+    return candidates[0] if rivals == [device.name] else None
+
+
+_WORDS: Mapping[Vendor, tuple[str, ...]] = {
+    "nvidia": ("nvidia", "geforce", "tesla", "quadro"),
+    "amd": ("amd", "radeon", "radv", "gfx"),
+    "intel": ("intel", "arc"),
+}
+
+
+def _may_be(device: Device, gpu: Gpu) -> bool:
+    text = device.description.lower()
+    if gpu.name:
+        return gpu.name.lower() in text
+    if not any(word in text for word in _WORDS[gpu.vendor]):
+        return False
+    if gpu.total_mib is None or device.is_unified:
+        return True
+    return abs(gpu.total_mib - device.total_mib) <= SIZE_TOLERANCE * gpu.total_mib
+
+
+def _visible(text: str | None) -> list[str] | None:
+    """The entries of a list of visible devices up to the first that is void, as CUDA has it."""
+    if text is None:
+        return None
+    entries = []
+    for entry in (part.strip() for part in text.split(",")):
+        if not entry or entry == "-1":
+            break
+        entries.append(entry)
+    return entries
+
+
+def _index(name: str) -> int | None:
+    digits = name[len(name.rstrip("0123456789")) :]
+    return int(digits) if digits else None

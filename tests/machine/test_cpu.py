@@ -1,0 +1,72 @@
+"""The cores that a runtime may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from autofit.machine.cgroup import Cgroup
+from autofit.machine.cpu import read_cores
+
+ALLOWED = sorted(os.sched_getaffinity(0))
+
+
+def topology(root: Path, core_of: dict[int, int]) -> None:
+    """CPUs with the core each belongs to."""
+    for cpu, core in core_of.items():
+        folder = root / "sys/devices/system/cpu" / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "core_id").write_text(f"{core}\n")
+        (folder / "physical_package_id").write_text("0\n")
+
+
+def test_this_machine():
+    """The numbers of this machine are in order of size."""
+    cores = read_cores()
+
+    assert 1 <= cores.performance <= cores.physical <= cores.usable <= cores.logical
+
+
+def test_threads_of_a_core_count_once(tmp_path: Path):
+    """Hyper-threads are usable CPUs, but one physical core."""
+    topology(tmp_path, dict.fromkeys(ALLOWED, 5))
+
+    cores = read_cores(Cgroup(), root=tmp_path)
+
+    assert cores.usable == len(ALLOWED)
+    assert (cores.physical, cores.performance) == (1, 1)
+
+
+def test_unknown_topology_counts_every_cpu(tmp_path: Path):
+    """Where the system tells nothing, each CPU is a core."""
+    cores = read_cores(Cgroup(), root=tmp_path)
+
+    assert cores.physical == cores.performance == len(ALLOWED)
+
+
+def test_efficiency_cores_are_told_apart(tmp_path: Path):
+    """Intel's list of performance cores, else Arm's capacities, say which are fast."""
+    topology(tmp_path, {cpu: cpu for cpu in ALLOWED})
+    capacity = tmp_path / "sys/devices/system/cpu" / f"cpu{ALLOWED[0]}" / "cpu_capacity"
+    for cpu in ALLOWED[1:]:
+        (capacity.parent.parent / f"cpu{cpu}" / "cpu_capacity").write_text("1024\n")
+    capacity.write_text("400\n" if len(ALLOWED) > 1 else "1024\n")
+
+    arm = read_cores(Cgroup(), root=tmp_path)
+    listed = tmp_path / "sys/devices/cpu_core/cpus"
+    listed.parent.mkdir(parents=True)
+    listed.write_text(f"{ALLOWED[0]},1000-1003\n")
+    intel = read_cores(Cgroup(), root=tmp_path)
+
+    assert arm.performance == max(len(ALLOWED) - 1, 1)
+    assert intel.performance == 1
+    assert intel.physical == len(ALLOWED)
+
+
+def test_quota_of_a_container_counts(tmp_path: Path):
+    """A share of CPU time is so many cores, at least one."""
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+
+    cores = read_cores(Cgroup(cpu_folders=(tmp_path,)))
+
+    assert (cores.usable, cores.physical, cores.performance) == (1, 1, 1)
