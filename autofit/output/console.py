@@ -18,6 +18,7 @@ from autofit.output.trial_row import TrialRow, brief_params, trial_row
 from autofit.trial.trial import PHASES
 from autofit.trial.workload import Workload
 from autofit.tuning.event import (
+    BoundaryMoved,
     CandidateSkipped,
     Event,
     Finished,
@@ -57,6 +58,7 @@ class _State:
     stage: str = ""
     stage_began_s: float = 0.0
     incumbent: Incumbent | None = None
+    boundary: BoundaryMoved | None = None
     skipped: int = 0
 
 
@@ -123,6 +125,8 @@ class TuneConsole:
             lines.append(Text(f"  {brief_params(launch.candidate.params)}", style="dim"))
             stage_s = self._clock() - state.stage_began_s
             lines.append(Text(f"  {state.stage or 'start'} {duration(stage_s)}"))
+        if state.boundary is not None:
+            lines.append(Text(_boundary_line(state.boundary)))
         if state.incumbent is not None:
             lines.append(Text(_incumbent_line(state.incumbent), style="green"))
         for line in lines:
@@ -165,6 +169,8 @@ class TuneConsole:
             return replace(state, skipped=state.skipped + 1)
         if isinstance(event, Incumbent):
             return replace(state, incumbent=event)
+        if isinstance(event, BoundaryMoved):
+            return replace(state, boundary=event)
         return state
 
 
@@ -174,9 +180,12 @@ def _line(event: Event, workload: Workload) -> str:
         limit = f" (at most {event.max_launches} launches)" if event.max_launches else ""
         return f"phase {event.phase}{limit}"
     if isinstance(event, LaunchEnded):
-        return _trial_line(trial_row(event.trial, workload))
+        known = " (known from before)" if event.is_reused else ""
+        return _trial_line(trial_row(event.trial, workload)) + known
     if isinstance(event, Incumbent):
         return _incumbent_line(event)
+    if isinstance(event, BoundaryMoved):
+        return _boundary_line(event)
     if isinstance(event, Notice):
         return f"notice: {one_line(event.text)}"
     return ""
@@ -197,6 +206,13 @@ def _trial_line(row: TrialRow) -> str:
     free = f"; free {row.free_mib}" if row.free_mib else ""
     notes = "".join(f"; {note}" for note in row.notes)
     return f"{told}: {measured or 'nothing measured'}{free}{notes}"
+
+
+def _boundary_line(event: BoundaryMoved) -> str:
+    fits = "nothing known to fit" if event.fits is None else f"{event.fits} fit"
+    fails = "nothing known to fail" if event.fails is None else f"{event.fails} fail"
+    where = one_line(f"{event.layout} {event.cache_type}")
+    return f"host expert layers, {where}: {fits}, {fails}"
 
 
 def _incumbent_line(event: Incumbent) -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 from autofit.output.console import TuneConsole
 from autofit.trial.outcome import OutOfMemory, Skipped
 from autofit.tuning.event import (
+    BoundaryMoved,
     CandidateSkipped,
     Finished,
     Incumbent,
@@ -33,6 +34,9 @@ EVENTS = [
     Incumbent(1, trial(1).candidate, "request_s", 5.3, 1.42),
     LaunchStarted(2, "boundary", FAILED.candidate, "balanced"),
     LaunchEnded(FAILED),
+    BoundaryMoved("balanced", "q8_0", 20, 19),
+    BoundaryMoved("balanced", "f16", None, 19),
+    LaunchEnded(FAILED, is_reused=True),
     CandidateSkipped(trial(3).candidate, Skipped("dominated by #2")),
     Notice("memory did not come back\nwithin 30 s"),
     Finished({}),
@@ -67,6 +71,10 @@ within 30 s
 best so far: #1, request_s 5.3, 42% faster than the baseline, unconfirmed
 #2 boundary balanced n_cpu_moe=20 ubatch=512: out of memory at context (kv, CUDA0) in 32 s: \
 cudaMalloc\\u001b[2J
+host expert layers, balanced q8_0: 20 fit, 19 fail
+host expert layers, balanced f16: nothing known to fit, 19 fail
+#2 boundary balanced n_cpu_moe=20 ubatch=512: out of memory at context (kv, CUDA0) in 32 s: \
+cudaMalloc\\u001b[2J (known from before)
 notice: memory did not come back within 30 s
 """
     )
