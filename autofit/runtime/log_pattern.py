@@ -89,26 +89,21 @@ class BufferTypes:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The lines that tell what was applied and how much memory it takes."""
+    """The lines that tell what was applied and how much memory it takes.
+
+    Each named group of `values` is a fact by that name.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     device: LinePatterns = ()
     used_device: LinePatterns = ()
     missing_device: LinePatterns = ()
-    model: LinePatterns = ()
-    load_mode: LinePatterns = ()
-    offloaded: LinePatterns = ()
     buffer: LinePatterns = ()
-    context: LinePatterns = ()
-    kv_total: LinePatterns = ()
-    pipeline: LinePatterns = ()
-    graph: LinePatterns = ()
     memory_row: LinePatterns = ()
-    fit: LinePatterns = ()
     prompt_timing: LinePatterns = ()
     generate_timing: LinePatterns = ()
-    moe_cache: LinePatterns = ()
+    values: LinePatterns = ()
     notice: LinePatterns = ()
 
 
@@ -121,9 +116,11 @@ class LogPatterns:
     stages: tuple[StageMark, ...] = ()
     started: LinePatterns = ()
     ready: LinePatterns = ()
+    idle: LinePatterns = ()
     answered: LinePatterns = ()
     ended: LinePatterns = ()
     child_started: LinePatterns = ()
     child_ended: LinePatterns = ()
+    harmless: LinePatterns = ()
     facts: Facts = field(default_factory=Facts)
     buffer_types: BufferTypes = field(default_factory=BufferTypes)

@@ -200,8 +200,9 @@ def _router(lines: list[str], _base: list[str]) -> list[str]:
     mixed = []
     for number in range(max(len(child), len(healthy))):
         mixed += child[number : number + 1] + healthy[number : number + 1]
+    born = "0.00.143.280 I srv          load: spawning server instance with name=bad on port 34157"
     died = "0.09.318.997 I srv           run: instance name=bad exited with status 1"
-    return [*own[:stop], *mixed, died, *own[stop:]]
+    return [*own[:stop], born, *mixed, died, *own[stop:]]
 
 
 def _restarted(lines: list[str], base: list[str]) -> list[str]:
