@@ -190,7 +190,7 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if "{port}" not in self.address:
+        if not any("{port}" in word for word in self.address):
             raise ValueError("the address needs a {port}")
         if any(not group for group in (*self.always, *self.observe, *self.measure)):
             raise ValueError("a group of words is empty")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -59,6 +58,12 @@ def _load(path: Path, _modified_ns: int) -> Dialect:
     return definition.validate(data, _DialectFile, path).root
 
 
+@lru_cache(maxsize=64)
+def _parent(path: Path, _modified_ns: int) -> CommentedMap:
+    """What another dialect's file says; shared, so not to be changed."""
+    return _read(path)
+
+
 def _read(path: Path) -> CommentedMap:
     data = definition.read_yaml(path)
     if not isinstance(data, CommentedMap):
@@ -73,7 +78,7 @@ def _read(path: Path) -> CommentedMap:
 def _extended(data: CommentedMap, path: Path) -> CommentedMap:
     line = definition.line_of(data, ("extends",))
     parent = definition.find("dialect", str(data["extends"])).resolve()
-    parent_data = _read(parent)
+    parent_data = _parent(parent, parent.stat().st_mtime_ns)
     if "extends" in parent_data:
         raise UsageError(
             f"{path}:{line}: extends: {parent.stem} extends another dialect itself",
@@ -92,7 +97,7 @@ def _merge(ours: CommentedMap, theirs: CommentedMap) -> None:
     line, column = ours.lc.line or 0, ours.lc.col or 0
     for key, value in theirs.items():
         if key not in ours:
-            ours[key] = deepcopy(value)
+            ours[key] = value
             ours.lc.add_kv_line_col(key, [line, column, line, column])
         elif ours[key] is None:
             del ours[key]
@@ -105,4 +110,4 @@ def _merge(ours: CommentedMap, theirs: CommentedMap) -> None:
 def _append(ours: CommentedSeq, theirs: Any) -> None:  # noqa: ANN401 - YAML can be anything
     for item in theirs:
         ours.lc.add_idx_line_col(len(ours), [ours.lc.line, ours.lc.col])
-        ours.append(deepcopy(item))
+        ours.append(item)

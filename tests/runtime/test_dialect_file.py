@@ -1,0 +1,133 @@
+"""Dialect files: shipped, good and bad ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from autofit.definition import bundled_root
+from autofit.errors import UsageError
+from autofit.runtime.dialect_file import all_dialects, load_dialect
+
+FOLDER = Path(__file__).parent.parent / "data" / "dialects"
+SHIPPED = sorted(path.stem for path in (bundled_root() / "runners").glob("*.yaml"))
+DESIGNED = (
+    *("devices", "n_gpu_layers", "tensor_split", "override_tensor", "n_cpu_moe", "n_cpu_ffn"),
+    *("context", "parallel", "batch", "ubatch", "cache_type_k", "cache_type_v", "flash_attn"),
+    *("load_mode", "threads", "threads_batch", "moe_cache_mib", "op_offload_min_batch"),
+)
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "good").glob("*.yaml")), ids=lambda p: p.stem)
+def test_a_good_file_is_read(path: Path) -> None:
+    """A good file becomes a dialect that is named after it."""
+    dialect = load_dialect(str(path))
+    assert (dialect.name, dialect.path) == (path.stem, path)
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "bad").glob("*.yaml")), ids=lambda p: p.stem)
+def test_a_fault_is_told_with_its_line(path: Path) -> None:
+    """The fault that a file's first line announces is told with its line (0: with none)."""
+    announced = re.match(r"# fault: (\d+): (.*)", path.read_text())
+    assert announced
+    with pytest.raises(UsageError) as raised:
+        load_dialect(str(path))
+    told = [line for line in raised.value.message.splitlines() if announced[2] in line]
+    assert told, raised.value.message
+    if announced[1] != "0":
+        assert f"{path}:{announced[1]}:" in told[0]
+
+
+def test_all_faults_of_a_file_come_together() -> None:
+    """A file with three faults is refused with three lines."""
+    with pytest.raises(UsageError) as raised:
+        load_dialect(str(FOLDER / "bad" / "several_faults.yaml"))
+    lines = [line.split(":")[1] for line in raised.value.message.splitlines()]
+    assert lines == ["5", "6", "8"]
+
+
+def test_every_shipped_dialect_is_read() -> None:
+    """The dialects that the project promises are there and without fault."""
+    promised = {
+        "llama_server",
+        "ik_llama_server",
+        "llama_server_prefetch_env",
+        "llama_server_prefetch_slots",
+        "llama_server_prefetch_weights",
+        "llama_server_moe_cache",
+        "embedded",
+    }
+    assert promised <= set(SHIPPED)
+    assert set(SHIPPED) <= set(all_dialects())
+
+
+def test_llama_server_says_every_designed_parameter() -> None:
+    """Every parameter that a search may vary has a spelling in llama-server's dialect."""
+    assert set(DESIGNED) <= set(load_dialect("llama_server").parameters)
+    slots = load_dialect("llama_server_prefetch_slots").parameters
+    assert "prefetch_slots" in slots
+
+
+def test_an_extending_file_adds_replaces_and_takes_away() -> None:
+    """Keys are merged, lists replaced, nulls take away, refusals and failures come first."""
+    parent = load_dialect("llama_server")
+    fork = load_dialect(str(FOLDER / "good" / "extends_llama_server.yaml"))
+    assert "split_experts" in fork.parameters
+    assert "n_cpu_ffn" not in fork.parameters
+    assert fork.parameters["tensor_split"].type == "list"
+    assert fork.parameters["tensor_split"].spellings[0].join == ";"
+    assert fork.launch.always == (("--fit", "off"), ("--strict",))
+    assert fork.launch.measure == parent.launch.measure
+    assert fork.estimator is None
+    assert fork.memory_command == ("vendor-smi", "--plain")
+    assert fork.refuse[0].because == "split experts live on devices"
+    assert fork.refuse[1:] == parent.refuse
+    assert fork.failures[0].has == ("no room for split experts",)
+    assert fork.failures[1:] == parent.failures
+
+
+def test_the_shipped_example_shows_every_option() -> None:
+    """Each field of each section is a key, or is explained, in llama_server.yaml."""
+    text = (bundled_root() / "runners" / "llama_server.yaml").read_text()
+    dialect = load_dialect("llama_server")
+    spelling = dialect.parameters["context"].spellings[0]
+    sections = (
+        dialect,
+        dialect.program,
+        dialect.detect,
+        dialect.detect.all[0],
+        dialect.ask,
+        dialect.parameters["context"],
+        spelling,
+        dialect.launch,
+        dialect.ready,
+        dialect.endpoints,
+        dialect.timings,
+        dialect.estimator,
+        dialect.refuse[0],
+        dialect.preset,
+        dialect.preset.ini,
+    )
+    keys = {name for section in sections for name in type(section).__slots__} - {"name", "path"}
+    missing = [key for key in sorted(keys) if not re.search(rf"\b{key}:|`{key}\b", text)]
+    assert missing == []
+
+
+def test_a_file_that_was_changed_is_read_again(tmp_path: Path) -> None:
+    """A dialect is as its file is now, not as it was first read."""
+    path = tmp_path / "mine.yaml"
+    text = "extends: llama_server\ndetect: {all: [{flag: --ctx-size}]}\ndescription: "
+    path.write_text(text + "before")
+    assert load_dialect(str(path)).description == "before"
+    path.write_text(text + "afterwards")
+    assert load_dialect(str(path)).description == "afterwards"
+
+
+def test_an_unknown_name_lists_what_there_is() -> None:
+    """A name that is not found is answered with those that are."""
+    with pytest.raises(UsageError) as raised:
+        load_dialect("lama_server")
+    assert "llama_server" in raised.value.hint
+    assert "embedded" in raised.value.hint
