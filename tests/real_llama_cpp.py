@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ROW = re.compile(r"^(\S+) (\d+) (\d+) (\d+) *$", re.MULTILINE)
-_CACHE = re.compile(r"llama_kv_cache: size = +([\d.]+) MiB \( *(\d+) cells, +(\d+) layers")
+_CACHE = re.compile(r"llama_kv_cache: size = +([\d.]+) MiB \(")
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class FitPrint:
     """`--fit-print`: (model, context, compute) MiB by device, rounded down; caches by the log."""
 
     rows: dict[str, tuple[int, int, int]]
-    caches: tuple[tuple[float, int, int], ...]
+    kv_mib: float
 
-    @property
-    def kv_mib(self) -> float:
-        """All attention caches together."""
-        return sum(size for size, _, _ in self.caches)
+
+def caches_mib(log: str) -> float:
+    """All attention caches that a log tells of, together."""
+    return sum(float(size) for size in _CACHE.findall(log))
 
 
 def clean_environment() -> dict[str, str]:
@@ -44,8 +44,26 @@ def fit_print(folder: Path, model: Path, *arguments: str) -> FitPrint:
     )
     assert done.returncode == 0, done.stderr[-1000:]
     rows = {name: (int(m), int(c), int(p)) for name, m, c, p in _ROW.findall(done.stdout)}
-    caches = [(float(s), int(c), int(n)) for s, c, n in _CACHE.findall(done.stderr)]
-    return FitPrint(rows, tuple(caches))
+    return FitPrint(rows, caches_mib(done.stderr))
+
+
+def server_log(folder: Path, model: Path, log_path: Path, *arguments: str) -> str:
+    """The log of a server from its start until its graph is planned; then it is killed."""
+    argv = [str(folder / "llama-server"), "-m", str(model), "--port", str(free_port())]
+    argv += ["--no-warmup", "--no-repack", "-lv", "4", *arguments]
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(argv, env=clean_environment(), stdout=log, stderr=log)
+    try:
+        for _ in range(600):
+            text = log_path.read_text(errors="replace")
+            if "compute buffer size" in text:
+                return text
+            assert process.poll() is None, text[-1000:]
+            time.sleep(0.05)
+        raise AssertionError(text[-1000:])
+    finally:
+        process.kill()
+        process.wait(10)
 
 
 def free_port() -> int:

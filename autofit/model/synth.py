@@ -196,6 +196,7 @@ def _metadata(spec: SynthSpec, vocabulary: synth_vocab.Vocabulary) -> Mapping[st
         "tokenizer.ggml.token_type": vocabulary.types,
         # An empty list has no kind; llama.cpp wants one of strings.
         "tokenizer.ggml.merges": vocabulary.merges or ("e r",),
+        "tokenizer.ggml.bos_token_id": vocabulary.end_of_text,
         "tokenizer.ggml.eos_token_id": vocabulary.end_of_text,
         "tokenizer.ggml.padding_token_id": vocabulary.end_of_text,
         "tokenizer.ggml.add_bos_token": False,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from model_headers import MODELS, Header, tensor_bytes
 from model_headers.header import model
 
 from autofit.errors import UsageError
-from autofit.model.inventory import ModelInventory, inventory
-from autofit.model.kv import kv_bytes
+from autofit.model.gguf import GgufHeader, LongArray, TensorInfo
+from autofit.model.inventory import ModelInventory, inventory, inventory_of
+from autofit.model.kv import kv_bytes, recurrent_bytes
 from autofit.model.synth import SynthSpec, write
 
 MIB = 1 << 20
@@ -232,3 +236,60 @@ def test_an_absurd_number_of_blocks_is_refused(tmp_path):
     header.keys["block_count"] = 4_000_000_000
     with pytest.raises(UsageError, match="4000000000 blocks"):
         read(header, tmp_path)
+
+
+KEYS = (
+    "attention.compress_ratios",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.indexer.key_length",
+    "attention.key_length",
+    "attention.key_length_mla",
+    "attention.recurrent_layers",
+    "attention.shared_kv_layers",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "attention.value_length",
+    "attention.value_length_mla",
+    "embedding_length",
+    "full_attention_interval",
+    "kda.head_dim",
+    "nextn_predict_layers",
+    "shortconv.l_cache",
+    "ssm.conv_kernel",
+    "ssm.group_count",
+    "ssm.inner_size",
+    "ssm.state_size",
+    "vocab_size",
+    "wkv.head_size",
+)
+NUMBERS = st.one_of(st.integers(-5, 300), st.sampled_from([0, 1 << 31, 1 << 63]))
+VALUES = st.one_of(
+    NUMBERS,
+    st.booleans(),
+    st.floats(),
+    st.text(max_size=3),
+    st.lists(st.one_of(NUMBERS, st.booleans()), max_size=6).map(tuple),
+    st.just(LongArray(5000)),
+)
+
+
+@given(
+    arch=st.sampled_from(["qwen35moe", "deepseek4", "gemma3n", "rwkv6", "minimax-01", "new"]),
+    values=st.dictionaries(st.sampled_from(KEYS), VALUES),
+    names=st.lists(
+        st.sampled_from(
+            ["attn_k.weight", "attn_qkv.weight", "ssm_a", "time_mix_w1", "indexer.proj.weight"]
+        )
+    ),
+)
+def test_nonsense_in_the_metadata_is_survived(arch, values, names):
+    """Whatever a file says of itself, sizes come out that are not negative."""
+    metadata = {"general.architecture": arch, **{f"{arch}.{k}": v for k, v in values.items()}}
+    tensors = [TensorInfo("blk.3.ffn_up.weight", (4,), 0, 0, 16)]
+    tensors += [TensorInfo(f"blk.{i % 4}.{name}", (4,), 0, 0, 16) for i, name in enumerate(names)]
+    model = inventory_of(GgufHeader(metadata, tuple(tensors), (Path("m.gguf"),), 99, "digest"))
+    assert model.block_count == 4
+    assert min(kv_bytes(model, context=1000, parallel=2, flash_attn=False)) >= 0
+    assert min(recurrent_bytes(model, 2)) >= 0
+    assert all(block.is_nextn is False for block in model.blocks[:1])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 from model_headers import MODELS
-from real_llama_cpp import fit_print, rpc_device
+from model_headers.header import model
+from model_headers.transformer import gemma3_block
+from real_llama_cpp import caches_mib, fit_print, rpc_device, server_log
 
 from autofit.model.inventory import ModelInventory, inventory
 from autofit.model.kv import kv_bytes, recurrent_bytes
+from autofit.model.synth_vocab import vocabulary
 
 pytestmark = pytest.mark.runtime
 
@@ -73,3 +76,33 @@ def test_the_cache_of_whole_windows(name, llama_cpp, paths):
     told = fit_print(llama_cpp, paths[name], "-c", "8192", "-ub", "256", "--swa-full")
     sizes = kv_bytes(inventory(paths[name]), context=8192, ubatch=256, swa_full=True)
     assert told.kv_mib == pytest.approx(sum(sizes) / MIB, rel=0.001, abs=0.02)
+
+
+def test_a_unified_cache_has_room_for_the_windows_of_all(llama_cpp, tmp_path):
+    """Four sequences in one cache: the server allocates windows for all four of them."""
+    words = vocabulary(1000)
+    header = model(
+        "gemma3",
+        layers=12,
+        embd=256,
+        vocab=1000,
+        context=131072,
+        feed_forward_length=256,
+        attention__head_count=4,
+        attention__head_count_kv=2,
+        attention__key_length=64,
+        attention__value_length=64,
+        attention__sliding_window=1024,
+        tokenizer__ggml__model="gpt2",
+        tokenizer__ggml__pre="gpt-2",
+        tokenizer__ggml__tokens=words.tokens,
+        tokenizer__ggml__token_type=words.types,
+        tokenizer__ggml__merges=words.merges,
+    )
+    for i in range(12):
+        gemma3_block(header, f"blk.{i}", embd=256, ff=256, heads=4, kv=2, size=64)
+    path = header.write(tmp_path / "m.gguf")
+    arguments = ["-c", "16384", "-np", "4", "-kvu", "-ub", "256", "-fit", "off"]
+    log = server_log(llama_cpp, path, tmp_path / "log", *arguments)
+    sizes = kv_bytes(inventory(path), context=16384, parallel=4, ubatch=256, unified=True)
+    assert caches_mib(log) == pytest.approx(sum(sizes) / MIB, rel=0.001, abs=0.02)

@@ -223,6 +223,18 @@ def gemma2_9b() -> Header:
     return header
 
 
+def gemma3_block(
+    header: Header, block: str, *, embd: int, ff: int, heads: int, kv: int, size: int
+) -> None:
+    """A block with norms before and after both of its halves."""
+    attention(header, block, embd, heads, kv, size)
+    header.add(f"{block}.attn_q_norm.weight", size)
+    header.add(f"{block}.attn_k_norm.weight", size)
+    header.add(f"{block}.post_attention_norm.weight", embd)
+    dense_ffn(header, block, embd, ff)
+    header.add(f"{block}.post_ffw_norm.weight", embd)
+
+
 def gemma3_27b() -> Header:
     """Gemma 3 27B: windows in five of six layers, tied output."""
     header = model(
@@ -240,12 +252,7 @@ def gemma3_27b() -> Header:
         rope__freq_base=1000000.0,
     )
     for i in range(62):
-        attention(header, f"blk.{i}", 5376, 32, 16, 128)
-        header.add(f"blk.{i}.attn_q_norm.weight", 128)
-        header.add(f"blk.{i}.attn_k_norm.weight", 128)
-        header.add(f"blk.{i}.post_attention_norm.weight", 5376)
-        dense_ffn(header, f"blk.{i}", 5376, 21504)
-        header.add(f"blk.{i}.post_ffw_norm.weight", 5376)
+        gemma3_block(header, f"blk.{i}", embd=5376, ff=21504, heads=32, kv=16, size=128)
     return header
 
 
