@@ -1,0 +1,186 @@
+"""One launch from start to stop: what came of it, what it measured, and its evidence.
+
+A launch never raises for what a candidate does; it returns an outcome. It raises only when
+the run itself cannot go on (no such program, a full disk, the user's Ctrl-C).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autofit.machine.memory import (
+    MemorySource,
+    MemoryWatcher,
+    NoSource,
+    used_mib,
+    wait_for_release,
+)
+from autofit.process import Ready
+from autofit.runtime.ability import Runtime
+from autofit.runtime.argv import Unsupported, launch_plan
+from autofit.runtime.effort import Effort
+from autofit.runtime.measuring import Replies, send_effort
+from autofit.runtime.prompt import PromptSource
+from autofit.runtime.server import Server, started
+from autofit.runtime.verdict import Seen, judge
+from autofit.trial.candidate import Candidate, LaunchPlan, Limits
+from autofit.trial.measurement import Measurement
+from autofit.trial.outcome import Outcome, Rejected, Stage
+from autofit.trial.workload import Workload
+
+# The layout's name when the runtime places layers itself, as the baseline lets it.
+RUNTIME_FIT = "runtime_fit"
+
+# How long a process may take to die once it has dropped a connection: an abort writes a
+# core file and a backtrace first.
+_DEATH_S = 10.0
+_RELEASE_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchResult:
+    """What a launch brought; `argv` is what was really run."""
+
+    outcome: Outcome
+    measurement: Measurement | None = None
+    argv: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Launcher:
+    """Launches candidates of one model on one runtime.
+
+    `env`, `wrapper` and `extra_args` are the user's and go into every launch. `memory` reads
+    the devices' counters, `units` are the model's layers and output layer.
+    """
+
+    runtime: Runtime
+    model_path: Path
+    workload: Workload
+    prompts: PromptSource
+    memory: MemorySource = field(default_factory=NoSource)
+    rpc: str = ""
+    extra_args: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    wrapper: Sequence[str] = ()
+    limits: Limits = field(default_factory=Limits)
+    units: int | None = None
+    _reference_mib: Mapping[str, float | None] | None = None
+
+    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
+        """The command of a candidate, or why the runtime cannot be told it.
+
+        `as_served` leaves out the switches that only measuring needs.
+        """
+        plan = launch_plan(
+            self.runtime,
+            self.model_path,
+            candidate,
+            purpose="baseline" if layout == RUNTIME_FIT else "prove" if as_served else "measure",
+            rpc=self.rpc,
+            extra_args=self.extra_args,
+            env=self.env,
+            wrapper=self.wrapper,
+            limits=self.limits,
+        )
+        return plan.outcome if isinstance(plan, Unsupported) else plan
+
+    def launch(
+        self,
+        plan: LaunchPlan,
+        effort: Effort,
+        *,
+        log_path: Path,
+        on_stage: Callable[[Stage], None],
+        check_stop: Callable[[], None],
+    ) -> LaunchResult:
+        """Start, ask, measure, stop, and wait until devices have their memory back.
+
+        Raises:
+            AutofitError: the run cannot go on.
+            KeyboardInterrupt, Interrupted: the user stopped it; nothing is left running.
+        """
+        if self._reference_mib is None:
+            self._reference_mib = used_mib(self.memory)
+        began_s = time.monotonic()
+        on_stage("load")
+        with (
+            MemoryWatcher(self.memory) as watcher,
+            started(plan, self.runtime.dialect, log_path) as server,
+        ):
+            watcher.watch(server.process.pid)
+            ready = server.wait_ready(check_stop)
+            load_s = time.monotonic() - began_s
+            props: Mapping[str, Any] = {}
+            replies = Replies()
+            died: int | None = None
+            if ready is Ready.READY:
+                props = server.client.props()
+                replies = self._ask(server, plan, effort, on_stage, check_stop)
+                died = server.process.wait(_DEATH_S) if _is_cut_off(replies) else None
+                died = server.process.poll() if died is None else died
+            elif ready is Ready.EXITED:
+                died = server.process.poll()
+            watcher.read()
+            on_stage("stop")
+            server.process.stop()
+        release = wait_for_release(self.memory, self._reference_mib, limit_s=_RELEASE_LIMIT_S)
+        self._reference_mib = release.reference
+        peak = watcher.peak()
+        verdict = judge(
+            self.runtime.dialect,
+            log_path,
+            Seen(
+                candidate=plan.candidate,
+                ready=ready,
+                died=died,
+                failure=replies.failure,
+                props=props,
+                limits=plan.limits,
+                units=self.units,
+                free_mib=peak.free_mib,
+            ),
+        )
+        return LaunchResult(
+            outcome=verdict.outcome,
+            measurement=Measurement(
+                samples=replies.samples,
+                load_s=load_s if ready is Ready.READY else None,
+                peak_mib=peak.used_mib,
+                free_mib=peak.free_mib,
+                applied=verdict.applied,
+                reported=verdict.log.reported,
+                readings=watcher.readings(),
+            ),
+            argv=server.argv,
+            notes=(*verdict.advice, *((release.notice,) if release.notice else ())),
+        )
+
+    def _ask(
+        self,
+        server: Server,
+        plan: LaunchPlan,
+        effort: Effort,
+        on_stage: Callable[[Stage], None],
+        check_stop: Callable[[], None],
+    ) -> Replies:
+        context = plan.candidate.get_int("context", self.workload.context)
+        parallel = plan.candidate.get_int("parallel", self.workload.parallel)
+        return send_effort(
+            server.client,
+            effort.within(context // parallel),
+            self.prompts,
+            plan.limits,
+            parallel=parallel,
+            on_stage=on_stage,
+            check_stop=check_stop,
+        )
+
+
+def _is_cut_off(replies: Replies) -> bool:
+    return getattr(replies.failure, "kind", None) == "disconnected"
