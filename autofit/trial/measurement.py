@@ -31,7 +31,9 @@ class Sample:
     @property
     def pp_per_s(self) -> float | None:
         """Prompt tokens per second, None when it cannot be told."""
-        return self.prompt_tokens / self.prompt_s if self.prompt_s > 0 else None
+        if self.prompt_tokens <= 0 or self.prompt_s <= 0:
+            return None
+        return self.prompt_tokens / self.prompt_s
 
     @property
     def tg_per_s(self) -> float | None:

@@ -35,15 +35,21 @@ def metric_values(measurement: Measurement, workload: Workload, metric: Metric) 
     A repeat is the weighted mean over the workload's requests (for rates the weighted
     harmonic mean, so that seconds add up). Incomplete repeats are left out.
     """
-    by_request: list[list[float]] = [[] for _ in workload.requests]
+    # A request of a single generated token has no rate of generation.
+    counted = {
+        index: request.weight
+        for index, request in enumerate(workload.requests)
+        if metric != "tg" or request.predicted_tokens > 1
+    }
+    by_request: dict[int, list[float]] = {index: [] for index in counted}
     for sample in measurement.samples:
         value = _value(sample, metric)
-        is_counted = not sample.is_warmup and 0 <= sample.request < len(by_request)
+        is_counted = not sample.is_warmup and sample.request in by_request
         if is_counted and value is not None:
             by_request[sample.request].append(value)
-    weights = [request.weight for request in workload.requests]
+    weights = list(counted.values())
     total = sum(weights)
-    repeats = zip(*by_request, strict=False)
+    repeats = zip(*by_request.values(), strict=False)
     if is_higher_better(metric):
         return [
             total / sum(w / v for w, v in zip(weights, values, strict=True)) for values in repeats

@@ -165,6 +165,10 @@ class _Contest:
         return math.log(time_ratio(reference, value, self.metric))
 
     def _decision(self, name: str, reference: str) -> Decision:
+        ids = list(self.contenders)
+        if ids.index(name) < ids.index(reference):
+            # Asked one way round only, so that the two answers never differ.
+            return self._decision(reference, name).mirrored()
         own, other = self.values[name], self.values[reference]
         paired = sorted(set(own) & set(other))
         return decide([self._log_ratio(own[r], other[r]) for r in paired], self.rule)

@@ -117,6 +117,19 @@ def test_swapping_the_contenders_swaps_the_verdict(values):
     assert other.ratio.low == pytest.approx(1 / one.ratio.high, rel=1e-3)
 
 
+def test_a_mirrored_decision_is_that_of_the_swapped_contenders():
+    """Looking from the other side inverts the ratio and the verdict, and keeps the rounds."""
+    decision = _run(_noisy(1.3, 0.03))
+
+    mirrored = decision.mirrored()
+
+    assert (mirrored.verdict, mirrored.decided_at) == ("worse", decision.decided_at)
+    assert mirrored.ratio.low == pytest.approx(1 / decision.ratio.high)
+    assert mirrored.mirrored().verdict == decision.verdict
+    assert decide([0.0] * 3, RULE).mirrored().verdict == "tie"
+    assert decide([], RULE).mirrored().ratio is None
+
+
 def test_a_verdict_stays():
     """Rounds after the verdict, run for the sake of others, do not take it back."""
     values = [*_noisy(1.3, 0.03, rounds=6), -0.4, -0.4, -0.4]

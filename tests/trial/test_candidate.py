@@ -1,0 +1,119 @@
+"""Candidates: equality, order, changes, values read back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trial.trial_strategy import candidates, params
+
+from autofit.trial.candidate import PARAM_ORDER, Candidate, LaunchPlan, Limits
+
+
+@given(params, st.randoms())
+def test_the_order_of_params_does_not_matter(values, random):
+    """The same params in any order are the same candidate, with the same key."""
+    items = list(values.items())
+    random.shuffle(items)
+
+    one, other = Candidate(values), Candidate(dict(items))
+
+    assert one == other
+    assert hash(one) == hash(other)
+    assert list(one.params) == list(other.params)
+
+
+@given(params, params)
+def test_different_params_are_different_candidates(one, other):
+    """Candidates are equal exactly where their params are, types included."""
+    same = {k: repr(v) for k, v in one.items()} == {k: repr(v) for k, v in other.items()}
+
+    assert (Candidate(one) == Candidate(other)) == same
+
+
+def test_params_come_in_the_order_people_read():
+    """Known params keep their order, others follow by name."""
+    names = ["zeta", "ubatch", "alpha", "n_cpu_moe", "devices"]
+
+    ordered = list(Candidate(dict.fromkeys(names, 1)).params)
+
+    assert ordered == ["devices", "n_cpu_moe", "ubatch", "alpha", "zeta"]
+
+
+def test_the_key_is_the_same_in_every_process():
+    """A key written by one process is found by the next."""
+    code = (
+        "from autofit.trial.candidate import Candidate;"
+        "print(Candidate({'ubatch': 512, 'cache_type_k': 'q8_0', 'flash_attn': 'on'}).key)"
+    )
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+
+    candidate = Candidate({"flash_attn": "on", "cache_type_k": "q8_0", "ubatch": 512})
+    assert keys == {candidate.key + "\n"}
+
+
+@given(candidates)
+def test_a_candidate_cannot_be_changed(candidate):
+    """Params cannot be set in place."""
+    with pytest.raises(TypeError):
+        candidate.params["ubatch"] = 1
+
+
+def test_later_changes_of_the_given_dict_do_not_reach_it():
+    """A candidate keeps the params it was made of."""
+    given_params = {"ubatch": 512}
+    candidate = Candidate(given_params)
+
+    given_params["ubatch"] = 1
+
+    assert candidate.params["ubatch"] == 512
+
+
+def test_changes_make_another_candidate():
+    """A change adds or replaces a param, None removes it, the first stays as it was."""
+    first = Candidate({"ubatch": 512, "batch": 2048})
+
+    second = first.with_params(ubatch=1024, batch=None, threads=8)
+
+    assert second == Candidate({"ubatch": 1024, "threads": 8})
+    assert first == Candidate({"ubatch": 512, "batch": 2048})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(8, 8), ("8", 8), ("auto", -1), ("", -1), (8.0, 8), (True, 1)]
+)
+def test_whole_numbers_are_read_from_what_people_write(value, expected):
+    """A number written as text counts, a word such as auto is the default."""
+    assert Candidate({"n_gpu_layers": value}).get_int("n_gpu_layers", -1) == expected
+
+
+def test_absent_params_are_the_default():
+    """What is not set is left to the caller's default."""
+    assert Candidate({}).get_int("ubatch", 512) == 512
+    assert Candidate({}).get_str("cache_type_k", "f16") == "f16"
+    assert Candidate({"devices": 3}).get_str("devices", "") == "3"
+
+
+def test_known_params_are_named_once():
+    """No parameter has two places in the order."""
+    assert len(set(PARAM_ORDER)) == len(PARAM_ORDER)
+
+
+def test_a_plan_has_limits_without_being_told():
+    """Every stage of a launch is bounded by default."""
+    plan = LaunchPlan(Candidate({}), ("llama-server", "--port", "{port}"))
+
+    assert plan.limits == Limits()
+    assert min(plan.limits.load_s, plan.limits.prompt_s, plan.limits.generate_s) > 0

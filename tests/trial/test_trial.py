@@ -1,0 +1,62 @@
+"""Trials survive being written and read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from trial.trial_strategy import trials
+
+from autofit.trial.candidate import Candidate
+from autofit.trial.outcome import Completed, Crashed
+from autofit.trial.trial import Trial
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(trials)
+def test_a_trial_survives_json(trial):
+    """A trial reads back as it was written."""
+    data = json.loads(json.dumps(trial.to_dict()))
+
+    assert Trial.from_dict(data) == trial
+
+
+def test_params_keep_their_types():
+    """A number, a text that looks like one and a truth value stay apart."""
+    params = {"threads": 8, "tensor_split": "8", "flash_attn": True, "zeta": 8.0}
+    trial = Trial(1, "search", Candidate(params), Completed())
+
+    read = Trial.from_dict(json.loads(json.dumps(trial.to_dict())))
+
+    assert {name: type(value) for name, value in read.candidate.params.items()} == {
+        "threads": int,
+        "tensor_split": str,
+        "flash_attn": bool,
+        "zeta": float,
+    }
+
+
+def test_trials_of_before_a_field_was_added_are_read():
+    """What an older version did not write is empty."""
+    data = Trial(1, "search", Candidate({}), Completed()).to_dict()
+    for name in ("purpose", "layout", "notes"):
+        del data[name]
+
+    assert Trial.from_dict(data) == Trial(1, "search", Candidate({}), Completed())
+
+
+@pytest.mark.parametrize("name", ["number", "phase", "params", "outcome", "measurement"])
+def test_what_is_no_trial_is_refused(name):
+    """Data that lacks what every trial has is not taken for one."""
+    data = Trial(1, "search", Candidate({}), Completed()).to_dict()
+    del data[name]
+
+    with pytest.raises(KeyError, match=name):
+        Trial.from_dict(data)
+
+
+def test_only_completed_launches_did_all_they_were_asked():
+    """A failure, however late, is not completed."""
+    assert Trial(1, "search", Candidate({}), Completed()).is_completed
+    assert not Trial(1, "search", Candidate({}), Crashed("stop", "exit 1")).is_completed
