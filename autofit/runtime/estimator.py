@@ -117,7 +117,7 @@ class Estimator:
         path = str((model or self.model_path).absolute())
         argv = (*(self.command or ()), *words, self.runtime.dialect.launch.model, path)
         env = {**self.runtime.env, **variables}
-        finished = start(Path(argv[0]), argv, env, rules.timeout_s)
+        finished = start(argv, env, rules.timeout_s)
         rows = re.finditer(rules.row_pattern, finished.stdout, re.MULTILINE)
         sizes = {
             HOST if row["device"] == rules.host else row["device"]: ReportedMemory(

@@ -19,19 +19,13 @@ _OTHER_CPU = (
 _LIBRARY = re.compile(r"error while loading shared libraries: (\S+?):")
 
 
-def start(program: Path, argv: Words, env: Mapping[str, str], timeout_s: float) -> Finished:
+def start(argv: Words, env: Mapping[str, str], timeout_s: float) -> Finished:
     """Run a program to its end, or to the time-out in seconds, in a scrubbed environment.
 
     Raises:
-        UsageError: it cannot be started.
+        UsageError: there is no such program, or it cannot run here.
     """
-    try:
-        return run(argv, env=scrubbed_environment(env), timeout_s=timeout_s)
-    except OSError as error:
-        raise UsageError(
-            f"{program} cannot be started: {error.strerror or error}",
-            "is it a program for this machine, and may it be executed?",
-        ) from error
+    return run(argv, env=scrubbed_environment(env), timeout_s=timeout_s)
 
 
 def check(program: Path, words: Words, finished: Finished, timeout_s: float) -> None:

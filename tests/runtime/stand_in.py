@@ -1,0 +1,41 @@
+"""Small programs that answer like a runtime, for what no real one at hand does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+HELP = Path(__file__).parent.parent / "data" / "help"
+SERVER = "llama-server-b11434"
+FORK = "llama-server-prefetch-fork-b9862"
+IK = "ik-llama-server"
+VERSION = "version: 0.6.0 (build 11434, commit 1a2b3c4)"
+
+
+def write_script(path: Path, body: str) -> Path:
+    """Write an executable shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def write_program(
+    folder: Path, *, help_name: str = SERVER, more_help: str = "", version: str = VERSION
+) -> Path:
+    """A llama-server that answers --help with a real help text, and --version."""
+    text = (HELP / f"{help_name}.txt").read_text(encoding="utf-8") + more_help
+    help_path = folder / "help.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    help_path.write_text(text)
+    return write_script(
+        folder / "llama-server",
+        f'echo "$@" >> "{folder}/asked"\n'
+        f'case "$1" in\n--help) cat "{help_path}";;\n'
+        f'--version) echo "{version}";;\n*) exit 1;;\nesac',
+    )
+
+
+def questions(program: Path) -> list[str]:
+    """What such a program was asked so far."""
+    asked = program.parent / "asked"
+    return asked.read_text().splitlines() if asked.exists() else []
