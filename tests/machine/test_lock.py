@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,19 +86,19 @@ def test_damaged_note_still_gives_a_message(tmp_path: Path):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_users_share_the_lock(tmp_path_factory: pytest.TempPathFactory):
+def test_users_share_the_lock():
     """A lock file that one user made is held and named by another."""
-    folder = tmp_path_factory.mktemp("shared") / "lock"
-    for parent in list(folder.parents)[:3]:
-        parent.chmod(0o755)
-    with machine_lock("root", folder=folder):
-        pass
-    with (
-        holder(folder, "4242") as process,
-        pytest.raises(MachineInUseError, match=f"process {process.pid}"),
-        machine_lock("mine", folder=folder),
-    ):
-        pass
+    with tempfile.TemporaryDirectory() as parent:
+        Path(parent).chmod(0o755)
+        folder = Path(parent) / "lock"
+        with machine_lock("root", folder=folder):
+            pass
+        with (
+            holder(folder, "4242") as process,
+            pytest.raises(MachineInUseError, match=f"process {process.pid}"),
+            machine_lock("mine", folder=folder),
+        ):
+            pass
 
 
 def test_impossible_place_is_an_error(tmp_path: Path):
