@@ -1,0 +1,36 @@
+"""The baseline's effective settings as an explicit candidate.
+
+What the runtime chose by itself depends on free memory at the moment of the start; a preset
+must not, so every setting that it told is written out.
+"""
+
+from __future__ import annotations
+
+from autofit.trial.candidate import Candidate, ParamValue
+from autofit.trial.trial import Trial
+from autofit.tuning.situation import Situation
+
+# The layout's name of a frozen baseline: launched with explicit settings and the fit off.
+FROZEN = "frozen"
+
+_FREEZABLE = (
+    "context",
+    "parallel",
+    "batch",
+    "ubatch",
+    "cache_type_k",
+    "cache_type_v",
+    "flash_attn",
+    "load_mode",
+)
+
+
+def frozen_baseline(situation: Situation, baseline: Trial) -> Candidate:
+    """The candidate that says what the baseline ran with."""
+    applied = baseline.measurement.applied if baseline.measurement else {}
+    told: dict[str, ParamValue] = {
+        name: applied[name]
+        for name in _FREEZABLE
+        if name in applied and situation.runtime.supports(name, applied[name])
+    }
+    return Candidate({**told, **baseline.candidate.params})

@@ -1,0 +1,80 @@
+"""The proof of a winner: its exact settings, as served, at full context, twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autofit.runtime.effort import proving_effort
+from autofit.search.problem import Problem
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
+from autofit.trial.candidate import Candidate
+from autofit.trial.outcome import is_memory_failure
+from autofit.trial.trial import Trial
+from autofit.tuning.runner import TrialRunner
+from autofit.tuning.situation import Situation
+
+# A candidate that runs at the workload's prompts but not at full context wants a little
+# more room; each step gives it one host layer.
+_MOST_STEPS_BACK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """A candidate that may become the recommendation; `point` None where it has none."""
+
+    candidate: Candidate
+    layout: str
+    point: Point | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A finalist that held, with the trial that shows it; `steps_back` from the one asked."""
+
+    finalist: Finalist
+    trial: Trial
+    steps_back: int = 0
+
+
+def prove(finalist: Finalist, runner: TrialRunner, situation: Situation) -> Trial:
+    """Launch a finalist as it will be served and fill its context."""
+    slot_context = situation.workload.context // situation.workload.parallel
+    return runner.run(
+        "prove",
+        finalist.candidate,
+        proving_effort(situation.workload, slot_context),
+        layout=finalist.layout,
+        purpose="full context, twice",
+    )
+
+
+def prove_or_step_back(
+    finalist: Finalist, runner: TrialRunner, situation: Situation, problem: Problem
+) -> Proof | None:
+    """Prove a finalist; one that wants memory gives up device layers until it holds."""
+    trial = prove(finalist, runner, situation)
+    if trial.is_completed:
+        return Proof(finalist, trial)
+    if not is_memory_failure(trial.outcome):
+        return None
+    for steps, smaller in enumerate(_steps_back(finalist, problem), start=1):
+        trial = prove(smaller, runner, situation)
+        if trial.is_completed:
+            return Proof(smaller, trial, steps)
+        if not is_memory_failure(trial.outcome):
+            return None
+    return None
+
+
+def _steps_back(finalist: Finalist, problem: Problem) -> Iterator[Finalist]:
+    point = finalist.point
+    if point is None or HOST_LAYERS_AXIS not in point:
+        return
+    first = int(point[HOST_LAYERS_AXIS]) + 1
+    last = min(first + _MOST_STEPS_BACK, problem.most_host_layers + 1)
+    for host_layers in range(first, last):
+        smaller = {**point, HOST_LAYERS_AXIS: host_layers}
+        candidate = problem.candidate_of(smaller)
+        if candidate is not None:
+            yield Finalist(candidate, str(point.get(LAYOUT_AXIS, "")), smaller)

@@ -1,0 +1,150 @@
+"""The document that `tune --json` prints and a study keeps as its conclusion."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autofit.results.study import Study
+from autofit.runtime.argv import Unsupported, launch_plan
+from autofit.trial.candidate import Candidate
+from autofit.trial.estimate import Estimate, estimate
+from autofit.trial.metric import METRICS, Metric, pooled_values
+from autofit.trial.outcome import outcome_to_dict
+from autofit.trial.trial import PHASES, Trial
+from autofit.trial.workload import Workload
+from autofit.tuning.confirmation import Confirmation
+from autofit.tuning.frozen import FROZEN
+from autofit.tuning.prove import Proof
+from autofit.tuning.search_phase import Boundary
+from autofit.tuning.situation import Situation
+
+_NAMES: dict[Metric, str] = {
+    "pp": "pp_per_s",
+    "tg": "tg_per_s",
+    "ttft": "ttft_s",
+    "request_s": "request_s",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultParts:
+    """What the phases of a tune brought."""
+
+    situation: Situation
+    study: Study
+    trials: Sequence[Trial]
+    baseline: Trial
+    confirmation: Confirmation | None
+    proof: Proof | None
+    gain: Estimate | None
+    boundaries: Sequence[Boundary]
+    seconds: float
+    notes: Sequence[str]
+
+
+def result_document(parts: ResultParts) -> dict[str, Any]:
+    """The result as JSON data; keys as the README lists them."""
+    situation, proof = parts.situation, parts.proof
+    return {
+        "study": str(parts.study.path),
+        "model": str(situation.model_path),
+        "runtime": situation.runtime.name,
+        "workload": situation.workload.name,
+        "objective": situation.objective,
+        "baseline": {
+            "params": dict(parts.baseline.candidate.params),
+            "argv": list(parts.baseline.argv),
+            "estimates": _estimates(parts, parts.baseline.candidate),
+            "outcome": outcome_to_dict(parts.baseline.outcome),
+        },
+        "winner": _winner(parts, proof) if proof else None,
+        "gain": parts.gain.to_dict() if proof and parts.gain else None,
+        "tie": _is_tie(parts),
+        "boundary": [boundary.to_dict() for boundary in parts.boundaries],
+        "cliffs": [],
+        "launches": len(parts.trials) + len(parts.study.cut_off()),
+        "launches_by_phase": {
+            phase: sum(trial.phase == phase for trial in parts.trials) for phase in PHASES
+        },
+        "outcomes": dict(Counter(trial.outcome.kind for trial in parts.trials)),
+        "seconds": round(parts.seconds, 1),
+        "preset": None,
+        "confirmation": parts.confirmation.to_dict() if parts.confirmation else None,
+        "notes": list(parts.notes),
+    }
+
+
+def _winner(parts: ResultParts, proof: Proof) -> dict[str, Any]:
+    situation, candidate = parts.situation, proof.finalist.candidate
+    plan = launch_plan(
+        situation.runtime,
+        situation.model_path,
+        candidate,
+        purpose="preset",
+        rpc=situation.rpc,
+        extra_args=situation.extra_args,
+        env=situation.env,
+        wrapper=situation.wrapper,
+    )
+    if isinstance(plan, Unsupported):  # it was proven with these very settings
+        raise TypeError(plan.message)
+    measured = proof.trial.measurement
+    # A frozen baseline was measured as the baseline: only its flags are written out.
+    is_frozen = proof.finalist.layout == FROZEN
+    source = parts.baseline.candidate if is_frozen else candidate
+    return {
+        "params": dict(candidate.params),
+        "argv": list(plan.argv),
+        "env": dict(plan.env),
+        "layout": proof.finalist.layout,
+        "estimates": _estimates(parts, source),
+        "peak_mib": dict(measured.peak_mib) if measured else {},
+        "free_mib": dict(measured.free_mib) if measured else {},
+        "proven": True,
+        "trial": proof.trial.number,
+    }
+
+
+def _estimates(parts: ResultParts, candidate: Candidate) -> dict[str, Any]:
+    """Estimates over launches: those of the confirmation, else all that measured."""
+    launches = [
+        trial.measurement
+        for trial in parts.trials
+        if trial.candidate == candidate
+        and trial.measurement
+        and trial.is_completed
+        and trial.phase == "confirm"
+    ] or [
+        trial.measurement
+        for trial in parts.trials
+        if trial.candidate == candidate
+        and trial.measurement
+        and trial.is_completed
+        and trial.phase != "prove"
+    ]
+    workload: Workload = parts.situation.workload
+    found = {}
+    for metric in METRICS:
+        told = estimate(pooled_values(launches, workload, metric))
+        if told is not None:
+            found[_NAMES[metric]] = told.to_dict()
+    return found
+
+
+def _is_tie(parts: ResultParts) -> bool:
+    """Whether winner and baseline were shown to be equally fast.
+
+    When the baseline itself won, a tie is a contender that is as fast as it.
+    """
+    if parts.proof is None or parts.confirmation is None:
+        return False
+    if parts.proof.finalist.layout == FROZEN:
+        return bool(parts.confirmation.tied)
+    try:
+        standing = parts.confirmation.standing(parts.proof.finalist.candidate.key)
+    except KeyError:
+        return False
+    return standing.against_baseline is not None and standing.against_baseline.verdict == "tie"

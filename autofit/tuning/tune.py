@@ -1,0 +1,242 @@
+"""A tune from its first launch to its proven winner: the phases in order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autofit.runtime.effort import measuring_effort
+from autofit.runtime.launch import RUNTIME_FIT
+from autofit.search.problem import Problem
+from autofit.search.space import LAYOUT_AXIS
+from autofit.search.study import SearchStudy
+from autofit.trial.estimate import Estimate
+from autofit.trial.metric import median_metric, time_ratio
+from autofit.trial.sequential import Rule
+from autofit.trial.trial import Trial
+from autofit.tuning.confirm import Contender, confirm, round_purpose
+from autofit.tuning.confirmation import Confirmation
+from autofit.tuning.default_point import default_point
+from autofit.tuning.event import Incumbent, Listener, Notice, PhaseStarted
+from autofit.tuning.frozen import FROZEN, frozen_baseline
+from autofit.tuning.prove import Finalist, Proof, prove, prove_or_step_back
+from autofit.tuning.result import ResultParts, result_document
+from autofit.tuning.runner import TrialRunner
+from autofit.tuning.search_phase import Explorer
+from autofit.tuning.situation import Situation
+
+_BASELINE_REPEATS = 3
+_CONFIRM_REPEATS = 2
+# Contenders of the confirmation beside the baseline: the incumbent and the runner-up, for
+# with noise the second best seen is often the best.
+_CONTENDERS = 2
+
+
+@dataclass(slots=True)
+class Tune:
+    """One tune; `run` goes through all phases and returns the result document."""
+
+    situation: Situation
+    runner: TrialRunner
+    problem: Problem
+    search: SearchStudy
+    emit: Listener
+    seed: int
+    notes: list[str] = field(default_factory=list)
+    _best_cost: float = float("inf")
+
+    def run(self) -> dict[str, Any]:
+        """Baseline, boundary, search, confirm, prove."""
+        baseline = self._baseline()
+        explorer = Explorer(
+            self.situation, self.problem, self.search, self.runner, self._watching(baseline)
+        )
+        self._seed_search(explorer, baseline)
+        explorer.find_boundary()
+        explorer.explore()
+        finalists = self._finalists(explorer)
+        confirmation = self._confirm(baseline, finalists)
+        proof, gain = self._prove(baseline, finalists, confirmation)
+        return result_document(
+            ResultParts(
+                situation=self.situation,
+                study=self.runner.study,
+                trials=self.runner.trials,
+                baseline=baseline,
+                confirmation=confirmation,
+                proof=proof,
+                gain=gain,
+                boundaries=explorer.boundaries,
+                seconds=self.runner.budget.spent_s,
+                notes=self.notes,
+            )
+        )
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        self.emit(Notice(text))
+
+    def _baseline(self) -> Trial:
+        self.emit(PhaseStarted("baseline"))
+        trial = self.runner.run(
+            "baseline",
+            self.situation.baseline,
+            measuring_effort(self.situation.workload, 512, repeats=_BASELINE_REPEATS),
+            layout=RUNTIME_FIT,
+            purpose="the runtime's own choice",
+        )
+        if not trial.is_completed:
+            self._note(
+                f"the runtime's own choice failed ({trial.outcome.kind.replace('_', ' ')}: "
+                f"{trial.outcome.evidence}), so there is no gain to tell"
+            )
+        return trial
+
+    def _watching(self, baseline: Trial) -> Listener:
+        """The listener of the search, which also tells when something beats all before."""
+        situation = self.situation
+        reference = median_metric(baseline.measurement, situation.workload, situation.objective)
+
+        def watch(event: object) -> None:
+            self.emit(event)  # type: ignore[arg-type]
+            trial = getattr(event, "trial", None)
+            if not isinstance(trial, Trial) or not trial.is_completed:
+                return
+            value = median_metric(trial.measurement, situation.workload, situation.objective)
+            if value is None:
+                return
+            worth = 1 / time_ratio(1.0, value, situation.objective)
+            if worth < self._best_cost:
+                self._best_cost = worth
+                gain = time_ratio(reference, value, situation.objective) if reference else None
+                self.emit(
+                    Incumbent(trial.number, trial.candidate, situation.objective, value, gain)
+                )
+
+        self.runner.emit = watch
+        return watch
+
+    def _seed_search(self, explorer: Explorer, baseline: Trial) -> None:
+        """Tell the search what the baseline showed, where its settings are a point."""
+        value = explorer.trial_cost(baseline)
+        point = default_point(self.situation, self.problem, baseline)
+        if value is not None and point is not None:
+            self.search.tell(point, value, seconds=baseline.seconds)
+
+    def _finalists(self, explorer: Explorer) -> list[Finalist]:
+        found: dict[str, Finalist] = {}
+        for point, candidate, _ in explorer.ranked():
+            layout = str(point.get(LAYOUT_AXIS, ""))
+            found.setdefault(candidate.key, Finalist(candidate, layout, point))
+        return list(found.values())
+
+    def _confirm(self, baseline: Trial, finalists: Sequence[Finalist]) -> Confirmation | None:
+        contenders = []
+        if baseline.is_completed:
+            contenders.append(self._contender(Finalist(baseline.candidate, RUNTIME_FIT)))
+        contenders += [self._contender(finalist) for finalist in finalists[:_CONTENDERS]]
+        if not contenders:
+            return None
+        self.emit(PhaseStarted("confirm"))
+        return confirm(
+            contenders,
+            workload=self.situation.workload,
+            metric=self.situation.objective,
+            rng=random.Random(self.seed),
+            rule=Rule(min_effect=self.situation.min_effect),
+            has_baseline=baseline.is_completed,
+            budget_left=self._may_confirm,
+        )
+
+    def _may_confirm(self) -> bool:
+        trials = [trial.seconds for trial in self.runner.trials]
+        return self.runner.budget.allows("confirm", sum(trials) / max(1, len(trials)))
+
+    def _contender(self, finalist: Finalist) -> Contender:
+        ubatch = finalist.candidate.get_int("ubatch", 512)
+
+        def launch(number: int) -> Trial:
+            return self.runner.run(
+                "confirm",
+                finalist.candidate,
+                measuring_effort(self.situation.workload, ubatch, repeats=_CONFIRM_REPEATS),
+                layout=finalist.layout,
+                purpose=round_purpose(number),
+            )
+
+        return Contender(finalist.candidate.key, launch)
+
+    def _prove(
+        self,
+        baseline: Trial,
+        finalists: Sequence[Finalist],
+        confirmation: Confirmation | None,
+    ) -> tuple[Proof | None, Estimate | None]:
+        self.emit(PhaseStarted("prove"))
+        winner = confirmation.winner if confirmation else None
+        if (
+            confirmation
+            and winner is not None
+            and baseline.is_completed
+            and winner == baseline.candidate.key
+        ):
+            frozen = Finalist(frozen_baseline(self.situation, baseline), FROZEN)
+            trial = prove(frozen, self.runner, self.situation)
+            if trial.is_completed:
+                self._note("the runtime's own choice was confirmed as the best found")
+                return Proof(frozen, trial), Estimate(1.0, 1.0, 1.0, confirmation.rounds)
+            self._note(f"the runtime's own choice does not hold at full context: {_why(trial)}")
+        by_id = {finalist.candidate.key: finalist for finalist in finalists}
+        for key in self._order(by_id, confirmation):
+            proof = prove_or_step_back(by_id[key], self.runner, self.situation, self.problem)
+            if proof is None:
+                self._note(f"a finalist does not hold at full context: {_why(self._last())}")
+                continue
+            if proof.steps_back:
+                self._note(f"stepped back {proof.steps_back} layers to hold at full context")
+                return proof, self._measured_again(baseline, proof)
+            return proof, _gain(confirmation, key)
+        return None, None
+
+    @staticmethod
+    def _order(by_id: Mapping[str, Finalist], confirmation: Confirmation | None) -> list[str]:
+        """Finalists in the order in which they are proven: the winner, then the rest."""
+        first = [confirmation.winner, confirmation.leader] if confirmation else []
+        wanted = [key for key in first if key in by_id]
+        return list(dict.fromkeys([*wanted, *by_id]))  # type: ignore[list-item]
+
+    def _last(self) -> Trial:
+        return self.runner.trials[-1]
+
+    def _measured_again(self, baseline: Trial, proof: Proof) -> Estimate | None:
+        """The gain of a finalist that changed since it was confirmed."""
+        if not baseline.is_completed:
+            return None
+        again = confirm(
+            [
+                self._contender(Finalist(baseline.candidate, RUNTIME_FIT)),
+                self._contender(proof.finalist),
+            ],
+            workload=self.situation.workload,
+            metric=self.situation.objective,
+            rng=random.Random(self.seed),
+            rule=Rule(min_effect=self.situation.min_effect),
+            budget_left=self._may_confirm,
+        )
+        return _gain(again, proof.finalist.candidate.key)
+
+
+def _why(trial: Trial) -> str:
+    return f"{trial.outcome.kind.replace('_', ' ')}: {trial.outcome.evidence}"
+
+
+def _gain(confirmation: Confirmation | None, key: str) -> Estimate | None:
+    if confirmation is None:
+        return None
+    try:
+        standing = confirmation.standing(key)
+    except KeyError:
+        return None
+    return standing.against_baseline.ratio if standing.against_baseline else None
