@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.scalarbool import ScalarBoolean
 
 from autofit.errors import UsageError
 
@@ -86,13 +87,17 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML can be anything
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise UsageError(f"{path}:{line}: {error.problem or error.context}") from error
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        raise UsageError(f"{path}:{line}: {what}") from error
     except (YAMLError, ValueError) as error:
         raise UsageError(f"{path}: {error}") from error
 
 
 def validate(data: Any, model: type[ModelT], path: Path) -> ModelT:  # noqa: ANN401
     """Check data read by `read_yaml` against a pydantic model, all faults together."""
+    if not isinstance(data, CommentedMap):
+        what = "is empty" if data is None else "must be a list of `name: value`"
+        raise UsageError(f"{path}:1: the file {what}", "start from a shipped file of this kind")
     try:
         return model.model_validate(_plain(data))
     except ValidationError as error:
@@ -108,19 +113,35 @@ def line_of(data: Any, location: tuple[int | str, ...]) -> int:  # noqa: ANN401
     """The line (from 1) of the deepest part of a location that is in the file."""
     line = 1
     for part in location:
-        if isinstance(data, CommentedMap) and part in data:
-            line = data.lc.key(part)[0] + 1
+        if isinstance(data, CommentedMap):
+            keys = [key for key in data if str(key) == str(part)]
+            if not keys:
+                break
+            # A key that came through a merge (`<<`) has no place of its own here.
+            line = _line(data, keys[0]) or line
+            data = data[keys[0]]
         elif isinstance(data, CommentedSeq) and isinstance(part, int) and part < len(data):
-            line = data.lc.item(part)[0] + 1
+            line = _line(data, part) or line
+            data = data[part]
         else:
             break
-        data = data[part]
     return line
 
 
+def _line(data: CommentedMap | CommentedSeq, key: Any) -> int | None:  # noqa: ANN401
+    places = data.lc.data or {}
+    return places[key][0] + 1 if key in places else None
+
+
 def _plain(data: Any) -> Any:  # noqa: ANN401
+    """The data without ruamel.yaml's types, whose anchored `true` would pass for a 1."""
     if isinstance(data, dict):
         return {str(key): _plain(value) for key, value in data.items()}
     if isinstance(data, list):
         return [_plain(value) for value in data]
+    if isinstance(data, ScalarBoolean):
+        return bool(data)
+    for plain in (bool, int, float, str):
+        if isinstance(data, plain):
+            return plain(data)
     return data

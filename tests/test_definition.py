@@ -1,0 +1,198 @@
+"""YAML files that people write: read as 1.2, looked up in order, faults with their lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from autofit import definition
+from autofit.errors import UsageError
+
+DATA = Path(__file__).parent / "data" / "definitions"
+# The lines that the message about a bad file must name; none where there is no line.
+FAULTY_LINES = {
+    "control_character": [],
+    "duplicate_key": [3],
+    "empty": [1],
+    "list_at_the_top": [1],
+    "merged_from_an_anchor": [4, 6],
+    "misspelt_key": [2],
+    "missing_key": [1],
+    "not_utf8": [],
+    "number_for_true": [2],
+    "only_a_comment": [1],
+    "tab_indentation": [3],
+    "text_at_the_top": [1],
+    "two_documents": [2],
+    "unclosed_bracket": [3],
+    "undefined_alias": [1],
+    "word_for_a_number": [2],
+    "wrong_type_deep_in_a_list": [5],
+}
+
+
+class Step(BaseModel):
+    """A part of the sample."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    size: int
+    label: str | int
+
+
+class SampleFile(BaseModel):
+    """A file with every kind of value."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    mode: str = ""
+    limit: float = 0.0
+    strict: bool = False
+    steps: list[Step] = Field(default_factory=list)
+    extras: dict[str, object] = Field(default_factory=dict)
+
+
+def _load(text: str, folder: Path) -> SampleFile:
+    path = folder / "sample.yaml"
+    path.write_text(text, encoding="utf-8")
+    return definition.load(path, SampleFile)
+
+
+@pytest.mark.parametrize("path", sorted((DATA / "good").glob("*.yaml")), ids=lambda p: p.stem)
+def test_good_files_are_read(path):
+    """A correct file is read into its model."""
+    assert definition.load(path, SampleFile).name
+
+
+@pytest.mark.parametrize("path", sorted((DATA / "bad").glob("*.yaml")), ids=lambda p: p.stem)
+def test_bad_files_are_refused_with_file_and_line(path):
+    """A faulty file is refused, and the message leads to the fault."""
+    with pytest.raises(UsageError) as caught:
+        definition.load(path, SampleFile)
+
+    lines = caught.value.message.splitlines()
+    expected = [f"{path}:{line}: " for line in FAULTY_LINES[path.stem]]
+    if expected:
+        assert [
+            line[: len(start)] for line, start in zip(lines, expected, strict=True)
+        ] == expected
+    else:
+        assert str(path) in lines[0]
+    assert caught.value.exit_code == 2
+
+
+def test_every_bad_file_says_what_is_expected_of_it():
+    """The table of lines and the folder hold the same names."""
+    assert {path.stem for path in (DATA / "bad").glob("*.yaml")} == set(FAULTY_LINES)
+
+
+def test_all_faults_come_together(tmp_path):
+    """One reading names every fault, each with its own line and place."""
+    with pytest.raises(UsageError) as caught:
+        _load("nam: a\nlimit: fast\nsteps:\n  - size: 1\n", tmp_path)
+
+    path = tmp_path / "sample.yaml"
+    assert [line.split(": ")[:2] for line in caught.value.message.splitlines()] == [
+        [f"{path}:1", "name"],
+        [f"{path}:2", "limit"],
+        [f"{path}:4", "steps.0.label"],
+        [f"{path}:1", "nam"],
+    ]
+    assert "autofit check" in caught.value.hint
+
+
+@pytest.mark.parametrize("word", ["on", "off", "yes", "no", "y", "12:30", "1.2.3"])
+def test_words_stay_words(word, tmp_path):
+    """YAML 1.2: `on` is a word, as a runtime's flags need it."""
+    assert _load(f"name: {word}\n", tmp_path).name == word
+
+
+def test_values_are_plain_python(tmp_path):
+    """Nothing of the YAML reader's own types gets into a candidate."""
+    text = (
+        "name: a\nextras: {a: &t true, b: *t, c: 1.50, d: 0x10, e: 010, f: 'x', g: null, h: [1]}\n"
+    )
+
+    extras = _load(text, tmp_path).extras
+
+    assert extras == {
+        "a": True,
+        "b": True,
+        "c": 1.5,
+        "d": 16,
+        "e": 10,
+        "f": "x",
+        "g": None,
+        "h": [1],
+    }
+    assert [type(value) for value in extras.values()] == [
+        bool,
+        bool,
+        float,
+        int,
+        int,
+        str,
+        type(None),
+        list,
+    ]
+
+
+def test_number_keys_are_found_again(tmp_path):
+    """A key that YAML reads as a number has its line like any other."""
+    with pytest.raises(UsageError, match=r":2: 7: "):
+        _load("name: a\n7: b\n", tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    """A path that does not exist is told as such."""
+    path = tmp_path / "gone.yaml"
+
+    with pytest.raises(UsageError, match=r"gone\.yaml"):
+        definition.load(path, SampleFile)
+    with pytest.raises(UsageError, match="no such space file"):
+        definition.find("space", str(path))
+
+
+def test_an_explicit_path_is_taken_as_it_is(tmp_path):
+    """A name with a slash or an ending is a path, wherever it lies."""
+    path = tmp_path / "own.yaml"
+    path.write_text("name: a\n", encoding="utf-8")
+
+    assert definition.find("space", str(path)) == path
+
+
+def test_the_working_directory_comes_before_the_bundled_files(tmp_path, monkeypatch):
+    """A file of the working directory hides the bundled one of the same name."""
+    monkeypatch.chdir(tmp_path)
+    bundled = definition.find("space", "moe")
+    own = tmp_path / "search_spaces" / "moe.yaml"
+    own.parent.mkdir()
+    own.write_text("name: own\n", encoding="utf-8")
+
+    assert definition.find("space", "moe") == own
+    assert bundled == definition.bundled_root() / "search_spaces" / "moe.yaml"
+
+
+def test_the_users_folder_comes_between(tmp_path, monkeypatch):
+    """A file of the user's configuration folder hides the bundled one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    users = tmp_path / "config" / "autofit" / "runners" / "mine.yaml"
+    users.parent.mkdir(parents=True)
+    users.write_text("name: mine\n", encoding="utf-8")
+
+    assert definition.find("dialect", "mine") == users
+    assert definition.available("dialect")["mine"] == users
+
+
+def test_an_unknown_name_lists_what_was_found_where(tmp_path, monkeypatch):
+    """A name that is not known is answered with those that are, and their folders."""
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UsageError, match="unknown space 'moo'") as caught:
+        definition.find("space", "moo")
+
+    assert f"moe ({definition.bundled_root() / 'search_spaces'})" in caught.value.hint
