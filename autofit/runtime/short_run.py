@@ -28,8 +28,10 @@ def start(argv: Words, env: Mapping[str, str], timeout_s: float) -> Finished:
     return run(argv, env=scrubbed_environment(env), timeout_s=timeout_s)
 
 
-def check(program: Path, words: Words, finished: Finished, timeout_s: float) -> None:
-    """See that a short run came to a good end.
+def check(
+    program: Path, words: Words, finished: Finished, timeout_s: float, hint: str = PATH_HINT
+) -> None:
+    """See that a short run came to a good end; `hint` is for a failure of its own.
 
     Raises:
         UsageError: it hung, was killed by a signal, lacks a library or exited with a failure.
@@ -52,7 +54,4 @@ def check(program: Path, words: Words, finished: Finished, timeout_s: float) -> 
         )
     lines = [line for line in (finished.stderr or finished.stdout).splitlines() if line.strip()]
     said = f": {lines[-1].strip()}" if lines else ""
-    raise UsageError(
-        f"{program} is not a runtime: {asked} ends with status {finished.returncode}{said}",
-        PATH_HINT,
-    )
+    raise UsageError(f"{program}: {asked} ends with status {finished.returncode}{said}", hint)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
+
+from autofit.runtime.ability import Runtime, Version
+from autofit.runtime.dialect_file import load_dialect
+from autofit.runtime.help_text import parse_help
 
 HELP = Path(__file__).parent.parent / "data" / "help"
 SERVER = "llama-server-b11434"
@@ -39,3 +44,23 @@ def questions(program: Path) -> list[str]:
     """What such a program was asked so far."""
     asked = program.parent / "asked"
     return asked.read_text().splitlines() if asked.exists() else []
+
+
+def runtime_of(
+    dialect: str, help_name: str, *, more_help: str = "", texts: Collection[str] = ()
+) -> Runtime:
+    """A runtime with a real help text and the texts that its libraries would hold."""
+    known = load_dialect(dialect)
+    text = (HELP / f"{help_name}.txt").read_text(encoding="utf-8") + more_help
+    spellings = [s for parameter in known.parameters.values() for s in parameter.spellings]
+    return Runtime(
+        dialect=known,
+        program=Path("/opt/llama-server"),
+        command=("/opt/llama-server",),
+        help=parse_help(text),
+        version=Version(VERSION),
+        fingerprint="stand-in",
+        texts=frozenset(
+            (s.text or s.env, s.files) for s in spellings if s.env and (s.text or s.env) in texts
+        ),
+    )

@@ -1,0 +1,108 @@
+"""What a server applied against what it was asked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from real_llama_cpp import server_log
+
+from autofit.model.synth import SynthSpec, write
+from autofit.runtime.dialect_file import load_dialect
+from autofit.runtime.readback import applied_by_props, find_unapplied, padded_context
+from autofit.trial.candidate import Candidate, ParamValue
+
+
+@pytest.mark.parametrize(
+    ("asked", "applied"),
+    [
+        ({"context": 1000, "parallel": 1}, {"context": 1024, "context_per_slot": 1024}),
+        ({"context": 1000, "parallel": 3}, {"context": 1536, "context_per_slot": 512}),
+        (
+            {"context": 1000, "parallel": 3, "kv_unified": True},
+            {"context": 1024, "context_per_slot": 1024, "kv_unified": True},
+        ),
+        ({"context": 1000, "batch": 2048}, {"batch": 1000}),
+        ({"context": 1000, "batch": 300, "ubatch": 600}, {"batch": 300, "ubatch": 300}),
+        ({"context": 9000, "batch": 300, "ubatch": 0}, {"batch": 300, "ubatch": 300}),
+        ({"context": 0, "batch": 512}, {"context": 32768, "batch": 512}),
+        ({"flash_attn": "on"}, {"flash_attn": "enabled"}),
+        ({"flash_attn": "auto"}, {"flash_attn": "disabled"}),
+        ({"load_mode": "auto"}, {"load_mode": "mmap"}),
+        ({"n_gpu_layers": 99}, {"n_gpu_layers": 9}),
+        ({"n_gpu_layers": "all"}, {"n_gpu_layers": 9}),
+        ({"parallel": -1}, {"parallel": 4}),
+        ({"n_cpu_moe": 3}, {}),
+        # 131,072 tokens for four slots of a model trained on 32,768: each slot is capped.
+        (
+            {"context": 131072, "parallel": 4, "kv_unified": True},
+            {"context": 131072, "context_per_slot": 32768},
+        ),
+    ],
+)
+def test_the_runtimes_rules_are_no_change(
+    asked: dict[str, ParamValue], applied: dict[str, ParamValue]
+) -> None:
+    """Padding, clamping and a choice that was left open are as expected."""
+    assert find_unapplied(Candidate(asked), applied, units=9) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "applied", "evidence"),
+    [
+        ({"context": 8192}, {"context": 4096}, "context 8192 was asked"),
+        ({"context": 65536}, {"context": 65536, "context_per_slot": 32768}, "32768 for each slot"),
+        ({"context": 1000, "parallel": 3}, {"context": 1024}, "applied 1024"),
+        ({"batch": 2048, "context": 4096}, {"batch": 512}, "batch 2048 was asked"),
+        ({"ubatch": 1024}, {"ubatch": 512}, "ubatch 1024"),
+        ({"flash_attn": "on"}, {"flash_attn": "disabled"}, "flash_attn on"),
+        ({"flash_attn": "off"}, {"flash_attn": True}, "flash_attn off"),
+        ({"cache_type_k": "q8_0"}, {"cache_type_k": "f16"}, "applied f16"),
+        ({"load_mode": "none"}, {"load_mode": "mmap"}, "load_mode none"),
+        ({"parallel": 4}, {"parallel": 1}, "parallel 4"),
+        ({"n_gpu_layers": 99}, {"n_gpu_layers": 8}, "n_gpu_layers 99"),
+        ({"kv_unified": False}, {"kv_unified": "true"}, "kv_unified off"),
+    ],
+)
+def test_a_silent_change_is_told(
+    asked: dict[str, ParamValue], applied: dict[str, ParamValue], evidence: str
+) -> None:
+    """A setting that became another one makes the candidate rejected."""
+    outcome = find_unapplied(Candidate(asked), applied, units=9)
+    assert outcome is not None
+    assert (outcome.kind, outcome.reason) == ("rejected", "not_applied")
+    assert evidence in outcome.evidence
+
+
+def test_props_are_read_by_the_dialects_paths() -> None:
+    """Only what the answer has, in the form it should have, is taken."""
+    dialect = load_dialect("llama_server")
+    props = {"default_generation_settings": {"n_ctx": 512}, "total_slots": 3, "model_path": None}
+    assert applied_by_props(dialect, props) == {"context_per_slot": 512, "parallel": 3}
+    assert applied_by_props(dialect, {"default_generation_settings": []}) == {}
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize(
+    ("context", "parallel", "unified"), [(1000, 3, False), (1000, 3, True), (5000, 2, False)]
+)
+def test_the_real_server_pads_by_the_same_rule(
+    context: int,
+    parallel: int,
+    unified: bool,  # noqa: FBT001
+    llama_cpp: Path,
+    tmp_path: Path,
+) -> None:
+    """llama-server makes room for exactly the tokens that the rule says."""
+    model = tmp_path / "tiny.gguf"
+    write(SynthSpec(layers=1, experts=0, embd=256, vocab=512, header_only=True), model)
+    words = ["-c", str(context), "-np", str(parallel), "-b", "300", "-ub", "600"]
+    words += ["--kv-unified" if unified else "--no-kv-unified", "-fit", "off"]
+    log = server_log(llama_cpp, model, tmp_path / "log", *words)
+    found = {
+        name: int(value)
+        for name, value in re.findall(r"llama_context: n_(ctx|batch|ubatch) += (\d+)", log)
+    }
+    assert found["ctx"] == padded_context(context, parallel, unified)
+    assert (found["batch"], found["ubatch"]) == (300, 300)
