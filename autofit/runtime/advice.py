@@ -159,8 +159,6 @@ def _for_host(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
         asked = outcome.requested_mib if outcome.buffer == "weights" else held
         what = f" ({asked:.0f} MiB)" if asked else ""
         yield f"use load_mode mmap: weights in host memory{what} can then be paged out"
-    elif mode == "mmap":
-        yield "turn repack off: repacked weights cannot be paged out"
     layer = expert_layer_mib(log)
     for name, left in log.headroom_mib.items():
         count = int((left - _RESERVE_MIB * 4) // layer) if layer else 0
@@ -173,7 +171,7 @@ def _for_host(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
     if outcome.buffer == "compute":
         yield from _smaller_ubatch(outcome, log, shortfall_mib(outcome, log))
     if outcome.stage in {"prompt", "generate"}:
-        yield "start with --cache-ram 0: the prompt cache takes up to 8192 MiB of host memory"
+        yield "limit the prompt cache: it takes up to 8192 MiB of host memory if nothing is said"
     yield "free host memory, or give the container or cgroup more"
 
 

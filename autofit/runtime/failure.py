@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from autofit.runtime.advice import advise
@@ -44,7 +44,8 @@ class Diagnosis:
     """What came of a launch, and what to do; `outcome` is None where that cannot be told.
 
     `reason` is the outcome's where it has one, and also says why memory is thought to be
-    the cause where no allocation was refused in words (`killed`, `device_lost`).
+    the cause where no allocation was refused in words (`killed`, `device_lost`). `child` is
+    the port of a router's child, empty for a server of its own.
     """
 
     outcome: Outcome | None
@@ -53,6 +54,7 @@ class Diagnosis:
     log: ServerLog
     reason: str | None = None
     advice: tuple[str, ...] = ()
+    child: str = ""
 
     @property
     def kind(self) -> str:
@@ -81,8 +83,8 @@ def diagnose(
     """
     failed: list[Diagnosis] = []
 
-    def keep(run: LogRun) -> None:
-        told = _Verdict(run, dialect, None, None).diagnosis()
+    def keep(run: LogRun, source: str) -> None:
+        told = replace(_Verdict(run, dialect, None, None).diagnosis(), child=source)
         if told.is_failure:
             failed[:] = [told]
 
@@ -94,8 +96,9 @@ def diagnose(
         status = own.child_statuses.get(source) if source else exit_status
         if source and is_only_child:
             status = exit_status
-        told.append((run, _Verdict(run, dialect, status, free_mib).diagnosis()))
-    told.sort(key=lambda pair: pair[0].last_number)
+        diagnosis = _Verdict(run, dialect, status, free_mib).diagnosis()
+        told.append((run.last_number, replace(diagnosis, child=source)))
+    told.sort(key=lambda pair: pair[0])
     current = [diagnosis for _, diagnosis in told if diagnosis.is_failure]
     good = [diagnosis for _, diagnosis in told if diagnosis.kind == "completed"]
     rest = [diagnosis for _, diagnosis in told]
@@ -180,6 +183,8 @@ class _Verdict:
         run = self._run
         evidence = f"{describe_status(status)} without a message; last line: {run.last_line}"
         death = death_of(status)
+        if death == "memory" and run.has_ended:
+            death = "killed"  # by whoever had told it to stop
         if death == "memory":
             buffer = _usual_buffer(run.stage, "host", self._log)
             outcome: Outcome = OutOfMemory(run.stage, evidence, "host", buffer)

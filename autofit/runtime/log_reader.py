@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Self
 
 from autofit.runtime.failure_pattern import FailurePattern
-from autofit.runtime.log_index import LogIndex
+from autofit.runtime.log_index import Entry, LogIndex
 from autofit.runtime.log_line import LogLine, undress
 from autofit.runtime.log_pattern import LogPatterns
 from autofit.runtime.log_run import Handler, LogRun, handlers
@@ -19,18 +19,18 @@ _MOST_SOURCES = 256
 class LogReader:
     """Is fed with a log's lines and keeps the current run of each source.
 
-    `on_over` is called with a run when another of the same source follows it, or it has
-    been silent for long: with a log of any length only the caller knows what to keep.
+    `on_over` is called with a run and its source when another of that source follows it, or
+    it has been silent for long: with a log of any length only the caller knows what to keep.
     """
 
     def __init__(
         self,
         patterns: LogPatterns,
         failures: Sequence[FailurePattern],
-        on_over: Callable[[LogRun], None],
+        on_over: Callable[[LogRun, str], None],
     ) -> None:
         self._new_run = partial(LogRun, patterns, failures)
-        self._index: LogIndex[Handler] = LogIndex(handlers(patterns, failures))
+        self._index = _index(patterns, tuple(failures))
         self._on_over = on_over
         self._runs: dict[str, LogRun] = {}
         self._number = 0
@@ -41,9 +41,10 @@ class LogReader:
         candidates = self._index.candidates
         last = self._last
         for raw in lines:
-            if candidates(raw):
+            found = candidates(raw)
+            if found:
                 for line in undress(raw):
-                    self._take(line)
+                    self._take(line, found)
             last = raw or last
         self._last = last
         return self
@@ -60,16 +61,16 @@ class LogReader:
         self._run_of("")
         return dict(self._runs)
 
-    def _take(self, line: LogLine) -> None:
+    def _take(self, line: LogLine, entries: Iterable[Entry[Handler]]) -> None:
         self._number += 1
         run = self._run_of(line.source)
         run.take(line, self._number)
-        for entry in self._index.candidates(line.text):
+        for entry in entries:
             groups = entry.groups(line.text)
             if groups is not None:
                 entry.key(run, groups, line)
         if run.is_over:
-            self._on_over(self._runs.pop(line.source))
+            self._on_over(self._runs.pop(line.source), line.source)
             self._run_of(line.source).take(line, self._number)
 
     def _run_of(self, source: str) -> LogRun:
@@ -77,6 +78,11 @@ class LogReader:
         if run is None:
             if len(self._runs) >= _MOST_SOURCES:
                 oldest = min(self._runs, key=lambda name: self._runs[name].last_number)
-                self._on_over(self._runs.pop(oldest))
+                self._on_over(self._runs.pop(oldest), oldest)
             run = self._runs[source] = self._new_run()
         return run
+
+
+@lru_cache(maxsize=8)
+def _index(patterns: LogPatterns, failures: tuple[FailurePattern, ...]) -> LogIndex[Handler]:
+    return LogIndex(handlers(patterns, failures))

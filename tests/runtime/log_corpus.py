@@ -36,6 +36,7 @@ class LogCase:
     text: str
     exit: str | None = None
     expect: dict[str, Any] = field(default_factory=dict)
+    is_dressed: bool = False
 
 
 def _read(path: Path) -> str:
@@ -89,7 +90,7 @@ def _splice(entry: dict[str, Any], table: dict[str, Any]) -> LogCase:
     lines = _put(base, entry["at"], put_in, table["places"], goes_on=entry.get("then") == "rest")
     if "also" in entry:
         lines = _put(lines, entry["also"]["at"], entry["also"]["lines"], table["places"])
-    lines = _FORMATS[entry.get("format", "plain")](lines, base)
+    lines = FORMATS[entry.get("format", "plain")](lines, base)
     status = entry.get("exit")
     return LogCase(
         name=entry["name"],
@@ -97,6 +98,7 @@ def _splice(entry: dict[str, Any], table: dict[str, Any]) -> LogCase:
         text="".join(f"{line}\n" for line in lines),
         exit=None if status is None else str(status),
         expect=dict(entry.get("expect", {})),
+        is_dressed="format" in entry or entry["base"] == "cpu-ok-jsonl",
     )
 
 
@@ -209,7 +211,7 @@ def _restarted(lines: list[str], base: list[str]) -> list[str]:
     return [*lines, *base]
 
 
-_FORMATS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
+FORMATS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
     "plain": lambda lines, _base: lines,
     "bare": _bare,
     "jsonl": _jsonl,

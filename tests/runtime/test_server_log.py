@@ -1,0 +1,185 @@
+"""The facts that a log tells: devices, settings, memory, timings."""
+
+from __future__ import annotations
+
+import pytest
+from runtime.log_corpus import all_cases
+
+from autofit.runtime.buffer_type import device_with_index, place_of
+from autofit.runtime.dialect_file import load_dialect
+from autofit.runtime.failure import diagnose
+from autofit.runtime.server_log import ServerLog
+
+CASES = {case.name: case for case in all_cases()}
+TYPES = load_dialect("llama_server").log.buffer_types
+
+
+def facts(name: str) -> ServerLog:
+    """The facts of a log of the corpus."""
+    return diagnose(CASES[name].text.splitlines(), load_dialect("llama_server")).log
+
+
+def test_a_cuda_log_is_read():
+    """Devices, buffers, settings, the memory table and the timings are all found."""
+    log = facts("cuda-ok-ncmoe24")
+
+    assert [(d.name, d.free_mib, d.is_used) for d in log.devices] == [("CUDA0", 11671.0, True)]
+    assert log.mib("weights", "CUDA0") == pytest.approx(7465.71)
+    assert log.mib("kv", "CUDA0") == pytest.approx(1280)
+    assert log.mib("compute", "CUDA0") == pytest.approx(480.05)
+    assert log.host_mib("weights") == pytest.approx(10436)
+    assert log.host_mib("compute") == pytest.approx(128.07)
+    assert log.reported["CUDA0"].free_mib == 2203
+    assert log.reported["CUDA0"].unaccounted_mib == 131726
+    assert log.reported["Host"].model_mib == 10436
+    assert log.reported["Host"].total_mib is None
+    assert (log.integer("context"), log.integer("batch"), log.integer("ubatch")) == (
+        16384,
+        4096,
+        2048,
+    )
+    assert log.values["flash_attn"] == "on"
+    assert log.values["kv_unified"] == "off"
+    assert log.values["cache_type_k"] == "f16"
+    assert log.values["load_mode"] == "none"
+    assert log.integer("n_gpu_layers") == log.integer("units") == 41
+    assert log.integer("layers") == 40
+    assert (log.integer("splits_prompt"), log.integer("splits_generate")) == (74, 50)
+    assert log.is_pipelined is False
+    assert log.answered == len(log.timings) == 3
+    assert log.timings[-1].prompt_tokens == 12000
+    assert log.timings[-1].prompt_s == pytest.approx(1.08237)
+    assert log.timings[-1].predicted_s == pytest.approx(0.63487)
+    assert log.headroom_mib["CUDA0"] == pytest.approx(11671 - 9225.76)
+
+
+def test_buffers_lie_on_the_devices_of_their_names():
+    """Two devices' buffers are kept apart."""
+    log = facts("cuda2-ncmoe20-ts30-11")
+
+    assert log.mib("weights", "CUDA0") == pytest.approx(4684.28)
+    assert log.mib("weights", "CUDA1") == pytest.approx(4509.43)
+    assert log.mib("kv", "CUDA1") == pytest.approx(320)
+    assert log.mib("kv") == pytest.approx(1280)
+
+
+def test_devices_that_are_not_used_are_told_from_those_that_are():
+    """A card that the model was not given to has no headroom to speak of."""
+    log = facts("vk-ok-ncmoe26")
+
+    assert [device.name for device in log.devices] == ["Vulkan0", "Vulkan1"]
+    assert [device.name for device in log.used_devices] == ["Vulkan0"]
+    assert set(log.headroom_mib) == {"Vulkan0"}
+    assert (log.integer("splits_prompt"), log.integer("splits_generate")) == (80, 54)
+    assert log.notices[0].startswith("llama_model_loader: tensor overrides to CPU are used")
+
+
+def test_remote_buffers_lie_on_the_device_of_their_server():
+    """The index in a remote buffer's name counts on its server, not in the device list."""
+    log = facts("rpc2-ok")
+
+    assert log.mib("weights", "RPC0") == pytest.approx(1.90)
+    assert log.mib("weights", "RPC1") == pytest.approx(1.82)
+    assert log.reported["RPC1"].total_mib == 24105
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("CUDA0", ("device", "CUDA0")),
+        ("MTL0_Mapped", ("device", "MTL0")),
+        ("CUDA_Host", ("pinned", None)),
+        ("Vulkan_Host", ("pinned", None)),
+        ("CPU", ("host", None)),
+        ("CPU_Mapped", ("host", None)),
+        ("CPU_REPACK", ("host", None)),
+        ("RPC0[10.0.0.1:50052]", ("device", "RPC0")),
+        ("RPC1[10.0.0.1:50052]", ("device", "RPC1")),
+        ("RPC0[10.0.0.2:50052]", ("device", "RPC2")),
+        ("RPC0[10.0.0.3:50052]", ("device", "RPC0[10.0.0.3:50052]")),
+    ],
+)
+def test_buffer_types_tell_the_place(name: str, place: tuple[str, str | None]):
+    """The runtime's name of a buffer type says where it lies, over several remote servers."""
+    devices = {
+        "RPC0": "10.0.0.1:50052",
+        "RPC1": "10.0.0.1:50052",
+        "RPC2": "10.0.0.2:50052",
+        "CUDA0": "NVIDIA H200",
+        "MTL0": "Apple M4",
+    }
+
+    assert place_of(name, TYPES, devices) == place
+
+
+def test_a_devices_number_alone_tells_it_only_where_one_has_it():
+    """With cards of two backends a bare number names none."""
+    remote = {"RPC0": "10.0.0.1:50052"}
+
+    assert device_with_index("0", remote | {"ROCm0": "gfx1100"}, TYPES) == "ROCm0"
+    assert device_with_index("0", {"ROCm0": "gfx1100", "Vulkan0": "gfx1100"}, TYPES) is None
+    assert device_with_index("1", {"ROCm0": "gfx1100"}, TYPES) is None
+
+
+def test_pipeline_parallelism_is_seen():
+    """The number of graph copies tells whether it is on."""
+    assert facts("rpc2-ok-pipeline").is_pipelined is True
+    assert facts("rpc2-ok").is_pipelined is False
+    assert facts("cuda-unknown-flag").is_pipelined is None
+
+
+def test_what_fitting_tried_is_not_what_was_applied():
+    """The memory tables printed while parameters are fitted are not the launch's."""
+    log = facts("cuda2-fit-on")
+
+    assert log.values["fit"] == "successfully"
+    assert log.reported["CUDA0"].model_mib == 9337
+    assert log.mib("weights", "CUDA0") == pytest.approx(9337.14)
+
+
+def test_a_retried_pipeline_is_a_notice():
+    """What was silently changed is kept for the user."""
+    notices = facts("cuda-pipeline-retried").notices
+
+    assert any("retrying without pipeline parallelism" in notice for notice in notices)
+
+
+def test_a_server_that_was_not_reached_is_told():
+    """An RPC server that the runtime went on without is a missing device."""
+    assert facts("rpc-unreachable-but-ran").missing_devices == ("10.0.0.9:50052",)
+
+
+def test_the_old_build_tells_the_same():
+    """Builds with other function names and timings in blocks are read alike."""
+    new, old = facts("cuda-ok-ncmoe24"), facts("cuda-ok-old-build")
+
+    assert old.buffers == new.buffers
+    assert old.timings == new.timings
+    assert old.reported == new.reported
+    assert {**old.values, "load_mode": "none"} == dict(new.values)
+
+
+def test_the_json_log_tells_the_same_kinds_of_facts():
+    """JSON lines are seen through."""
+    plain, jsonl = facts("cpu-ok"), facts("cpu-ok-jsonl")
+
+    assert set(jsonl.values) == set(plain.values)
+    assert jsonl.reported == plain.reported
+    assert jsonl.buffers == plain.buffers
+
+
+def test_the_expert_cache_is_read():
+    """Size and budget of an expert cache are facts, its warning a notice."""
+    log = facts("moe-cache-on")
+
+    assert log.values["moe_cache_mib"] == 2048.0
+    assert any("MoE cache budget is too small" in notice for notice in log.notices)
+
+
+def test_a_flash_attention_that_was_switched_off_is_a_fact():
+    """The runtime's decision is told where it was left to it."""
+    lines = CASES["flash-attention-off"].text.replace("= enabled", "= auto").splitlines()
+
+    log = diagnose(lines, load_dialect("llama_server")).log
+
+    assert log.values["flash_attn"] == "off"
