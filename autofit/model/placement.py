@@ -1,0 +1,229 @@
+"""Where each layer, the output layer and each tensor of a model lies under given settings.
+
+Follows llama.cpp's `llama-model.cpp` (`load_tensors`) for `--split-mode layer` and `none`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from autofit.errors import UsageError
+from autofit.model.block_type import BLOCK_TYPES
+from autofit.model.gguf import TensorInfo
+from autofit.model.inventory import BlockInventory, ModelInventory
+from autofit.model.override import Override, device_of_buffer, overrides_of
+from autofit.trial.candidate import Candidate
+from autofit.trial.device import Device
+
+HOST = -1
+_ALIGNMENT = 128
+_ROW_STEP = 512  # CUDA pads quantized rows to it (`ggml-cuda.cu`, MATRIX_ROW_PADDING)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Indices of devices, `HOST` for system RAM.
+
+    `units` are the blocks and, last, the output layer. `experts` holds by block where its
+    experts lie, one entry for each place that has some of them. `weights` are bytes by device
+    index, `HOST` included. `is_overridden` tells that some rule is set, which switches
+    pipeline parallelism off even where nothing matches it.
+    """
+
+    devices: tuple[Device, ...]
+    units: tuple[int, ...]
+    experts: tuple[tuple[int, ...], ...]
+    weights: dict[int, int]
+    host_tensors: tuple[TensorInfo, ...]
+    is_overridden: bool
+    is_split: bool
+
+    @property
+    def output(self) -> int:
+        """The device of the output layer."""
+        return self.units[-1]
+
+    @property
+    def host_expert_blocks(self) -> tuple[int, ...]:
+        """The blocks whose experts are in system RAM, in part or whole."""
+        return tuple(block for block, places in enumerate(self.experts) if HOST in places)
+
+    def layers_on(self, device: int) -> tuple[int, int] | None:
+        """First and last block of a device's slice, None where it has none."""
+        blocks = [block for block, place in enumerate(self.units[:-1]) if place == device]
+        return (blocks[0], blocks[-1]) if blocks else None
+
+
+def place(inventory: ModelInventory, candidate: Candidate, devices: Sequence[Device]) -> Placement:
+    """Where everything lies for a candidate.
+
+    Args:
+        inventory: the model.
+        candidate: `devices`, `n_gpu_layers`, `tensor_split`, `split_mode`, `main_gpu`,
+            `override_tensor`, `n_cpu_moe` and `n_cpu_ffn` are used. Without a `tensor_split`
+            the devices' usable memory decides, as the free memory does in the runtime.
+        devices: those of the machine, in the runtime's order.
+
+    Raises:
+        UsageError: a device or buffer that is not there, or a value that is none.
+    """
+    used = used_devices(candidate, devices)
+    units = _units(inventory, candidate, used)
+    rules = overrides_of(candidate)
+    targets = {rule.buffer: device_of_buffer(rule.buffer, used) for rule in rules}
+    weights: dict[int, int] = defaultdict(int)
+    experts: list[set[int]] = [set() for _ in inventory.blocks]
+    host_tensors = []
+    for block, tensor in _tensors(inventory):
+        rule = _first_match(rules, tensor.name)
+        if rule is not None:
+            device = targets[rule.buffer]
+        elif block is None:
+            device = units[-1] if tensor.name == "output.weight" else HOST
+        else:
+            device = units[block]
+        if block is not None and tensor.name in inventory.blocks[block].expert_tensors:
+            experts[block].add(device)
+        if device == HOST:
+            host_tensors.append(tensor)
+        weights[device] += padded_bytes(tensor, used[device] if device != HOST else None)
+    if inventory.is_output_tied and units[-1] == HOST:
+        weights[HOST] -= inventory.embedding_bytes  # nothing is duplicated there
+    return Placement(
+        devices=used,
+        units=units,
+        experts=tuple(tuple(sorted(places)) for places in experts),
+        weights=dict(weights),
+        host_tensors=tuple(host_tensors),
+        is_overridden=bool(rules),
+        is_split=candidate.get_str("split_mode", "layer") == "layer",
+    )
+
+
+def used_devices(candidate: Candidate, devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The devices a candidate names, in its order; all where it names none.
+
+    Raises:
+        UsageError: a device that is not there.
+    """
+    named = candidate.get_str("devices", "")
+    if named == "none":
+        return ()
+    by_name = {device.name: device for device in devices}
+    names = named.split(",") if named else list(by_name)
+    missing = [name for name in names if name not in by_name]
+    if missing:
+        raise UsageError(
+            f"there is no device {', '.join(missing)}", f"known: {', '.join(by_name) or 'none'}"
+        )
+    used = tuple(by_name[name] for name in names)
+    if candidate.get_str("split_mode", "layer") == "none" and used:
+        return used[candidate.get_int("main_gpu", 0) :][:1]
+    return used
+
+
+def offloaded_units(inventory: ModelInventory, candidate: Candidate) -> int:
+    """How many units, counted from the last, go to devices."""
+    layers = candidate.get_int("n_gpu_layers", inventory.units)
+    return inventory.units if layers < 0 else min(layers, inventory.units)
+
+
+def split_units(split: Sequence[float], offloaded: int) -> tuple[int, ...]:
+    """The index of the device of each offloaded unit for a `tensor_split`.
+
+    A unit `k` goes to the first device whose running share of the split is above
+    `k / offloaded`, all in 32-bit floats as in llama.cpp.
+    """
+    shares = np.cumsum(np.asarray(split, dtype=np.float32), dtype=np.float32)
+    shares /= shares[-1]
+    at = np.arange(offloaded, dtype=np.float32) / np.float32(offloaded)
+    return tuple(int(index) for index in np.searchsorted(shares, at, side="right"))
+
+
+def _units(
+    inventory: ModelInventory, candidate: Candidate, used: tuple[Device, ...]
+) -> tuple[int, ...]:
+    offloaded = offloaded_units(inventory, candidate) if used else 0
+    on_host = (HOST,) * (inventory.units - offloaded)
+    if not offloaded:
+        return on_host
+    split = _split(candidate)[: len(used)]
+    split += [0.0] * (len(used) - len(split))
+    if sum(split) <= 0:
+        split = [max(device.usable_mib, 0.0) for device in used]
+    if sum(split) <= 0:
+        split = [1.0] * len(used)
+    return on_host + split_units(split, offloaded)
+
+
+def _split(candidate: Candidate) -> list[float]:
+    text = candidate.get_str("tensor_split", "").replace("/", ",")
+    try:
+        return [float(share) for share in text.split(",") if share]
+    except ValueError as error:
+        raise UsageError(
+            f"tensor_split: '{text}' is no list of numbers", "give a share for each device: 3,4"
+        ) from error
+
+
+def _first_match(rules: Sequence[Override], name: str) -> Override | None:
+    return next((rule for rule in rules if rule.pattern.search(name)), None)
+
+
+def padded_bytes(tensor: TensorInfo, device: Device | None) -> int:
+    """What a tensor takes in a buffer: rows of quantized weights may need more on CUDA."""
+    nbytes = tensor.nbytes
+    block_type = BLOCK_TYPES.get(tensor.type_id)
+    if device is not None and device.name.startswith(("CUDA", "ROCm", "MUSA")) and block_type:
+        tail = tensor.shape[0] % _ROW_STEP if tensor.shape else 0
+        if block_type.elements > 1 and tail:
+            nbytes += block_type.row_bytes(_ROW_STEP - tail)
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _tensors(inventory: ModelInventory) -> Iterator[tuple[int | None, TensorInfo]]:
+    """Every tensor that is loaded, with its block; blocks for prediction are not loaded."""
+    skipped = {block.index for block in inventory.blocks if block.is_nextn}
+    for block, tensor in _known_tensors(inventory.tensors, inventory.blocks):
+        if block not in skipped:
+            yield block, tensor
+    for name, nbytes in (
+        ("token_embd.weight", inventory.embedding_bytes),
+        ("output.weight", inventory.output_bytes),
+    ):
+        yield None, TensorInfo(name, (), 0, 0, nbytes)
+
+
+@lru_cache(maxsize=8)
+def _known_tensors(
+    tensors: tuple[TensorInfo, ...], blocks: tuple[BlockInventory, ...]
+) -> tuple[tuple[int, TensorInfo], ...]:
+    if not tensors:
+        return tuple((block.index, tensor) for block in blocks for tensor in _stand_ins(block))
+    numbered = ((tensor.name.split("."), tensor) for tensor in tensors)
+    return tuple(
+        (int(parts[1]), tensor)
+        for parts, tensor in numbered
+        if parts[0] == "blk" and parts[1].isdigit()
+    )
+
+
+def _stand_ins(block: BlockInventory) -> Iterator[TensorInfo]:
+    """Tensors for a block known only by sums: one for each kind that can be moved apart."""
+    names = block.expert_tensors
+    down = next((name for name in names if "ffn_down" in name), "")
+    first = next((name for name in names if name != down), "")
+    rest = block.device_bytes - block.dense_ffn_bytes
+    for name, nbytes in (
+        (f"blk.{block.index}.attn_norm.weight", rest),
+        (f"blk.{block.index}.ffn_up.weight", block.dense_ffn_bytes),
+        (first, block.expert_up_gate_bytes),
+        (down, block.expert_down_bytes),
+    ):
+        if nbytes:
+            yield TensorInfo(name, (), 0, 0, nbytes)
