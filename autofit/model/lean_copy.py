@@ -8,6 +8,7 @@ hide how large the rest of the graph is.
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from autofit.errors import UsageError
 from autofit.model.gguf import GgufHeader, TensorInfo, read_header
 
 VOCABULARY = 32
+# Tensors with a row for each token, among them those of blocks that predict further tokens
+# (GLM, DeepSeek) and DeepSeek V4's table of experts by token.
+_BY_TOKEN = re.compile(r"^output\.|token_embd\.|nextn\.(embed_tokens|shared_head)|_tid2eid\.")
 _ALIGNMENT = 32
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _U32, _STRING, _ARRAY = 4, 8, 9
@@ -84,7 +88,7 @@ def _embedding(header: GgufHeader) -> TensorInfo:
 
 def _lean(tensor: TensorInfo, n_vocab: int) -> tuple[tuple[int, ...], int]:
     """Shape and bytes of a tensor; a row a token becomes a row for each of a few tokens."""
-    if tensor.shape[-1] != n_vocab or tensor.name.startswith("blk."):
+    if tensor.shape[-1] != n_vocab or not _BY_TOKEN.search(tensor.name):
         return tensor.shape, tensor.nbytes
     return (*tensor.shape[:-1], VOCABULARY), tensor.nbytes // n_vocab * VOCABULARY
 

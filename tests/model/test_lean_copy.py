@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from gguf import GGUFReader
+from model_headers import MODELS
+from real_llama_cpp import fit_print, rpc_device
 
 from autofit.errors import UsageError
 from autofit.model.gguf import read_header
@@ -16,7 +18,7 @@ SPEC = SynthSpec(layers=2, experts=4, used=2, embd=256, heads=4, vocab=3000, hea
 
 
 def test_only_the_vocabulary_is_gone(tmp_path: Path) -> None:
-    """The reader of gguf-py finds every tensor and setting, with a row for each of a few tokens."""
+    """The reader of gguf-py finds every tensor and setting, with rows for a few tokens."""
     model, copy = tmp_path / "model.gguf", tmp_path / "copy.gguf"
     write(SPEC, model)
     write_lean_copy(model, copy)
@@ -53,3 +55,24 @@ def test_what_is_no_model_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"hello")
     with pytest.raises(UsageError):
         write_lean_copy(tmp_path / "x.gguf", tmp_path / "copy.gguf")
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize(
+    "name", ["llama_8b", "gemma3_27b", "glm45_air", "qwen35moe", "deepseek_v3", "deepseek_v4"]
+)
+def test_the_planner_takes_it_for_the_model(name: str, llama_cpp: Path, tmp_path: Path) -> None:
+    """Of many architectures all but the output's share is planned as for the whole model."""
+    model, copy = tmp_path / "model.gguf", tmp_path / "copy.gguf"
+    MODELS[name]().write(model)
+    write_lean_copy(model, copy)
+    with rpc_device(llama_cpp) as first, rpc_device(llama_cpp) as second:
+        words = ["--rpc", f"{first},{second}", "-ngl", "999", "-ts", "1,1", "-ncmoe", "5"]
+        words += ["-fa", "on", "-c", "20000", "-ub", "2048"]
+        whole = fit_print(llama_cpp, model, *words).rows
+        lean = fit_print(llama_cpp, copy, *words).rows
+    assert lean["RPC0"][1:] == whole["RPC0"][1:]
+    assert lean["RPC1"][1] == whole["RPC1"][1]
+    assert lean["Host"][1:] == whole["Host"][1:]
+    assert 0 < lean["RPC1"][2] <= whole["RPC1"][2]
+    assert lean["RPC1"][0] < whole["RPC1"][0]

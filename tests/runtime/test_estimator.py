@@ -87,12 +87,12 @@ def reported(runtime: Runtime, model: Path, candidate: Candidate, rpc: str, log:
 @pytest.mark.parametrize(
     ("changes", "output", "surplus"),
     [
-        ({}, "RPC1", 2),
-        ({"ubatch": 2048, "parallel": 4, "cache_type_k": "q8_0"}, "RPC1", 2),
-        ({"tensor_split": "4,1"}, "RPC1", 2),  # one device holds only the output layer
-        ({"n_cpu_moe": None}, "RPC1", 6),  # pipeline parallelism
-        ({"n_gpu_layers": 0, "tensor_split": "1,1"}, "host", 2),
-        ({"flash_attn": "off", "n_gpu_layers": 3, "tensor_split": "1,2"}, "RPC1", 2),
+        ({}, "RPC1", 3),
+        ({"ubatch": 2048, "parallel": 4, "cache_type_k": "q8_0"}, "RPC1", 3),
+        ({"tensor_split": "4,1"}, "RPC1", 3),  # one device holds only the output layer
+        ({"n_cpu_moe": None}, "RPC1", 7),  # pipeline parallelism
+        ({"n_gpu_layers": 0, "tensor_split": "1,1"}, "host", 3),
+        ({"flash_attn": "off", "n_gpu_layers": 3, "tensor_split": "1,2"}, "RPC1", 3),
     ],
 )
 def test_the_estimate_is_what_the_server_reports(  # noqa: PLR0917 - cases and fixtures
@@ -117,7 +117,7 @@ def test_the_estimate_is_what_the_server_reports(  # noqa: PLR0917 - cases and f
         assert (row.model_mib, row.context_mib) == real[name][:2], name
         difference = row.compute_mib - real[name][2]
         if name == output:
-            assert -1 < difference <= surplus * hidden_mib + 1
+            assert -1 < difference <= surplus * hidden_mib + 1, difference
             assert row.compute_mib < logits_mib
         else:
             assert difference == 0
