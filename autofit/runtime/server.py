@@ -55,7 +55,7 @@ def started(plan: LaunchPlan, dialect: Dialect, log_path: Path) -> Iterator[Serv
     argv = tuple(word.replace("{port}", str(port)) for word in plan.argv)
     process = ManagedProcess.start(
         argv,
-        env=scrubbed_environment(plan.env),
+        env=scrubbed_environment(plan.env, also_remove=dialect.variables),
         log_path=log_path,
         grace_s=plan.limits.stop_s,
     )

@@ -131,3 +131,15 @@ def test_an_unknown_name_lists_what_there_is() -> None:
         load_dialect("lama_server")
     assert "llama_server" in raised.value.hint
     assert "embedded" in raised.value.hint
+
+
+def test_the_example_of_the_readme_works(tmp_path: Path) -> None:
+    """The file that the README tells people to write is a dialect with its parameter."""
+    readme = (bundled_root() / "runners" / "README.md").read_text()
+    path = tmp_path / "my_server.yaml"
+    path.write_text(readme.split("```yaml\n")[1].split("```")[0])
+    dialect = load_dialect(str(path))
+    assert dialect.parameters["stage_experts"].spellings[0].flag == "--stage-experts"
+    assert "n_cpu_moe" in dialect.parameters
+    listed = re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE)
+    assert sorted(listed) == SHIPPED
