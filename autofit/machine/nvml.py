@@ -118,16 +118,28 @@ def _state(gpu: Gpu) -> GpuState:
         return GpuState(gpu.name, gpu.pci_id)
     reasons = _ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
     utilization = _ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-    power_mw = _ask(nvml.nvmlDeviceGetPowerUsage, handle)
     return GpuState(
         gpu.name,
         gpu.pci_id,
         clock_mhz=_ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
         max_clock_mhz=_ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
         temperature_c=_ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-        power_w=power_mw / 1000 if power_mw is not None else None,
+        power_w=_watts(_ask(nvml.nvmlDeviceGetPowerUsage, handle)),
+        power_cap_w=_watts(_ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
+        default_power_cap_w=_watts(_ask(nvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)),
         busy_percent=utilization.gpu if utilization else None,
         pcie_generation=_ask(nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
         pcie_width=_ask(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
         throttled_by=tuple(name for bit, name in THROTTLE_REASONS.items() if reasons & bit),
     )
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def nvidia_driver() -> str:
+    """The NVIDIA driver's version, empty where there is none."""
+    nvml = _nvml()
+    version = _text(_ask(nvml.nvmlSystemGetDriverVersion)) if nvml else ""
+    return f"NVIDIA {version}" if version else ""

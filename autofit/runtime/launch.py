@@ -56,7 +56,8 @@ class Launcher:
     """Launches candidates of one model on one runtime.
 
     `env`, `wrapper` and `extra_args` are the user's and go into every launch. `memory` reads
-    the devices' counters, `units` are the model's layers and output layer.
+    the devices' counters; `baseline_args` are words of the user's own command that are no
+    parameters; `units` are the model's layers and output layer.
     """
 
     runtime: Runtime
@@ -68,6 +69,7 @@ class Launcher:
     extra_args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     wrapper: Sequence[str] = ()
+    baseline_args: Sequence[str] = ()
     limits: Limits = field(default_factory=Limits)
     units: int | None = None
     _reference_mib: Mapping[str, float | None] | None = None
@@ -77,13 +79,14 @@ class Launcher:
 
         `as_served` leaves out the switches that only measuring needs.
         """
+        is_baseline = layout == RUNTIME_FIT
         plan = launch_plan(
             self.runtime,
             self.model_path,
             candidate,
-            purpose="baseline" if layout == RUNTIME_FIT else "prove" if as_served else "measure",
+            purpose="baseline" if is_baseline else "prove" if as_served else "measure",
             rpc=self.rpc,
-            extra_args=self.extra_args,
+            extra_args=(*(self.baseline_args if is_baseline else ()), *self.extra_args),
             env=self.env,
             wrapper=self.wrapper,
             limits=self.limits,

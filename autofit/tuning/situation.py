@@ -21,7 +21,11 @@ from autofit.tuning.requirement import Requirement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What a tune is about. `devices` are those that may be used, in that order."""
+    """What a tune is about.
+
+    `devices` are those that may be used, in that order. `baseline_params` and
+    `baseline_args` are the user's own launch command, None where there is none.
+    """
 
     runtime: Runtime
     model_path: Path
@@ -38,6 +42,8 @@ class Situation:
     env: Mapping[str, str] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
     chooses_devices: bool = False
+    baseline_params: Params | None = None
+    baseline_args: tuple[str, ...] = ()
 
     @property
     def task_params(self) -> Params:
@@ -46,7 +52,9 @@ class Situation:
 
     @property
     def baseline(self) -> Candidate:
-        """What a user would start without tuning: the runtime decides the rest."""
+        """What is started without tuning: the user's own command, else the runtime's choice."""
+        if self.baseline_params is not None:
+            return Candidate({**self.task_params, **self.baseline_params})
         params = dict(self.task_params)
         if self.chooses_devices and self.runtime.supports("devices"):
             params["devices"] = ",".join(device.name for device in self.devices)

@@ -1,0 +1,202 @@
+"""Looks at runtime, machine, model and task before anything is launched."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from autofit import __version__
+from autofit.cli.task_options import TaskOptions
+from autofit.errors import UsageError
+from autofit.machine.cpu import read_cores
+from autofit.machine.device_source import DeviceSource, find_device_source
+from autofit.machine.nvml import nvidia_driver
+from autofit.model.inventory import ModelInventory, inventory
+from autofit.process import scrubbed_environment
+from autofit.results.fingerprint import Environment
+from autofit.results.header import StudyHeader
+from autofit.runtime.ability import Runtime
+from autofit.runtime.argv_reader import Command, read_command
+from autofit.runtime.device_list import list_devices
+from autofit.runtime.discovery import find_runtime
+from autofit.runtime.launch import Launcher
+from autofit.runtime.prompt import PromptSource, read_text
+from autofit.search.space import Space
+from autofit.search.space_file import read_space, read_workload
+from autofit.trial.candidate import Limits
+from autofit.trial.device import Device
+from autofit.trial.metric import Metric
+from autofit.tuning.requirement import Requirement
+from autofit.tuning.situation import Situation, fitted_space, usable_devices
+
+_MIB = 1024 * 1024
+# A slow disk or network share still reads this much, and a load is more than reading.
+_SLOWEST_READ_MIB_S = 50.0
+_LEAST_LOAD_LIMIT_S = 300.0
+
+
+def look(
+    options: TaskOptions,
+    *,
+    objective: Metric = "request_s",
+    requirements: tuple[Requirement, ...] = (),
+    baseline: str | None = None,
+) -> Situation:
+    """Everything a run knows before its first launch.
+
+    Raises:
+        UsageError: a file, name or value is wrong.
+        NothingFitsError: the space is left without values here.
+    """
+    model = inventory(options.model)
+    workload = read_workload(options.workload, context=options.context, parallel=options.parallel)
+    runtime = find_runtime(options.runtime, options.dialect)
+    found = list_devices(runtime, options.rpc) or ()
+    devices = usable_devices(found, options.devices_mib)
+    own = _own_command(baseline, runtime) if baseline else None
+    cores = read_cores()
+    space = read_space(options.space or _usual_space(model, devices), cores=cores.performance)
+    return Situation(
+        runtime=runtime.with_devices(tuple(found)),
+        model_path=options.model.expanduser().absolute(),
+        inventory=model,
+        devices=devices,
+        cores=cores,
+        workload=workload,
+        space=fitted_space(space, runtime, model, kv_floor=options.kv_floor, pins=options.pins),
+        objective=objective,
+        requirements=requirements,
+        rpc=options.rpc,
+        extra_args=options.extra_args,
+        env=options.env,
+        wrapper=options.wrapper,
+        chooses_devices=bool(options.devices_mib),
+        baseline_params=own.params if own else None,
+        baseline_args=own.rest if own else (),
+    )
+
+
+def _own_command(text: str, runtime: Runtime) -> Command:
+    """The user's own launch command, given as such or in a file that holds only it."""
+    path = Path(text).expanduser()
+    try:
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")
+        words = shlex.split(text, comments=True)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--baseline: {error}", "give one launch command, quoted") from error
+    if not words:
+        raise UsageError("--baseline is empty", "give one launch command, quoted")
+    return read_command(words, runtime.dialect, runtime.help)
+
+
+def _usual_space(model: ModelInventory, devices: tuple[Device, ...]) -> str:
+    if not devices:
+        return "cpu"
+    return "moe" if model.is_moe else "dense"
+
+
+def launcher(situation: Situation) -> Launcher:
+    """What launches the situation's candidates."""
+    size_mib = situation.inventory.total_bytes / _MIB
+    return Launcher(
+        runtime=situation.runtime,
+        model_path=situation.model_path,
+        workload=situation.workload,
+        prompts=PromptSource(read_text(situation.workload)),
+        memory=memory_source(situation),
+        rpc=situation.rpc,
+        extra_args=situation.extra_args,
+        env=situation.env,
+        wrapper=situation.wrapper,
+        baseline_args=situation.baseline_args,
+        limits=Limits(load_s=_LEAST_LOAD_LIMIT_S + size_mib / _SLOWEST_READ_MIB_S),
+        units=situation.inventory.units,
+    )
+
+
+def memory_source(situation: Situation) -> DeviceSource:
+    """The counters of the situation's devices."""
+    return find_device_source(
+        situation.devices,
+        env=scrubbed_environment(situation.env),
+        memory_command=situation.runtime.dialect.memory_command or (),
+    )
+
+
+def header(
+    situation: Situation, options: TaskOptions, *, seed: int, argv: list[str]
+) -> StudyHeader:
+    """The head of the situation's study."""
+    return StudyHeader(
+        autofit_version=__version__,
+        created_at=time.time(),
+        model_path=str(situation.model_path),
+        model_name=situation.model_path.stem,
+        runtime_path=str(situation.runtime.program),
+        dialect=situation.runtime.dialect.name,
+        space=_space_document(situation.space),
+        workload=situation.workload,
+        objective=situation.objective,
+        environment=environment(situation),
+        seed=seed,
+        argv=tuple(argv),
+        options={
+            "requirements": [str(requirement) for requirement in situation.requirements],
+            "devices_mib": options.devices_mib,
+            "rpc": options.rpc,
+            "pins": options.pins,
+            "env": options.env,
+            "wrapper": list(options.wrapper),
+            "kv_floor": options.kv_floor,
+            "extra_args": list(options.extra_args),
+            "baseline": {
+                "params": dict(situation.baseline.params),
+                "args": list(situation.baseline_args),
+            },
+        },
+    )
+
+
+def _space_document(space: Space) -> dict[str, Any]:
+    return {
+        "name": space.name,
+        "layouts": list(space.layouts),
+        "parameters": {axis.name: list(axis.values) for axis in space.axes},
+        "constraints": [" ".join(asdict(c).values()) for c in space.constraints],
+        "pinned": dict(space.pinned),
+    }
+
+
+def environment(situation: Situation) -> Environment:
+    """Machine, build and model, as far as a result depends on them."""
+    runtime: Runtime = situation.runtime
+    return Environment(
+        cpu=_cpu_name(),
+        cpu_count=situation.cores.logical,
+        memory_mib=psutil.virtual_memory().total / _MIB,
+        devices=tuple(
+            f"{device.name}: {device.description}, {device.total_mib:.0f} MiB"
+            for device in situation.devices
+        ),
+        driver=nvidia_driver(),
+        build=f"{runtime.version.text.splitlines()[0] if runtime.version.text else ''}"
+        f" [{runtime.fingerprint}]",
+        model_digest=situation.inventory.digest,
+        system=platform.platform(),
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.machine()

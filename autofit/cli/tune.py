@@ -1,0 +1,99 @@
+"""`autofit tune`: find, prove and write the best launch settings for a model."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autofit.cli.task_options import TaskOptions, read_task_options, task_options
+from autofit.errors import NothingFitsError, UsageError
+from autofit.trial.metric import Metric
+
+
+@click.command("tune", context_settings={"ignore_unknown_options": False})
+@task_options
+@click.option(
+    "--objective",
+    type=click.Choice(["request_s", "pp", "tg", "ttft"]),
+    default="request_s",
+    show_default=True,
+    help="What is made best: seconds per request, prompt or generation rate, first token.",
+)
+@click.option("--require", multiple=True, metavar="'tg>=20'", help="A limit to keep.")
+@click.option("--baseline", metavar="COMMAND", help="Your own launch command to compare with.")
+@click.option("--budget", default="60m", show_default=True, help="Time to spend: 90s, 30m, 2h.")
+@click.option(
+    "--max-launches",
+    type=click.IntRange(1),
+    default=30,
+    show_default=True,
+    help="Launches of baseline, boundary and search together.",
+)
+@click.option("--study", type=click.Path(path_type=Path), help="The study's folder.")
+@click.option("--resume", is_flag=True, help="Go on with the study; repeats no launch.")
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--dry-run", is_flag=True, help="Print the command lines, launch nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--yes", is_flag=True, help="Do not ask, even when the machine is busy.")
+def command(**given: Any) -> None:  # noqa: ANN401 - click's keyword arguments
+    """Find, prove and write the launch settings under which MODEL is served best here.
+
+    What comes after `--` goes unchanged to every launch and into the preset.
+    """
+    options = read_task_options(given)
+    result = run_tune(options, **given)
+    if result is not None and result["winner"] is None:
+        raise NothingFitsError(
+            "no settings were proven to work",
+            f"`autofit show {shlex.quote(result['study'])}` tells what was tried and why it "
+            "failed; try less --context, a narrower --kv-floor or a smaller model",
+        )
+
+
+def run_tune(
+    options: TaskOptions,
+    *,
+    objective: Metric = "request_s",
+    require: tuple[str, ...] = (),
+    baseline: str | None = None,
+    budget: str = "60m",
+    max_launches: int = 30,
+    study: Path | None = None,
+    resume: bool = False,
+    seed: int = 1,
+    dry_run: bool = False,
+    as_json: bool = False,
+    yes: bool = False,
+) -> dict[str, Any] | None:
+    """Tune and print; returns the result, None after a dry run."""
+    from autofit.cli.preparation import look  # noqa: PLC0415 - heavy, and --help must be quick
+    from autofit.cli.tune_run import TuneRun  # noqa: PLC0415
+    from autofit.tuning.budget import parse_duration_s  # noqa: PLC0415
+    from autofit.tuning.requirement import parse_requirement  # noqa: PLC0415
+
+    if resume and study is None:
+        raise UsageError("--resume needs --study DIR", "`ls results/` shows your studies")
+    total_s = parse_duration_s(budget)
+    requirements = tuple(parse_requirement(text) for text in require)
+    situation = look(
+        options,
+        objective=objective,
+        requirements=requirements,
+        baseline=baseline,
+    )
+    run = TuneRun(situation, options, total_s=total_s, max_launches=max_launches, seed=seed)
+    if dry_run:
+        for line in run.command_lines():
+            click.echo(line)
+        return None
+    if not yes:
+        run.ask_when_busy()
+    result = run.execute(study, resume=resume, argv=sys.argv)
+    if as_json:
+        click.echo(json.dumps(result, ensure_ascii=False))
+    return result

@@ -1,0 +1,200 @@
+"""One tune from the command line: study, lock, console, signals, and what is written after."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from autofit.cli.preparation import header, launcher
+from autofit.cli.task_options import TaskOptions
+from autofit.machine.host import host_state
+from autofit.machine.lock import machine_lock
+from autofit.output.answer import answer
+from autofit.output.console import TuneConsole, make_console
+from autofit.output.html_report import html_report
+from autofit.output.markdown_report import markdown_report
+from autofit.output.preset.facts import winner_facts
+from autofit.output.preset.format import SUFFIXES, write_preset
+from autofit.output.show import print_answer
+from autofit.process import removed_variables, system_config
+from autofit.results.location import new_study_folder
+from autofit.results.study import Study
+from autofit.runtime.argv import Unsupported, launch_plan
+from autofit.search.proposal import propose
+from autofit.search.study import SearchStudy
+from autofit.trial.candidate import LaunchPlan
+from autofit.tuning.budget import Budget
+from autofit.tuning.candidates import CandidateMaker
+from autofit.tuning.event import Finished, Listener, Notice
+from autofit.tuning.runner import TrialRunner
+from autofit.tuning.situation import Situation
+from autofit.tuning.tune import Tune
+
+# Formats that a tune writes by itself; `autofit export` has more.
+_PRESETS = ("ini", "args", "json")
+_DRY_RUN_CANDIDATES = 5
+
+
+@dataclass(slots=True)
+class TuneRun:
+    """A tune of a situation."""
+
+    situation: Situation
+    options: TaskOptions
+    total_s: float
+    max_launches: int
+    seed: int
+    _stops: int = field(default=0)
+
+    def command_lines(self) -> Iterator[str]:
+        """The commands that a tune would begin with, each as a shell line after a comment."""
+        yield "# baseline: the runtime's own choice"
+        yield self._line("baseline")
+        search = self._search_study()
+        for _ in range(_DRY_RUN_CANDIDATES):
+            proposal = search.ask()
+            if proposal is None:
+                return
+            candidate = search.problem.candidate_of(proposal.point)
+            search.drop()
+            if candidate is None:
+                return
+            yield "# search begins with; what follows depends on what this one measures"
+            yield self._line("measure", candidate.params)
+            return
+
+    def _line(self, purpose: Any, params: Any = None) -> str:  # noqa: ANN401
+        situation = self.situation
+        candidate = situation.baseline if params is None else type(situation.baseline)(params)
+        plan = launch_plan(
+            situation.runtime,
+            situation.model_path,
+            candidate,
+            purpose=purpose,
+            rpc=situation.rpc,
+            extra_args=(
+                *(situation.baseline_args if purpose == "baseline" else ()),
+                *situation.extra_args,
+            ),
+            env=situation.env,
+            wrapper=situation.wrapper,
+        )
+        return plan.message if isinstance(plan, Unsupported) else shell_line(plan)
+
+    def ask_when_busy(self) -> None:
+        """On a terminal, ask before measuring on a machine that others use."""
+        if not sys.stdin.isatty():
+            return
+        state = host_state(0.5)
+        if state.is_busy:
+            for line in state.words():
+                click.echo(line, err=True)
+            click.confirm("The machine is busy; measure anyway?", abort=True, err=True)
+
+    def execute(self, folder: Path | None, *, resume: bool, argv: list[str]) -> dict[str, Any]:
+        """Run the tune and write study, presets and reports."""
+        situation = self.situation
+        head = header(situation, self.options, seed=self.seed, argv=argv)
+        if resume and folder is not None:
+            study = Study.resume(folder, head)
+        else:
+            path = folder or new_study_folder(head.model_name, today=date.today())  # noqa: DTZ011
+            study = Study.create(path, head)
+        console = TuneConsole(situation.workload, budget_s=self.total_s)
+        with study, machine_lock(str(study.path)), console, self._stopping(console):
+            for notice in self._notices(study):
+                console(Notice(notice))
+            result = self._tune(study, console)
+            result["preset"] = self._write(study, result)
+            console(Finished(result))
+        print_answer(answer(result), make_console(sys.stderr))
+        return result
+
+    def _tune(self, study: Study, listener: Listener) -> dict[str, Any]:
+        situation = self.situation
+        runner = TrialRunner(
+            study=study,
+            launching=launcher(situation),
+            budget=Budget(time.monotonic, self.total_s, self.max_launches),
+            emit=listener,
+            wall_clock=time.time,
+            should_stop=lambda: self._stops > 0,
+        )
+        search = self._search_study()
+        tune = Tune(situation, runner, search.problem, search, listener, self.seed)
+        return tune.run()
+
+    def _search_study(self) -> SearchStudy:
+        problem = CandidateMaker(self.situation).problem()
+        return SearchStudy(problem, propose, seed=self.seed)
+
+    def _notices(self, study: Study) -> Iterator[str]:
+        yield f"study {study.path}"
+        yield from study.notices
+        yield from self.situation.inventory.notices
+        config = system_config()
+        if config:
+            yield f"{config} changes llama.cpp's defaults; autofit sets what it measures itself"
+        removed = removed_variables(self.situation.env)
+        if removed:
+            yield f"not passed on to the runtime: {', '.join(removed)} (use --env to do so)"
+        yield from host_state(0.3).words()
+
+    def _write(self, study: Study, result: dict[str, Any]) -> str | None:
+        preset: str | None = None
+        if result["winner"] is not None:
+            facts = winner_facts(
+                study.header,
+                result,
+                runtime=self.situation.runtime,
+                folder=Path.cwd(),
+                made_on=date.today(),  # noqa: DTZ011
+            )
+            known = facts.formats or _PRESETS
+            for name in (name for name in _PRESETS if name in known):
+                path = study.write_output(
+                    f"presets/{study.header.model_name}{SUFFIXES[name]}",
+                    write_preset(name, facts),
+                )
+                preset = preset or str(path)
+        study.conclude({**result, "preset": preset})
+        study.write_output("report.md", markdown_report(study))
+        if find_spec("plotly") and find_spec("jinja2"):  # the extra `report`
+            study.write_output("report.html", html_report(study))
+        return preset
+
+    @contextmanager
+    def _stopping(self, listener: Listener) -> Iterator[None]:
+        """The first Ctrl-C ends the run after the stage under way, the second at once."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            self._stops += 1
+            if self._stops > 1:
+                raise KeyboardInterrupt
+            listener(Notice("stopping after this stage; Ctrl-C again stops at once"))
+
+        before = signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def shell_line(plan: LaunchPlan, port: int = 8080) -> str:
+    """A plan as one line for a shell."""
+    env = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
+    words = [shlex.quote(word.replace("{port}", str(port))) for word in plan.argv]
+    return " ".join([*env, *words])
