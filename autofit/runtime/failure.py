@@ -174,6 +174,10 @@ class _Verdict:
         return Diagnosis(None, self._run.stage, self._run.last_line, self._log)
 
     def _failed(self, finding: Finding) -> Diagnosis:
+        if finding.may_be_memory:
+            full = self._full_device_while_computing(finding.stage)
+            if full is not None:
+                return self._out_of_pool(finding.stage, finding.evidence, full)
         outcome = _outcome(finding, self._log, self._types, self._status)
         advice = (*finding.advice, *advise(outcome, self._log, finding.groups))
         return self._told(outcome, finding.reason, advice)
@@ -191,10 +195,9 @@ class _Verdict:
             return self._told(outcome, "killed", advise(outcome, self._log))
         if death in {"killed", "illegal_instruction"}:
             return self._told(Crashed(run.stage, evidence, cast("CrashedReason", death), status))
-        tightest = self._tightest_device()
-        if run.stage in _COMPUTING and tightest is not None:
-            outcome = OutOfMemory(run.stage, evidence, "device", "pool", tightest)
-            return self._told(outcome, None, advise(outcome, self._log))
+        full = self._full_device_while_computing(run.stage)
+        if full is not None:
+            return self._out_of_pool(run.stage, evidence, full)
         return self._told(Crashed(run.stage, evidence, None, status))
 
     def _told(
@@ -213,7 +216,13 @@ class _Verdict:
             return False
         return self._run.has_answered or (self._run.is_ready and not self._run.is_busy)
 
-    def _tightest_device(self) -> str | None:
+    def _out_of_pool(self, stage: Stage, evidence: str, device: str) -> Diagnosis:
+        outcome = OutOfMemory(stage, evidence, "device", "pool", device)
+        return self._told(outcome, None, advise(outcome, self._log))
+
+    def _full_device_while_computing(self, stage: Stage) -> str | None:
+        if stage not in _COMPUTING:
+            return None
         known = {name: mib for name, mib in self._free_mib.items() if mib is not None}
         name = min(known, key=lambda device: known[device], default=None)
         return name if name is not None and known[name] < _TIGHT_MIB else None

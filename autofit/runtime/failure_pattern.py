@@ -22,7 +22,8 @@ class FailurePattern:
     Without a `kind` the line only adds its values to the failure that another line shows.
     Values are given here, or by named groups of `match`: `buffer_type` (the runtime's name
     of one: tells where and device), `index` (a device's number, also put for `{index}` in
-    `device`), `bytes`, `mib`. `cancelled_by` are texts of later lines.
+    `device`), `bytes`, `mib`. `cancelled_by` are texts of later lines. `may_be_memory` says that
+    the line tells no cause: on a device that was nearly full it was memory.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -36,6 +37,7 @@ class FailurePattern:
     device: str | None = None
     reason: RejectedReason | CrashedReason | None = None
     cancelled_by: tuple[LineText, ...] = ()
+    may_be_memory: bool = False
     advice: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

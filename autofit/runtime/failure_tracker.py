@@ -31,6 +31,7 @@ class Finding:
     index: str | None
     buffer_type: str | None
     requested_mib: float | None
+    may_be_memory: bool
     advice: tuple[str, ...]
     groups: Mapping[str, str]
 
@@ -92,6 +93,7 @@ class FailureTracker:
             index=_first(hit.groups.get("index") for hit in told),
             buffer_type=_first(hit.groups.get("buffer_type") for hit in told),
             requested_mib=_first(_mib(hit.groups) for hit in told),
+            may_be_memory=first.pattern.may_be_memory,
             advice=_first(hit.pattern.advice or None for hit in told) or (),
             groups=first.groups,
         )
