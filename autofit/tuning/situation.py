@@ -8,9 +8,10 @@ from pathlib import Path
 
 from autofit.errors import NothingFitsError, UsageError
 from autofit.machine.cpu import Cores
+from autofit.model.block_type import block_type_named
 from autofit.model.inventory import ModelInventory
+from autofit.model.kv import CACHE_TYPES
 from autofit.runtime.ability import Runtime
-from autofit.search.dominance import KV_BYTES
 from autofit.search.space import Space
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.device import Device
@@ -103,8 +104,10 @@ def fitted_space(
             is no KV type.
         NothingFitsError: a parameter is left without a value.
     """
-    if kv_floor not in KV_BYTES:
-        raise UsageError(f"--kv-floor {kv_floor} is no KV type", f"known: {', '.join(KV_BYTES)}")
+    if kv_floor not in CACHE_TYPES:
+        raise UsageError(
+            f"--kv-floor {kv_floor} is no KV type", f"known: {', '.join(CACHE_TYPES)}"
+        )
     expanded = space.pin(pins) if pins else space
     for name, value in expanded.pinned.items():
         if not runtime.supports(name):
@@ -126,7 +129,7 @@ def fitted_space(
             value
             for value in axis.values
             if all(runtime.supports(name, value) for name in supported)
-            and not (is_kv and KV_BYTES.get(str(value), 0.0) < KV_BYTES[kv_floor])
+            and not (is_kv and _bits(str(value)) < _bits(kv_floor))
         ]
         if not kept:
             raise NothingFitsError(
@@ -139,3 +142,9 @@ def fitted_space(
         for name in ("prefetch_slots", "moe_cache_mib"):
             fitted = fitted.with_values(name, lambda _: False)
     return fitted
+
+
+def _bits(cache_type: str) -> float:
+    """Bits of one element; 0 for a type that is not known."""
+    kind = block_type_named(cache_type)
+    return 8 * kind.nbytes / kind.elements if kind else 0.0

@@ -1,0 +1,91 @@
+"""`autofit demo`: the whole job on a small model, on any machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autofit.cli.task_options import TaskOptions
+
+# Small enough for two cores beside a busy neighbour: a request takes some tenths of a second.
+_BUDGET = "100s"
+_MAX_LAUNCHES = 14
+_MODEL = {
+    "layers": 6,
+    "experts": 16,
+    "used": 2,
+    "embd": 384,
+    "ff": 128,
+    "heads": 6,
+    "kv_heads": 2,
+    "head_dim": 64,
+    "vocab": 2048,
+    "ctx": 4096,
+    "type": "q4_0",
+    "embd_type": "q8_0",
+    "seed": 1,
+}
+
+
+@click.command("demo")
+@click.option("--study", type=click.Path(path_type=Path), help="The study's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(study: Path | None, *, as_json: bool) -> None:
+    """Tune a small model of random weights on this machine's CPU, in under three minutes.
+
+    Ends with a table, a preset, a report and a study folder. Then a recorded table of a real
+    GPU is replayed, and a plan for two cards shown, for what the tool is for.
+    """
+    result = run_demo(study)
+    if as_json:
+        click.echo(json.dumps(result, ensure_ascii=False))
+
+
+def run_demo(study: Path | None) -> dict[str, Any] | None:
+    """Tune the demo model and show what else there is."""
+    from autofit.cli.tune import run_tune  # noqa: PLC0415 - heavy, and --help must be quick
+
+    model = demo_model()
+    options = TaskOptions(
+        model=model,
+        runtime=None,
+        dialect="embedded" if find_spec("xllamacpp") else None,
+        space="cpu",
+        workload="demo",
+        context=None,
+        parallel=None,
+        devices_mib={},
+        rpc="",
+        pins={},
+        env={},
+        wrapper=(),
+        kv_floor="q8_0",
+        extra_args=(),
+    )
+    click.echo(f"tuning {model.name} (random weights) on this machine's CPU", err=True)
+    return run_tune(options, budget=_BUDGET, max_launches=_MAX_LAUNCHES, study=study, yes=True)
+
+
+def demo_model() -> Path:
+    """The demo's model in the user's cache, written there the first time."""
+    import platformdirs  # noqa: PLC0415 - only needed here
+
+    from autofit.errors import AutofitError  # noqa: PLC0415
+    from autofit.model.gguf import read_header  # noqa: PLC0415 - heavy
+    from autofit.model.synth import SynthSpec, write  # noqa: PLC0415
+
+    folder = platformdirs.user_cache_path("autofit")
+    path = folder / "autofit-demo-1.gguf"
+    try:
+        read_header(path)
+    except AutofitError:
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f"autofit-demo-1.{os.getpid()}.gguf"
+        write(SynthSpec(**_MODEL), part)  # type: ignore[arg-type]
+        part.replace(path)
+    return path
