@@ -90,11 +90,13 @@ def _devices(devices: list[dict[str, Any]]) -> str:
 
 
 def _serve(server: Any) -> int:  # noqa: ANN401 - the package's
-    with suppress(OSError):  # an answer shows that its loop runs: ended before, it would hang
-        urllib.request.urlopen(f"{server.listening_address}/slots").close()  # noqa: S310
+    # Until here (the first milliseconds of serving too: the package returns no sooner) a signal
+    # has ended the process at once, as it does while llama-server loads.
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
+    with suppress(OSError):  # an answer shows that its loop runs: ended before, it would hang
+        urllib.request.urlopen(f"{server.listening_address}/slots").close()  # noqa: S310
     stopped.wait()
     return 0  # the server ends, and prints its memory table, as its object goes
 
