@@ -266,8 +266,8 @@ def _device(
     finding: Finding, log: ServerLog, types: BufferTypes, devices: Mapping[str, str]
 ) -> str | None:
     if finding.index is not None:
-        named = finding.device and finding.device.format(index=finding.index)
-        return named or device_with_index(finding.index, devices, types)
+        found = device_with_index(finding.index, devices, types)
+        return found or (finding.device and finding.device.format(index=finding.index))
     used = log.used_devices
     return used[0].name if len(used) == 1 else None
 

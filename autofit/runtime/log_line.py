@@ -24,21 +24,16 @@ _OUTER = (
     r"|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)? )?"
 )
 _DRESS = re.compile(
-    _OUTER
-    + r"(?:\[(?P<source>\d{2,5})\] )?"
-    + r"(?P<time>\d+\.\d{2}\.\d{3}\.\d{3} )?"
-    + r"(?:(?P<level>[IWED]) )?"
+    _OUTER + r"(?:\[(?P<source>\d{2,5})\] )?" + r"(?:\d+\.\d{2}\.\d{3}\.\d{3} )?" + r"(?:[IWED] )?"
 )
-_LEVELS = {"debug": "D", "info": "I", "warn": "W", "warning": "W", "error": "E"}
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A message; `source` is the port of a router's child, `level` I, W, E or D; or empty."""
+    """A message; `source` is the port of a router's child, or empty."""
 
     text: str
     source: str = ""
-    level: str = ""
 
 
 def undress(raw: str) -> Iterator[LogLine]:
@@ -47,31 +42,21 @@ def undress(raw: str) -> Iterator[LogLine]:
     if "\x1b" in line:
         line = _ANSI.sub("", line)
     found = _DRESS.match(line)
-    source = level = ""
+    source = ""
     if found:
-        source, level = found["source"] or "", found["level"] or ""
+        source = found["source"] or ""
         line = line[found.end() :]
-    if line.startswith("{"):
-        document = _document(line)
-        if document is not None:
-            level = _LEVELS.get(str(document.get("level")), "")
-            for part in str(document["msg"]).splitlines():
-                yield LogLine(part.rstrip(), source, level)
-            return
-    yield LogLine(line.rstrip(), source, level)
+    message = _json_message(line) if line.startswith("{") else None
+    for part in [line] if message is None else message.splitlines():
+        yield LogLine(part.rstrip(), source)
 
 
-def source_of(raw: str) -> str:
-    """The source alone, for lines that are of no other interest."""
-    return next(iter(undress(raw)), LogLine("")).source
-
-
-def _document(line: str) -> dict[str, object] | None:
+def _json_message(line: str) -> str | None:
     try:
         document = json.loads(line)
     except ValueError:
         return None
-    return document if isinstance(document, dict) and "msg" in document else None
+    return str(document["msg"]) if isinstance(document, dict) and "msg" in document else None
 
 
 def read_lines(stream: BinaryIO) -> Iterator[str]:

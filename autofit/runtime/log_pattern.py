@@ -115,6 +115,7 @@ class LogPatterns:
 
     stages: tuple[StageMark, ...] = ()
     started: LinePatterns = ()
+    fitted: LinePatterns = ()
     ready: LinePatterns = ()
     idle: LinePatterns = ()
     answered: LinePatterns = ()

@@ -48,11 +48,15 @@ class LogRun:
         """A first line: after others it is the next run's."""
         self.is_over = self.stage != "plan" or self.failures.finding() is not None
 
-    def reach(self, _groups: Groups, line: LogLine, *, stage: Stage) -> None:
+    def end_fitting(self, _groups: Groups, _line: LogLine) -> None:
+        """Parameters have been fitted: what was told of contexts until here was on paper."""
+        self.stage = "load"
+        self.facts.forget_fitting()
+
+    def reach(self, _groups: Groups, _line: LogLine, *, stage: Stage) -> None:
         """A line shows a stage."""
-        # Debug lines tell of the fitting of parameters before the launch. A server that
-        # gives up while loading also cleans up.
-        if line.level != "D" and (stage != "stop" or self.is_ready):
+        # A server that gives up while loading also cleans up.
+        if stage != "stop" or self.is_ready:
             self.stage = stage
             self.is_busy = stage in {"prompt", "generate"}
 
@@ -90,8 +94,6 @@ class LogRun:
 
     def tell(self, groups: Groups, line: LogLine, *, kind: FactKind) -> None:
         """A fact; the memory table is printed while fitting, too, and counts at the end only."""
-        if line.level == "D" and kind != "notice":
-            return
         if kind != "memory_row" or self.has_ended:
             self.facts.read(kind, groups, line.text)
 
@@ -113,6 +115,7 @@ def handlers(
     """What is done with which line; a line that cancels comes before one that fails."""
     for handler, some in (
         (LogRun.start, patterns.started),
+        (LogRun.end_fitting, patterns.fitted),
         (LogRun.get_ready, patterns.ready),
         (LogRun.rest, patterns.idle),
         (LogRun.answer, patterns.answered),

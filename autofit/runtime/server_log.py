@@ -41,6 +41,7 @@ _BUFFER_KINDS: dict[str, BufferKind] = {
 }
 # The runtime's words for what autofit's settings call on and off.
 _WORDS = {"enabled": "on", "disabled": "off", "true": "on", "false": "off"}
+_HOST_TOTAL = "host_total_mib"
 _MOST_TIMINGS = 256
 _MOST_NOTICES = 20
 
@@ -80,7 +81,8 @@ class SlotTiming:
 class ServerLog:
     """The facts of one launch.
 
-    `values` are named facts, settings by autofit's name for them (`context`, `ubatch`, ...);
+    `values` are named facts, settings by autofit's name for them (`context`, `ubatch`, ...),
+    those that begin with `fit` of the fitting before the launch;
     `reported` is the runtime's own memory table at the end, by device name or `Host`;
     `timings` are the latest, `answered` counts all.
     """
@@ -170,6 +172,15 @@ class FactReader:
         """Take in one line."""
         self._readers[kind](groups, text)
 
+    def forget_fitting(self) -> None:
+        """Drop what was told of launches that were only tried on paper."""
+        self._buffers.clear()
+        self._values = {
+            name: value
+            for name, value in self._values.items()
+            if name.startswith("fit") or name == _HOST_TOTAL
+        }
+
     def facts(self) -> ServerLog:
         """All that was told so far."""
         return ServerLog(
@@ -186,7 +197,7 @@ class FactReader:
     def _read_device(self, groups: Mapping[str, str], _text: str) -> None:
         name = groups["name"]
         if self._types.host and re.search(self._types.host, name):
-            self._values.setdefault("host_total_mib", float(groups["total_mib"]))
+            self._values.setdefault(_HOST_TOTAL, float(groups["total_mib"]))
             return
         self._devices[name] = LoggedDevice(
             name, groups["description"], float(groups["total_mib"]), float(groups["free_mib"])

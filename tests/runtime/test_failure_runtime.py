@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from real_llama_cpp import clean_environment, free_port, rpc_device
 
@@ -88,7 +89,8 @@ def run(llama_cpp: Path, model: Path, tmp_path: Path) -> Iterator[Run]:
         port = port or free_port()
         log = tmp_path / f"{len(started)}.log"
         argv = [str(llama_cpp / "llama-server"), "--port", str(port), "--host", "127.0.0.1"]
-        argv += [*arguments, "-m", str(model), "-np", "1", "-fit", "off", "-lv", "4", "-t", "1"]
+        argv += ["-m", str(model), "-np", "1", "-t", "1", *arguments]
+        argv += [] if "-fit" in arguments else ["-fit", "off", "-lv", "4"]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 argv, env=clean_environment(), stdout=output, stderr=subprocess.STDOUT
@@ -208,3 +210,24 @@ def test_a_lost_rpc_server_is_told(run: Run, llama_cpp: Path):
 
     assert (diagnosis.kind, diagnosis.reason) == ("crashed", "device_lost")
     assert diagnosis.stage == "prompt"
+
+
+def test_what_fitting_tried_is_not_taken_for_what_was_applied(run: Run, llama_cpp: Path):
+    """The log of all details tells of many contexts; the one that was made counts."""
+    with rpc_device(llama_cpp) as endpoint:
+        free_mib = psutil.virtual_memory().total >> 20
+        fit = ["-fit", "on", "-lv", "5", "-fitt", str(free_mib - 40)]
+        server = run("--rpc", endpoint, "-ngl", "auto", *fit)
+        assert server.is_ready()
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/props") as answer:
+            props = json.load(answer)
+        diagnosis = server.told(signal.SIGTERM)
+
+    log = diagnosis.log
+    assert diagnosis.kind == "completed"
+    assert log.values["fit_context_from"] == 32768
+    assert log.integer("context_per_slot") == props["default_generation_settings"]["n_ctx"]
+    assert log.integer("context") == log.values["fit_context_to"]
+    row = log.reported["RPC0"]
+    assert log.mib("compute", "RPC0") == pytest.approx(row.compute_mib, abs=1)
+    assert log.mib("kv", "RPC0") == pytest.approx(row.context_mib, abs=1)

@@ -15,16 +15,16 @@ from autofit.runtime.log_line import LONGEST, LogLine, read_lines, undress
     ("raw", "line"),
     [
         ("srv  llama_server: model loaded", LogLine("srv  llama_server: model loaded")),
-        ("0.10.328.945 I srv  x: y", LogLine("srv  x: y", "", "I")),
-        ("0.10.328.945 E x\r\n", LogLine("x", "", "E")),
-        ("[34157] 0.10.328.945 W x", LogLine("x", "34157", "W")),
+        ("0.10.328.945 I srv  x: y", LogLine("srv  x: y")),
+        ("0.10.328.945 E x\r\n", LogLine("x")),
+        ("[34157] 0.10.328.945 W x", LogLine("x", "34157")),
         ("[34157] x", LogLine("x", "34157")),
-        ("\x1b[34m0.00.004.328\x1b[0m \x1b[32mI \x1b[0msrv  x", LogLine("srv  x", "", "I")),
-        ("Oct 12 08:15:03 box llama-server[4711]: 0.10.328.945 E x", LogLine("x", "", "E")),
-        ("llama-1  | 0.10.328.945 E x", LogLine("x", "", "E")),
-        ("2026-10-12T08:15:03.123Z 0.10.328.945 E x", LogLine("x", "", "E")),
-        ("2026-10-12T08:15:03+02:00 [34157] 0.10.328.945 E x", LogLine("x", "34157", "E")),
-        ('{"type":"log","time":1,"level":"warn","msg":"a \\"b\\"\\n"}', LogLine('a "b"', "", "W")),
+        ("\x1b[34m0.00.004.328\x1b[0m \x1b[32mI \x1b[0msrv  x", LogLine("srv  x")),
+        ("Oct 12 08:15:03 box llama-server[4711]: 0.10.328.945 E x", LogLine("x")),
+        ("llama-1  | 0.10.328.945 E x", LogLine("x")),
+        ("2026-10-12T08:15:03.123Z 0.10.328.945 E x", LogLine("x")),
+        ("2026-10-12T08:15:03+02:00 [34157] 0.10.328.945 E x", LogLine("x", "34157")),
+        ('{"type":"log","time":1,"level":"warn","msg":"a \\"b\\"\\n"}', LogLine('a "b"')),
         ('{"not": "a log"}', LogLine('{"not": "a log"}')),
         ("{broken", LogLine("{broken")),
         ("  CUDA0: NVIDIA H200", LogLine("  CUDA0: NVIDIA H200")),
@@ -40,7 +40,7 @@ def test_a_json_document_can_hold_several_lines():
     """Each line of a message is a line."""
     lines = list(undress('{"level":"error","msg":"one\\ntwo\\n"}'))
 
-    assert lines == [LogLine("one", "", "E"), LogLine("two", "", "E")]
+    assert lines == [LogLine("one"), LogLine("two")]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
