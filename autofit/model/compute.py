@@ -27,7 +27,8 @@ class LayerGraph:
 
     `expert_tensors` are the bytes of one layer's up, gate and down experts (or gate_up and
     down), which are copied whole where they are computed away from their place.
-    `weight_bytes` is the largest other matrix, copied where the whole layer lies on the host.
+    `weight_bytes` is the largest other matrix, copied where the whole layer lies on the host,
+    or where `ffn_on` is the host.
     `cells` is how far back the attention sees; `channels` the width of a recurrent layer.
     """
 
@@ -41,6 +42,7 @@ class LayerGraph:
     head_v: int = 0
     cells: int = 0
     channels: int = 0
+    ffn_on: int = 0
     n_ff: int = 0
     n_ff_shared: int = 0
 
@@ -129,7 +131,7 @@ class _Graph:
     ) -> Tensor:
         embd = self.model.n_embd
         home = self._home(layer)
-        attended = self._attention(layer, normed)
+        attended = normed if layer.attention == "none" else self._attention(layer, normed)
         if is_last:
             self.rows = self.settings.outputs
             attended = self._new(embd, attended)
@@ -139,14 +141,19 @@ class _Graph:
         made = self._experts(layer, normed, home) if layer.expert_tensors else None
         width = layer.n_ff_shared if made else layer.n_ff
         if width:
-            dense = self._dense(layer, normed, width, home)
+            is_hosted = layer.ffn_on == HOST and not made
+            dense = self._dense(layer, normed, width, self._staged() if is_hosted else home)
             made = self._new(embd, made, dense, inplace=True) if made else dense
         return self._new(embd, made, hidden, inplace=True) if made else hidden
 
     def _home(self, layer: LayerGraph) -> int:
         """Where what has weights in the layer is computed."""
+        return self._staged() if layer.device == HOST else layer.device
+
+    def _staged(self) -> int:
+        """Where what lies in host memory is computed."""
         staging = self.settings.staging_device
-        return staging if layer.device == HOST and staging is not None else layer.device
+        return HOST if staging is None else staging
 
     def _attention(self, layer: LayerGraph, normed: Tensor) -> Tensor:
         if layer.channels and layer.attention == "recurrent":
@@ -186,14 +193,19 @@ class _Graph:
             layer, self.model.n_embd, self._new(channels // 2, made, gate, inplace=True)
         )
 
-    def _dense(self, layer: LayerGraph, normed: Tensor, width: int, home: int) -> Tensor:
-        self.device = home
-        up = self._matrix(layer, width, normed)
-        gate = self._matrix(layer, width, normed)
-        return self._matrix(layer, self.model.n_embd, self._new(width, gate, up))
+    def _dense(self, layer: LayerGraph, normed: Tensor, width: int, place: int) -> Tensor:
+        home, self.device = self.device, place
+        is_hosted = layer.ffn_on == HOST
+        up = self._matrix(layer, width, normed, is_hosted=is_hosted)
+        gate = self._matrix(layer, width, normed, is_hosted=is_hosted)
+        made = self._new(width, gate, up)
+        made = self._matrix(layer, self.model.n_embd, made, is_hosted=is_hosted)
+        if place == HOST:
+            self.device = home
+        return made
 
     def _experts(self, layer: LayerGraph, normed: Tensor, home: int) -> Tensor:
-        model, staging = self.model, self.settings.staging_device
+        model = self.model
         used, width = model.n_expert_used, model.n_ff_exp * model.n_expert_used
         self.device = home
         logits = self._new(model.n_expert, normed)
@@ -202,7 +214,7 @@ class _Graph:
         weights = self._new(used, self._view(probabilities), chosen)
         normed = self._view(normed)
         is_hosted = layer.experts_on == HOST
-        place = staging if is_hosted and staging is not None else layer.experts_on
+        place = self._staged() if is_hosted else layer.experts_on
         self.device = place
         *first, last = (
             [Tensor(HOST, nbytes, is_weight=True)] if is_hosted and place != HOST else []
@@ -232,9 +244,11 @@ class _Graph:
         self.device = device
         return self._new(self.model.n_embd, normed, inplace=True)
 
-    def _matrix(self, layer: LayerGraph, width: int, source: Tensor) -> Tensor:
+    def _matrix(
+        self, layer: LayerGraph, width: int, source: Tensor, *, is_hosted: bool = False
+    ) -> Tensor:
         """The source times a matrix of the layer."""
-        is_staged = layer.device == HOST and self.device != HOST
+        is_staged = (is_hosted or layer.device == HOST) and self.device != HOST
         weights = [Tensor(HOST, layer.weight_bytes, is_weight=True)] if is_staged else []
         return self._new(width, *weights, source)
 

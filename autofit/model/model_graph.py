@@ -99,10 +99,8 @@ def graph_bytes(inventory: ModelInventory, placement: Placement, run: Run) -> di
         n_ff_exp=inventory.n_ff_exp,
     )
     layers = tuple(
-        layer_graph(inventory, block, unit, places, run)
-        for block, unit, places in zip(
-            inventory.blocks, placement.units, placement.experts, strict=False
-        )
+        _layer_graph(inventory, block, placement, run)
+        for block in inventory.blocks
         if not block.is_nextn
     )
     settings = GraphSettings(
@@ -120,15 +118,13 @@ def graph_bytes(inventory: ModelInventory, placement: Placement, run: Run) -> di
     return compute_bytes(model, layers, placement.output, settings)
 
 
-def layer_graph(
-    inventory: ModelInventory,
-    block: BlockInventory,
-    device: int,
-    experts_on: tuple[int, ...],
-    run: Run,
+def _layer_graph(
+    inventory: ModelInventory, block: BlockInventory, placement: Placement, run: Run
 ) -> LayerGraph:
-    """One layer as its graph sees it; `experts_on` are the places that have some experts."""
+    device = placement.units[block.index]
+    experts_on = placement.experts[block.index]
     is_recurrent = block.attention == "recurrent"
+    has_cells = block.attention not in ("none", "recurrent")
     return LayerGraph(
         device=device,
         experts_on=HOST if HOST in experts_on else experts_on[0] if experts_on else device,
@@ -138,10 +134,9 @@ def layer_graph(
         n_head_kv=block.n_head_kv,
         head_k=block.head_k,
         head_v=block.head_v,
-        cells=run.cells.windowed(block.window)
-        if block.attention not in ("none", "recurrent")
-        else 0,
+        cells=run.cells.windowed(block.window) if has_cells else 0,
         channels=block.state_r // (_STATE_KERNEL - 1) if is_recurrent else 0,
+        ffn_on=HOST if HOST in placement.dense_ffn[block.index] else device,
         n_ff=inventory.n_ff if block.dense_ffn_bytes else 0,
         n_ff_shared=_shared_width(inventory, block),
     )

@@ -7,7 +7,7 @@ matches, in the order of the command line: `--override-tensor`, `--n-cpu-moe`, `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autofit.errors import UsageError
@@ -98,9 +98,21 @@ def device_of_buffer(buffer: str, devices: Sequence[Device]) -> int:
     )
 
 
-def expert_pattern(blocks: Iterable[int], part: str = "all") -> str:
-    """One expression for the experts of some blocks; `part` is all, up_gate or down."""
-    return rf"blk\.{_alternatives(blocks)}\.ffn_({_EXPERT_PARTS[part]})_(ch|)exps"
+def expert_pattern(blocks: Iterable[int], partial: Mapping[int, str] | None = None) -> str:
+    """One expression for the experts of some blocks.
+
+    Of the blocks in `partial`, only the part named there: `up_gate` or `down`.
+    """
+    by_part: dict[str, list[int]] = {}
+    for block in blocks:
+        by_part.setdefault((partial or {}).get(block, "all"), []).append(block)
+    pieces = [
+        rf"{_alternatives(by_part[part])}\.ffn_({names})"
+        for part, names in _EXPERT_PARTS.items()
+        if part in by_part
+    ]
+    together = pieces[0] if len(pieces) == 1 else f"({'|'.join(pieces)})"
+    return rf"blk\.{together}_(ch|)exps"
 
 
 def dense_pattern(blocks: Iterable[int]) -> str:

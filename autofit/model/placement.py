@@ -5,6 +5,7 @@ Follows llama.cpp's `llama-model.cpp` (`load_tensors`) for `--split-mode layer` 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from autofit.trial.device import Device
 
 HOST = -1
 _ALIGNMENT = 128
+_DENSE_FFN = re.compile(r"\.ffn_(up|down|gate)\.")
 _ROW_STEP = 512  # CUDA pads quantized rows to it (`ggml-cuda.cu`, MATRIX_ROW_PADDING)
 
 
@@ -30,7 +32,8 @@ class Placement:
     """Indices of devices, `HOST` for system RAM.
 
     `units` are the blocks and, last, the output layer. `experts` holds by block where its
-    experts lie, one entry for each place that has some of them. `weights` are bytes by device
+    experts lie, one entry for each place that has some of them; `dense_ffn` likewise for the
+    matrices that `n_cpu_ffn` moves. `weights` are bytes by device
     index, `HOST` included. `is_overridden` tells that some rule is set, which switches
     pipeline parallelism off even where nothing matches it.
     """
@@ -38,6 +41,7 @@ class Placement:
     devices: tuple[Device, ...]
     units: tuple[int, ...]
     experts: tuple[tuple[int, ...], ...]
+    dense_ffn: tuple[tuple[int, ...], ...]
     weights: dict[int, int]
     host_tensors: tuple[TensorInfo, ...]
     is_overridden: bool
@@ -47,6 +51,15 @@ class Placement:
     def output(self) -> int:
         """The device of the output layer."""
         return self.units[-1]
+
+    @property
+    def host_ffn_blocks(self) -> tuple[int, ...]:
+        """The blocks on devices whose dense feed-forward is in system RAM."""
+        return tuple(
+            block
+            for block, places in enumerate(self.dense_ffn)
+            if HOST in places and self.units[block] != HOST
+        )
 
     @property
     def host_expert_blocks(self) -> tuple[int, ...]:
@@ -78,6 +91,7 @@ def place(inventory: ModelInventory, candidate: Candidate, devices: Sequence[Dev
     targets = {rule.buffer: device_of_buffer(rule.buffer, used) for rule in rules}
     weights: dict[int, int] = defaultdict(int)
     experts: list[set[int]] = [set() for _ in inventory.blocks]
+    dense_ffn: list[set[int]] = [set() for _ in inventory.blocks]
     host_tensors = []
     for block, tensor in _tensors(inventory):
         rule = _first_match(rules, tensor.name)
@@ -89,6 +103,8 @@ def place(inventory: ModelInventory, candidate: Candidate, devices: Sequence[Dev
             device = units[block]
         if block is not None and tensor.name in inventory.blocks[block].expert_tensors:
             experts[block].add(device)
+        elif block is not None and _DENSE_FFN.search(tensor.name):
+            dense_ffn[block].add(device)
         if device == HOST:
             host_tensors.append(tensor)
         weights[device] += padded_bytes(tensor, used[device] if device != HOST else None)
@@ -98,6 +114,7 @@ def place(inventory: ModelInventory, candidate: Candidate, devices: Sequence[Dev
         devices=used,
         units=units,
         experts=tuple(tuple(sorted(places)) for places in experts),
+        dense_ffn=tuple(tuple(sorted(places)) for places in dense_ffn),
         weights=dict(weights),
         host_tensors=tuple(host_tensors),
         is_overridden=bool(rules),
