@@ -72,6 +72,22 @@ def test_the_index_finds_any_text_in_any_line(texts: list[str], line: str):
     assert found == [text for text in texts if text in line]
 
 
+def test_every_text_of_a_failure_is_in_the_corpus():
+    """No failure is claimed to be known without a log that shows it."""
+    text = "\n".join(case.text for case in all_cases())
+    failures = load_dialect("llama_server").failures
+
+    assert [has for failure in failures for has in failure.has if has not in text] == []
+
+
+def test_every_text_that_cancels_a_failure_is_in_the_corpus():
+    """No line is claimed to be harmless without a log that shows what follows."""
+    text = "\n".join(case.text for case in all_cases())
+    failures = load_dialect("llama_server").failures
+
+    assert {c for failure in failures for c in failure.cancelled_by if c not in text} == set()
+
+
 def pattern(has: str, **rest: object) -> FailurePattern:
     """A pattern of a dialect file."""
     return FILE.validate_python({"has": has, "kind": "crashed", **rest})
