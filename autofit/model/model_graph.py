@@ -52,8 +52,7 @@ class Run:
         context = candidate.get_int("context", 0) or inventory.context_train
         parallel = max(1, candidate.get_int("parallel", 1))
         flash_attn = candidate.get_str("flash_attn", "auto").lower() not in ("off", "false", "0")
-        batch = min(candidate.get_int("batch", _BATCH), context)
-        rows = min(candidate.get_int("ubatch", _UBATCH) or batch, batch)
+        _, rows = batch_sizes(candidate, context)
         cells = Cells(context=context, parallel=parallel, ubatch=rows)
         type_k = candidate.get_str("cache_type_k", "f16")
         type_v = candidate.get_str("cache_type_v", "f16")
@@ -86,6 +85,12 @@ class Run:
                 for b in inventory.blocks
             ),
         )
+
+
+def batch_sizes(candidate: Candidate, context: int) -> tuple[int, int]:
+    """Tokens per batch and per ubatch as the runtime limits them."""
+    batch = min(candidate.get_int("batch", _BATCH), context)
+    return batch, min(candidate.get_int("ubatch", _UBATCH) or batch, batch)
 
 
 def graph_bytes(inventory: ModelInventory, placement: Placement, run: Run) -> dict[int, int]:
