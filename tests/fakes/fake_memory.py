@@ -1,0 +1,33 @@
+"""Prints `NAME total free used` in MiB for each device of a simulated machine.
+
+The program a dialect's `memory_command` runs; FAKE_MACHINE names the machine file. With
+`--host` a last line tells of the host.
+"""
+
+# ruff: noqa: PTH100, PTH120, PTH123 -- the path comes before our imports; pathlib would slow every start
+
+from __future__ import annotations
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from fakes.machine import Machine
+from fakes.memory_state import State, reading
+
+
+def main() -> int:
+    """Print one line per device."""
+    path = os.environ["FAKE_MACHINE"]
+    with open(path, encoding="utf-8") as file:
+        machine = Machine.from_json(file.read())
+    state = State(os.environ.get("FAKE_STATE", path + ".state"), machine)
+    for name, total, free, used in reading(state):
+        if name != "host" or "--host" in sys.argv:
+            print(f"{name} {total:.0f} {free:.0f} {used:.0f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

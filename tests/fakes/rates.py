@@ -1,0 +1,121 @@
+"""Rates that prompts and tokens share: the CPU's, the links', and what memory costs.
+
+All times are free of noise, in seconds. `Condition` is what memory did to the launch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fakes.allocation import MIB, Allocation, kv_row_bytes
+from fakes.machine import Device, Machine
+from fakes.model import Model
+from fakes.placement import Placement, Share
+from fakes.settings import Settings
+
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What memory allowed; by place in the device list."""
+
+    spilled_mib: tuple[float, ...]
+    free_mib: tuple[float, ...]
+    prefetch_slots: int
+    is_pinned: bool
+    missing_share: float = 0.0  # of the mapped host weights: read from disk every time
+
+
+class Rates:
+    """Rates of one launch."""
+
+    def __init__(  # noqa: PLR0917  # built in one place, always by position
+        self,
+        model: Model,
+        settings: Settings,
+        placement: Placement,
+        allocation: Allocation,
+        machine: Machine,
+        condition: Condition,
+    ) -> None:
+        self.model, self.settings, self.placement = model, settings, placement
+        self.allocation, self.machine, self.condition = allocation, machine, condition
+        self.devices = tuple(machine.devices[i] for i in settings.devices)
+        self.used_share = model.n_used / model.n_expert if model.n_expert else 1.0
+        self.row_bytes = kv_row_bytes(model, settings)
+        quirks = machine.quirks
+        self.kv_loss = max(
+            quirks.slow_kv.get(settings.cache_type_k, 1.0),
+            quirks.slow_kv.get(settings.cache_type_v, 1.0),
+        )
+
+    def cpu_gb_s(self, threads: int) -> float:
+        """Memory bandwidth that so many threads reach."""
+        host = self.machine.host
+        busy = min(threads, host.cores)
+        full = 1.0 - math.exp(-host.cores / host.saturating_cores)
+        share = (1.0 - math.exp(-busy / host.saturating_cores)) / full
+        return host.memory_gb_s * share * self._thread_share(threads)
+
+    def cpu_flops(self, threads: int) -> float:
+        """Operations per second that so many threads reach."""
+        host = self.machine.host
+        busy = min(threads, host.cores)
+        return host.gflops_per_core * 1e9 * busy * self._thread_share(threads)
+
+    def _thread_share(self, threads: int) -> float:
+        host = self.machine.host
+        share = 1.0
+        if threads > host.cores and host.logical > host.cores:
+            over = min(1.0, (threads - host.cores) / (host.logical - host.cores))
+            share = 1.0 + (host.beyond_cores_share - 1.0) * over
+        elif threads > host.cores:
+            share = host.beyond_cores_share
+        if host.collapse_threads and threads >= host.collapse_threads:
+            share *= host.collapse_share
+        return share
+
+    def host_factor(self, nbytes: float) -> float:
+        """How much slower than local memory these host weights are, on the average."""
+        quirks = self.machine.quirks
+        near = quirks.numa_mib * MIB
+        if not near or nbytes <= near:
+            return 1.0
+        far = nbytes - near
+        return (near + far / quirks.numa_share) / nbytes
+
+    def link_gb_s(self, device: Device) -> float:
+        """What copies over a device's link reach, from pinned memory."""
+        if self.machine.is_unified:
+            return 1e6
+        link = device.link_gb_s
+        if self.machine.quirks.shared_link and self.placement.devices_in_use > 1:
+            link = self.devices[0].link_gb_s / (1.0 + 0.35 * (self.placement.devices_in_use - 1))
+        return link
+
+    def upload_gb_s(self, device: Device) -> float:
+        """The same from where the weights lie."""
+        link = self.link_gb_s(device)
+        return link if self.condition.is_pinned else link * device.pageable_share
+
+    def spill_s(self, place: int) -> float:
+        """What reading spilled memory over the link costs per pass."""
+        quirks = self.machine.quirks
+        spilled = max(0.0, self.condition.spilled_mib[place] - quirks.free_spill_mib)
+        return spilled * MIB * quirks.spill_touch / (self.link_gb_s(self.devices[place]) * GB)
+
+    def cpu_s(self, nbytes: float, multiplications: float, threads: int) -> float:
+        """Seconds of the CPU for so many bytes read and multiplications."""
+        reading = nbytes * self.host_factor(nbytes) / (self.cpu_gb_s(threads) * GB)
+        if self.allocation.host.is_mapped:
+            reading /= self.machine.quirks.mapped_decode_share
+        reading += nbytes * self.condition.missing_share / (self.machine.host.disk_gb_s * GB)
+        return max(reading, 2.0 * multiplications / self.cpu_flops(threads))
+
+    def throttle(self, share: Share) -> float:
+        """How much slower a device is that holds so many expert layers."""
+        quirks = self.machine.quirks
+        is_hot = quirks.throttle_layers and share.expert_layers > quirks.throttle_layers
+        return quirks.throttle_loss if is_hot else 1.0
