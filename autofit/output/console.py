@@ -216,7 +216,7 @@ def _boundary_line(event: BoundaryMoved) -> str:
 
 
 def _incumbent_line(event: Incumbent) -> str:
-    gain = f", {speedup(event.gain)} than the baseline" if event.gain is not None else ""
+    gain = f", {speedup(event.gain)} the baseline" if event.gain is not None else ""
     return f"best so far: #{event.number}, {event.metric} {number(event.value)}{gain}, unconfirmed"
 
 

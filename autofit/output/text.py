@@ -81,23 +81,29 @@ def estimate(data: Mapping[str, Any] | None) -> str:
 
 
 def speedup(ratio: float) -> str:
-    """A gain in words: 1.25 is `25% faster`, 0.9 is `10% slower`."""
+    """A gain in words, to be followed by what it is against: `25% faster than`."""
     percent = (ratio - 1) * 100
     if abs(percent) >= 150:  # noqa: PLR2004 - a factor reads better then
-        return f"{ratio:.2g} times as fast"
-    return f"{abs(percent):.3g}% {'faster' if percent >= 0 else 'slower'}"
+        return f"{ratio:.2g} times as fast as"
+    return f"{abs(percent):.3g}% {'faster' if percent >= 0 else 'slower'} than"
 
 
 def gain_sentence(gain: Mapping[str, Any] | None, *, tie: bool) -> str:
     """What the winner gains over the baseline, and how sure that is."""
     if gain is None or gain.get("median") is None:
         return "gain unknown: the baseline gave nothing to compare with"
+    low, high = gain.get("low"), gain.get("high")
     interval = ""
-    if gain.get("low") is not None and gain.get("high") is not None:
-        interval = f" (interval {gain['low']:.3f} to {gain['high']:.3f} times)"
+    if low is not None and high is not None:
+        interval = f" (interval {low:.3g} to {high:.3g} times its speed)"
+    if gain["median"] == low == high == 1.0:
+        return "the baseline itself is the best found"
     if tie:
-        return f"a tie with the baseline: {gain['median']:.3f} times its speed{interval}"
-    return f"{speedup(gain['median'])} than the baseline{interval}"
+        return f"a tie with the baseline: {gain['median']:.3g} times its speed{interval}"
+    sentence = f"{speedup(gain['median'])} the baseline{interval}"
+    if low is None or high is None or low <= 1.0 <= high:
+        return f"no gain shown: {sentence}; more rounds might tell"
+    return sentence
 
 
 def headroom(free_mib: Mapping[str, float | None]) -> str:

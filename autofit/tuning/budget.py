@@ -51,10 +51,11 @@ class Budget:
         """Seconds since the run began."""
         return self.clock() - self._began_s
 
-    @property
-    def left_s(self) -> float | None:
-        """Seconds left, None without a limit."""
-        return None if self.total_s is None else max(0.0, self.total_s - self.spent_s)
+    def left_for_s(self, phase: Phase) -> float | None:
+        """Seconds until a phase must give way to the next, None without a limit."""
+        if self.total_s is None:
+            return None
+        return max(0.0, self.total_s * _SHARE_SPENT_BEFORE.get(phase, 1.0) - self.spent_s)
 
     def count(self, phase: Phase) -> None:
         """Note a launch."""
@@ -74,6 +75,5 @@ class Budget:
             and self.launches >= self.max_launches
         ):
             return False
-        if self.total_s is None:
-            return True
-        return self.spent_s + expected_s <= self.total_s * _SHARE_SPENT_BEFORE[phase]
+        left_s = self.left_for_s(phase)
+        return left_s is None or expected_s <= left_s

@@ -14,7 +14,7 @@ from autofit.search.space import LAYOUT_AXIS
 from autofit.search.study import SearchStudy
 from autofit.trial.estimate import Estimate
 from autofit.trial.metric import median_metric, time_ratio
-from autofit.trial.sequential import Rule
+from autofit.trial.sequential import FIRST_LOOK, Rule
 from autofit.trial.trial import Trial
 from autofit.tuning.confirm import Contender, confirm, round_purpose
 from autofit.tuning.confirmation import Confirmation
@@ -145,10 +145,27 @@ class Tune:
             workload=self.situation.workload,
             metric=self.situation.objective,
             rng=random.Random(self.seed),
-            rule=Rule(min_effect=self.situation.min_effect),
+            rule=self._rule(baseline, finalists[:_CONTENDERS]),
             has_baseline=baseline.is_completed,
             budget_left=self._may_confirm,
         )
+
+    def _rule(self, baseline: Trial, finalists: Sequence[Finalist]) -> Rule:
+        """As many rounds as the budget affords, fixed before the first.
+
+        The rule spends its chance of error over all its rounds: one made for twelve rounds
+        that is cut off after five would give needlessly wide intervals.
+        """
+        keys = {finalist.candidate.key for finalist in finalists}
+        seconds: dict[str, float] = {}
+        for trial in self.runner.trials:
+            if trial.candidate.key in keys or trial is baseline:
+                seconds[trial.candidate.key] = trial.seconds
+        left_s = self.runner.budget.left_for_s("confirm")
+        most = Rule().max_rounds
+        if left_s is not None:
+            most = min(most, int(left_s / max(0.1, sum(seconds.values()))))
+        return Rule(max_rounds=max(FIRST_LOOK, most), min_effect=self.situation.min_effect)
 
     def _may_confirm(self) -> bool:
         trials = [trial.seconds for trial in self.runner.trials]

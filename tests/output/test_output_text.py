@@ -79,11 +79,11 @@ def test_gains_are_said_as_they_are():
     """Faster, slower, a tie and an unknown gain each have their own words."""
     gain = {"median": 1.25, "low": 1.2, "high": 1.3}
 
-    assert speedup(1.25) == "25% faster"
-    assert speedup(0.9) == "10% slower"
-    assert speedup(3.0) == "3 times as fast"
+    assert speedup(1.25) == "25% faster than"
+    assert speedup(0.9) == "10% slower than"
+    assert speedup(3.0) == "3 times as fast as"
     assert gain_sentence(gain, tie=False) == (
-        "25% faster than the baseline (interval 1.200 to 1.300 times)"
+        "25% faster than the baseline (interval 1.2 to 1.3 times its speed)"
     )
     assert gain_sentence(gain, tie=True).startswith("a tie with the baseline")
     assert gain_sentence(None, tie=False).startswith("gain unknown")

@@ -49,7 +49,7 @@ def test_heading_says_for_what_where_and_how_good(name):
 
     for part in (
         "chat: context 8192, parallel 1",
-        "25% faster than the baseline (interval 1.200 to 1.310 times)",
+        "25% faster than the baseline (interval 1.2 to 1.31 times its speed)",
         "CUDA0 900 MiB, host unknown",
         "AMD Ryzen 9 7950X",
         "NVIDIA GeForce RTX 3060",
