@@ -1,33 +1,75 @@
-"""Lays a search space over a model and its devices: points to candidates, and do they fit?"""
+"""Lays a search space over a model and its devices: points to candidates, and do they fit?
+
+The arithmetic answers for thousands of points; the runtime's own planner, where it has one,
+is asked for the few that matter, and launches tell the truth. What these two say corrects the
+arithmetic for all other points.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autofit.errors import UsageError
+from autofit.model.correction import Correction, ObservedMemory, learn
+from autofit.model.layout import SINGLE, layout_with
+from autofit.model.memory import MemoryEstimate, estimate_memory
 from autofit.runtime.argv import find_problem
-from autofit.search.problem import Problem
-from autofit.search.space import Point
-from autofit.trial.candidate import Candidate
+from autofit.runtime.estimator import Estimator
+from autofit.search.problem import Fit, Problem
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
+from autofit.trial.candidate import Candidate, Params
+from autofit.trial.trial import Trial
 from autofit.tuning.situation import Situation
 
+# Params that take no memory of a device: candidates that differ only in them lie alike.
+_WEIGHTLESS = frozenset({"threads", "threads_batch", "load_mode", "op_offload_min_batch"})
 
+
+@dataclass(slots=True)
 class CandidateMaker:
-    """Makes the candidates of a situation's search problem."""
+    """Makes the candidates of a situation and estimates their memory.
 
-    def __init__(self, situation: Situation) -> None:
-        self._situation = situation
+    `estimator` is the runtime's own planner, None where it has none. It may be asked only
+    while no server runs.
+    """
+
+    situation: Situation
+    estimator: Estimator | None = None
+    _placing: dict[str, Params | None] = field(default_factory=dict)
+    _estimates: dict[str, MemoryEstimate | None] = field(default_factory=dict)
+    _observed: dict[str, ObservedMemory] = field(default_factory=dict)
+    _correction: Correction = field(default_factory=Correction)
 
     def problem(self) -> Problem:
         """The search problem of the situation."""
         return Problem(
-            space=self._situation.space,
-            layouts=(),
-            most_host_layers=0,
+            space=self.situation.space,
+            layouts=self.layout_names(),
+            most_host_layers=self.most_host_layers(),
             candidate_of=self.candidate_of,
-            fit_of=lambda _: None,
+            fit_of=self.fit_of,
         )
 
+    def layout_names(self) -> tuple[str, ...]:
+        """The space's layouts for the devices that there are; one device has one."""
+        devices, wanted = self.situation.devices, self.situation.space.layouts
+        if not devices or not wanted:
+            return ()
+        singles = [f"{SINGLE}{device.name}" for device in devices]
+        if len(devices) == 1:
+            return tuple(singles)
+        shared = [name for name in wanted if name != "single"]
+        return (*shared, *(singles if "single" in wanted else ()))
+
+    def most_host_layers(self) -> int:
+        """How many layers can have their experts, or all they have, in system RAM."""
+        inventory = self.situation.inventory
+        return len(inventory.expert_blocks) if inventory.is_moe else inventory.block_count
+
     def candidate_of(self, point: Point) -> Candidate | None:
-        """A point's candidate, None where the space or the runtime refuses it."""
-        situation = self._situation
+        """A point's candidate, None where the space, the runtime or the devices refuse it."""
+        situation = self.situation
         if not situation.space.allows(point):
             return None
         known = {
@@ -36,7 +78,89 @@ class CandidateMaker:
             if situation.runtime.supports(name)
         }
         candidate = Candidate({**situation.task_params, **known})
-        return None if self._is_refused(candidate) else candidate
+        if LAYOUT_AXIS in point:
+            placing = self._place(candidate, str(point[LAYOUT_AXIS]), int(point[HOST_LAYERS_AXIS]))
+            if placing is None:
+                return None
+            candidate = candidate.with_params(**placing)
+        return None if find_problem(situation.runtime, candidate) else candidate
 
-    def _is_refused(self, candidate: Candidate) -> bool:
-        return find_problem(self._situation.runtime, candidate) is not None
+    def _place(self, candidate: Candidate, layout: str, host_layers: int) -> Params | None:
+        base = _weighing(candidate)
+        key = f"{base.key} {layout} {host_layers}"
+        if key not in self._placing:
+            devices = self.situation.devices
+            placed = layout_with(self.situation.inventory, base, devices, layout, host_layers)
+            same = placed.slices and placed.host_expert_layers == host_layers
+            self._placing[key] = placed.params if same else None
+        return self._placing[key]
+
+    def fit_of(self, candidate: Candidate) -> Fit | None:
+        """The margin of the tightest device, None where nothing is known."""
+        estimate = self.estimate(candidate)
+        if estimate is None or not estimate.devices:
+            return None
+        tightest = min(estimate.devices, key=lambda device: device.free_mib)
+        return Fit(tightest.free_mib, tightest.total_mib)
+
+    def estimate(self, candidate: Candidate) -> MemoryEstimate | None:
+        """What a candidate takes, as far as arithmetic, planner and launches tell."""
+        plain = self._plain_estimate(candidate)
+        return None if plain is None else self._correction.applied(plain)
+
+    def ask_planner(self, candidate: Candidate) -> None:
+        """Have the runtime's planner correct what the arithmetic says of a candidate."""
+        plain = self._plain_estimate(candidate)
+        key = _weighing(candidate).key
+        if self.estimator is None or plain is None or key in self._observed:
+            return
+        told = self.estimator.estimate(candidate)
+        if told is not None:
+            self._learn(key, ObservedMemory(estimate=plain, reported=told))
+
+    def learn_from(self, trial: Trial) -> None:
+        """Correct the estimates by what a launch really took."""
+        plain = self._plain_estimate(trial.candidate)
+        measured = trial.measurement
+        if plain is None or measured is None or not measured.reported:
+            return
+        before = measured.readings[0].device_used_mib if measured.readings else {}
+        taken: Mapping[str, float | None] = {
+            name: peak - start
+            for name, peak in measured.peak_mib.items()
+            if peak is not None and (start := before.get(name)) is not None
+        }
+        observed = ObservedMemory(estimate=plain, reported=measured.reported, taken_mib=taken)
+        self._learn(_weighing(trial.candidate).key, observed)
+
+    def _learn(self, key: str, observed: ObservedMemory) -> None:
+        self._observed[key] = observed
+        self._correction = learn(list(self._observed.values()))
+
+    def _plain_estimate(self, candidate: Candidate) -> MemoryEstimate | None:
+        base = _weighing(candidate)
+        if base.key not in self._estimates:
+            self._estimates[base.key] = self._arithmetic(base)
+        return self._estimates[base.key]
+
+    def _arithmetic(self, candidate: Candidate) -> MemoryEstimate | None:
+        situation = self.situation
+        if not situation.devices:
+            return None
+        try:
+            return estimate_memory(situation.inventory, candidate, situation.devices)
+        except UsageError:
+            # A placement that the user pinned may be beyond our arithmetic.
+            return None
+
+
+def _weighing(candidate: Candidate) -> Candidate:
+    """The candidate reduced to what takes memory, so that few estimates serve many points.
+
+    A batch counts only where it is smaller than the ubatch, which it then limits.
+    """
+    params = {n: v for n, v in candidate.params.items() if n not in _WEIGHTLESS}
+    ubatch = candidate.get_int("ubatch", 512)
+    if "batch" in params and candidate.get_int("batch", ubatch) >= ubatch:
+        params["batch"] = ubatch
+    return Candidate(params)
