@@ -16,6 +16,7 @@ from autofit.cli.task_options import TaskOptions
 from autofit.errors import UsageError
 from autofit.machine.cpu import read_cores
 from autofit.machine.device_source import DeviceSource, find_device_source
+from autofit.machine.host_memory import HostMemory
 from autofit.machine.nvml import nvidia_driver
 from autofit.model.inventory import ModelInventory, inventory
 from autofit.process import scrubbed_environment
@@ -68,6 +69,7 @@ def look(
         inventory=model,
         devices=devices,
         cores=cores,
+        host_available_mib=HostMemory().available_mib(),
         workload=workload,
         space=fitted_space(space, runtime, model, kv_floor=options.kv_floor, pins=options.pins),
         objective=objective,

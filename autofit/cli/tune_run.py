@@ -32,6 +32,7 @@ from autofit.process import removed_variables, system_config
 from autofit.results.location import new_study_folder
 from autofit.results.study import Study
 from autofit.runtime.argv import Unsupported, launch_plan
+from autofit.runtime.estimator import Estimator
 from autofit.search.proposal import propose
 from autofit.search.study import SearchStudy
 from autofit.trial.candidate import LaunchPlan
@@ -62,7 +63,7 @@ class TuneRun:
         """The commands that a tune would begin with, each as a shell line after a comment."""
         yield "# baseline: the runtime's own choice"
         yield self._line("baseline")
-        search = self._search_study()
+        search = SearchStudy(self._maker().problem(), propose, seed=self.seed)
         for _ in range(_DRY_RUN_CANDIDATES):
             proposal = search.ask()
             if proposal is None:
@@ -132,13 +133,19 @@ class TuneRun:
             wall_clock=time.time,
             should_stop=lambda: self._stops > 0,
         )
-        search = self._search_study()
-        tune = Tune(situation, runner, search.problem, search, listener, self.seed)
-        return tune.run()
+        maker = self._maker()
+        search = SearchStudy(maker.problem(), propose, seed=self.seed)
+        return Tune(situation, runner, maker, search, listener, self.seed).run()
 
-    def _search_study(self) -> SearchStudy:
-        problem = CandidateMaker(self.situation).problem()
-        return SearchStudy(problem, propose, seed=self.seed)
+    def _maker(self) -> CandidateMaker:
+        situation = self.situation
+        planner = Estimator(
+            situation.runtime,
+            situation.model_path,
+            rpc=situation.rpc,
+            extra_args=situation.extra_args,
+        )
+        return CandidateMaker(situation, planner if situation.devices else None)
 
     def _notices(self, study: Study) -> Iterator[str]:
         yield f"study {study.path}"

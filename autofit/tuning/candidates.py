@@ -22,8 +22,9 @@ from autofit.trial.candidate import Candidate, Params
 from autofit.trial.trial import Trial
 from autofit.tuning.situation import Situation
 
-# Params that take no memory of a device: candidates that differ only in them lie alike.
-_WEIGHTLESS = frozenset({"threads", "threads_batch", "load_mode", "op_offload_min_batch"})
+# Params that take no memory, and those that do not change what lies on a device.
+_WEIGHTLESS = frozenset({"threads", "threads_batch", "op_offload_min_batch"})
+_HOST_ONLY = frozenset({"load_mode"})
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class CandidateMaker:
         return None if find_problem(situation.runtime, candidate) else candidate
 
     def _place(self, candidate: Candidate, layout: str, host_layers: int) -> Params | None:
-        base = _weighing(candidate)
+        base = _weighing(candidate, without=_WEIGHTLESS | _HOST_ONLY)
         key = f"{base.key} {layout} {host_layers}"
         if key not in self._placing:
             devices = self.situation.devices
@@ -96,12 +97,14 @@ class CandidateMaker:
         return self._placing[key]
 
     def fit_of(self, candidate: Candidate) -> Fit | None:
-        """The margin of the tightest device, None where nothing is known."""
+        """The margin of the tightest device, or of the host; None where nothing is known."""
         estimate = self.estimate(candidate)
         if estimate is None or not estimate.devices:
             return None
-        tightest = min(estimate.devices, key=lambda device: device.free_mib)
-        return Fit(tightest.free_mib, tightest.total_mib)
+        host_mib = estimate.host.resident_mib
+        fits = [Fit(device.free_mib, device.total_mib) for device in estimate.devices]
+        fits.append(Fit(self.situation.host_available_mib - host_mib, host_mib))
+        return min(fits, key=lambda fit: fit.margin_mib)
 
     def estimate(self, candidate: Candidate) -> MemoryEstimate | None:
         """What a candidate takes, as far as arithmetic, planner and launches tell."""
@@ -154,12 +157,12 @@ class CandidateMaker:
             return None
 
 
-def _weighing(candidate: Candidate) -> Candidate:
+def _weighing(candidate: Candidate, *, without: frozenset[str] = _WEIGHTLESS) -> Candidate:
     """The candidate reduced to what takes memory, so that few estimates serve many points.
 
     A batch counts only where it is smaller than the ubatch, which it then limits.
     """
-    params = {n: v for n, v in candidate.params.items() if n not in _WEIGHTLESS}
+    params = {n: v for n, v in candidate.params.items() if n not in without}
     ubatch = candidate.get_int("ubatch", 512)
     if "batch" in params and candidate.get_int("batch", ubatch) >= ubatch:
         params["batch"] = ubatch

@@ -179,17 +179,22 @@ class Explorer:
 
     def _starting_point(self) -> Point | None:
         """The fewest host layers that should fit, over all layouts, with the first values."""
-        if not self.problem.walks_layers:
-            return None
+        return min(self._starts(), key=lambda point: int(point[HOST_LAYERS_AXIS]), default=None)
+
+    def starting_candidates(self) -> list[Candidate]:
+        """Of each layout the candidate where its boundary is expected."""
+        made = [self.problem.candidate_of(point) for point in self._starts()]
+        return [candidate for candidate in made if candidate is not None]
+
+    def _starts(self) -> list[Point]:
         rest = next(self.problem.space.points(), None)
         if rest is None:
-            return None
-        starts = [
+            return []
+        return [
             found
             for layout in self.problem.layouts
             if (found := self._fewest({LAYOUT_AXIS: layout, **rest})) is not None
         ]
-        return min(starts, key=lambda point: int(point[HOST_LAYERS_AXIS]), default=None)
 
     def _fewest(self, partial: Point) -> Point | None:
         most = self.problem.most_host_layers

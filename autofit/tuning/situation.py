@@ -24,7 +24,8 @@ from autofit.tuning.requirement import Requirement
 class Situation:
     """What a tune is about.
 
-    `devices` are those that may be used, in that order. `baseline_params` and
+    `devices` are those that may be used, in that order; `host_available_mib` is what
+    processes may take of system RAM. `baseline_params` and
     `baseline_args` are the user's own launch command, None where there is none.
     """
 
@@ -33,6 +34,7 @@ class Situation:
     inventory: ModelInventory
     devices: tuple[Device, ...]
     cores: Cores
+    host_available_mib: float
     workload: Workload
     space: Space
     objective: Metric = "request_s"

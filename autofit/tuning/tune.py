@@ -16,6 +16,7 @@ from autofit.trial.estimate import Estimate
 from autofit.trial.metric import median_metric, time_ratio
 from autofit.trial.sequential import FIRST_LOOK, Rule
 from autofit.trial.trial import Trial
+from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.confirm import Contender, confirm, round_purpose
 from autofit.tuning.confirmation import Confirmation
 from autofit.tuning.default_point import default_point
@@ -40,12 +41,17 @@ class Tune:
 
     situation: Situation
     runner: TrialRunner
-    problem: Problem
+    maker: CandidateMaker
     search: SearchStudy
     emit: Listener
     seed: int
     notes: list[str] = field(default_factory=list)
     _best_cost: float = float("inf")
+
+    @property
+    def problem(self) -> Problem:
+        """What is searched."""
+        return self.search.problem
 
     def run(self) -> dict[str, Any]:
         """Baseline, boundary, search, confirm, prove."""
@@ -54,6 +60,8 @@ class Tune:
             self.situation, self.problem, self.search, self.runner, self._watching(baseline)
         )
         self._seed_search(explorer, baseline)
+        for candidate in explorer.starting_candidates():
+            self.maker.ask_planner(candidate)
         explorer.find_boundary()
         explorer.explore()
         finalists = self._finalists(explorer)
@@ -104,6 +112,7 @@ class Tune:
             trial = getattr(event, "trial", None)
             if not isinstance(trial, Trial) or not trial.is_completed:
                 return
+            self.maker.learn_from(trial)
             value = median_metric(trial.measurement, situation.workload, situation.objective)
             if value is None:
                 return
