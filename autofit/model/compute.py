@@ -29,7 +29,8 @@ class LayerGraph:
     down), which are copied whole where they are computed away from their place.
     `weight_bytes` is the largest other matrix, copied where the whole layer lies on the host,
     or where `ffn_on` is the host.
-    `cells` is how far back the attention sees; `channels` the width of a recurrent layer.
+    `cells` is how far back the attention sees, `index_k` the width of an indexer's keys;
+    `channels` the width of a recurrent layer. `is_gated` tells of two matrices before `down`.
     """
 
     device: int
@@ -41,6 +42,8 @@ class LayerGraph:
     head_k: int = 0
     head_v: int = 0
     cells: int = 0
+    index_k: int = 0
+    is_gated: bool = True
     channels: int = 0
     ffn_on: int = 0
     n_ff: int = 0
@@ -159,17 +162,21 @@ class _Graph:
         if layer.channels and layer.attention == "recurrent":
             return self._recurrent(layer, normed)
         heads = self.model.n_head
-        head_v = layer.head_v
-        query = self._view(self._matrix(layer, heads * layer.head_k, normed))
+        head_q, head_v = layer.head_k, layer.head_v
         if layer.attention == "mla":
-            # A latent of some 8/9 of the row and the rotated rest: 512 + 64 in DeepSeek.
-            head_v = layer.head_k * 8 // 9
+            # In DeepSeek's proportions: a row of 576 is a latent of 512 and 64 rotated, heads
+            # are of 192 (64 of them rotated) and give 128.
+            head_q, head_v = layer.head_k // 3, layer.head_k * 8 // 9
+        query = self._view(self._matrix(layer, heads * head_q, normed))
+        if layer.attention == "mla":
             latent = self._new(heads * head_v, query)
             query = self._view(self._new(heads * layer.head_k, latent, query))
         for width in (layer.n_head_kv * layer.head_k, layer.n_head_kv * layer.head_v):
             if width:
                 self._new(0, self._view(self._matrix(layer, width, normed)))
         mask = self._mask(layer.cells)
+        if layer.index_k:
+            mask = self._chosen_cells(layer, normed, mask)
         if self.settings.flash_attn:
             made = self._view(self._new(heads * head_v, query, mask))
         else:
@@ -179,6 +186,14 @@ class _Graph:
         if layer.attention == "mla":
             made = self._new(heads * layer.head_k * 2 // 9, made)
         return self._matrix(layer, self.model.n_embd, made)
+
+    def _chosen_cells(self, layer: LayerGraph, normed: Tensor, mask: Tensor) -> Tensor:
+        """An indexer's mask: scores of all cells, their order, and what is let through."""
+        scores = self._new(layer.cells, normed)
+        scores = self._new(layer.cells, scores, mask)
+        order = self._new(layer.cells, scores)
+        blocked = self._new(layer.cells, order)
+        return self._new(layer.cells, blocked, mask)
 
     def _recurrent(self, layer: LayerGraph, normed: Tensor) -> Tensor:
         """Linear attention: a convolution over the channels, then a state per head."""
@@ -196,9 +211,10 @@ class _Graph:
     def _dense(self, layer: LayerGraph, normed: Tensor, width: int, place: int) -> Tensor:
         home, self.device = self.device, place
         is_hosted = layer.ffn_on == HOST
-        up = self._matrix(layer, width, normed, is_hosted=is_hosted)
-        gate = self._matrix(layer, width, normed, is_hosted=is_hosted)
-        made = self._new(width, gate, up)
+        made = self._matrix(layer, width, normed, is_hosted=is_hosted)
+        if layer.is_gated:
+            gate = self._matrix(layer, width, normed, is_hosted=is_hosted)
+            made = self._new(width, gate, made)
         made = self._matrix(layer, self.model.n_embd, made, is_hosted=is_hosted)
         if place == HOST:
             self.device = home
@@ -223,9 +239,12 @@ class _Graph:
         if len(first) > 1:
             up, gate = (self._new(width, *weight, normed, chosen) for weight in first)
             made = self._new(width, gate, up)
-        else:
+        elif layer.is_gated:
             both = self._new(2 * width, *first[0], normed, chosen)
             made = self._new(width, self._view(both), self._view(both))
+        else:
+            made = self._new(width, *first[0], normed, chosen)
+            made = self._new(width, made, inplace=True)
         made = self._new(model.n_embd * used, *last, made, chosen)
         if place == HOST:
             self.device = home

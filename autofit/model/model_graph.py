@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from autofit.model.compute import GraphSettings, LayerGraph, ModelGraph, compute_bytes
@@ -15,6 +16,7 @@ _BATCH, _UBATCH = 2048, 512
 _MIN_STAGED_BATCH = 32  # GGML_OP_OFFLOAD_MIN_BATCH
 _COPIES = 4  # GGML_SCHED_MAX_COPIES
 _STATE_KERNEL = 4  # the usual width of a recurrent layer's convolution
+_FIRST_EXPERTS = re.compile(r"ffn_(up|gate|gate_up)_(ch|)exps\.weight")
 _PLAIN_TYPES = ("f32", "f16", "bf16")
 
 
@@ -140,6 +142,8 @@ def _layer_graph(
         head_k=block.head_k,
         head_v=block.head_v,
         cells=run.cells.windowed(block.window) if has_cells else 0,
+        index_k=block.index_k,
+        is_gated=_is_gated(inventory, block),
         channels=block.state_r // (_STATE_KERNEL - 1) if is_recurrent else 0,
         ffn_on=HOST if HOST in placement.dense_ffn[block.index] else device,
         n_ff=inventory.n_ff if block.dense_ffn_bytes else 0,
@@ -148,12 +152,20 @@ def _layer_graph(
 
 
 def _expert_tensors(block: BlockInventory) -> tuple[int, ...]:
+    """Bytes of the matrices before `down`, and of `down`."""
     if not block.expert_bytes:
         return ()
-    up_gate = block.expert_up_gate_bytes
-    is_fused = any("gate_up" in name for name in block.expert_tensors)
-    first = (up_gate,) if is_fused else (up_gate // 2, up_gate // 2)
-    return (*first, block.expert_down_bytes)
+    count = sum(1 for name in block.expert_tensors if _FIRST_EXPERTS.search(name)) or 1
+    return (*[block.expert_up_gate_bytes // count] * count, block.expert_down_bytes)
+
+
+def _is_gated(inventory: ModelInventory, block: BlockInventory) -> bool:
+    """Whether a gate goes with `up`; some models square or clip instead."""
+    if block.expert_bytes:
+        return any("gate" in name for name in block.expert_tensors)
+    prefix = f"blk.{block.index}.ffn_"
+    named = [tensor.name for tensor in inventory.tensors if tensor.name.startswith(prefix)]
+    return not named or any(name.startswith(f"{prefix}gate") for name in named)
 
 
 def _shared_width(inventory: ModelInventory, block: BlockInventory) -> int:
