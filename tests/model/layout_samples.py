@@ -1,0 +1,105 @@
+"""Models and devices that layouts are tried on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autofit.model.inventory import BlockInventory, ModelInventory, inventory
+from autofit.model.synth import SynthSpec, write
+from autofit.trial.candidate import Candidate
+from autofit.trial.device import Device
+
+MIB = 1024 * 1024
+# The model of the published measurements, and settings that go with it.
+MEASURED = SynthSpec(
+    layers=40,
+    experts=256,
+    used=8,
+    embd=2048,
+    ff=512,
+    heads=16,
+    kv_heads=2,
+    head_dim=256,
+    vocab=32768,
+    ctx=262144,
+    header_only=True,
+)
+SERVED = Candidate(
+    {
+        "context": 16384,
+        "parallel": 1,
+        "batch": 4096,
+        "ubatch": 2048,
+        "flash_attn": "on",
+        "load_mode": "none",
+    }
+)
+
+
+def synthesized(spec: SynthSpec, folder: Path) -> ModelInventory:
+    """The inventory of a model that is written as a header only."""
+    path = folder / "model.gguf"
+    write(spec, path)
+    return inventory(path)
+
+
+def devices(*usable_mib: float, backend: str = "CUDA") -> tuple[Device, ...]:
+    """Devices of one backend with so much memory each."""
+    return tuple(
+        Device(f"{backend}{index}", f"10.0.0.{index}:50052", mib, mib)
+        for index, mib in enumerate(usable_mib)
+    )
+
+
+def handmade(
+    expert_mib: list[float],
+    *,
+    rest_mib: float = 10.0,
+    output_mib: float = 20.0,
+    nextn: int = 0,
+    dense_mib: float = 0.0,
+    n_embd: int = 256,
+) -> ModelInventory:
+    """A model with so many MiB of experts in each layer; 0 makes a layer dense."""
+    blocks = tuple(
+        BlockInventory(
+            index=index,
+            attention="full",
+            n_head_kv=2,
+            head_k=64,
+            head_v=64,
+            attention_bytes=int(rest_mib * MIB),
+            dense_ffn_bytes=int(dense_mib * MIB) if not mib else 0,
+            expert_bytes=int(mib * MIB) // 3 * 3,
+            expert_up_gate_bytes=int(mib * MIB) // 3 * 2,
+            expert_down_bytes=int(mib * MIB) // 3,
+            expert_max_bytes=int(mib * MIB) // 3,
+            expert_tensors=tuple(
+                f"blk.{index}.ffn_{part}_exps.weight" for part in ("gate", "up", "down")
+            )
+            if mib
+            else (),
+            is_nextn=index >= len(expert_mib) - nextn,
+        )
+        for index, mib in enumerate(expert_mib)
+    )
+    is_moe = any(expert_mib)
+    return ModelInventory(
+        architecture="qwen3moe" if is_moe else "qwen3",
+        name="handmade",
+        path=Path("handmade.gguf"),
+        files=(Path("handmade.gguf"),),
+        blocks=blocks,
+        embedding_bytes=int(output_mib * MIB),
+        output_bytes=int(output_mib * MIB),
+        is_output_tied=False,
+        n_vocab=1000,
+        n_embd=n_embd,
+        n_head=4,
+        n_ff=512,
+        n_ff_exp=128,
+        n_expert=16 if is_moe else 0,
+        n_expert_used=2 if is_moe else 0,
+        context_train=32768,
+        total_bytes=1,
+    )
