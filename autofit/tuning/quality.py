@@ -21,7 +21,7 @@ from autofit.tuning.retrieval import RetrievalTask, is_found
 class QualityLimits:
     """The worst score that is still good enough."""
 
-    agreement: float = 0.95
+    agreement: float = 0.85
     mean_divergence: float = 0.03
 
 

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autofit.runtime.client import Answer, TokenChoice
+from autofit.runtime.client import Answer, Client, RequestFailure, TokenChoice
+
+# The likeliest tokens asked for at each place: they hold nearly all of the chances.
+_LISTED_TOKENS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +89,27 @@ def same_prefix(
         yield pair
         if pair[0].token_id != pair[1].token_id:
             return
+
+
+def record(
+    client: Client,
+    prompts: Sequence[Sequence[int] | str],
+    predicted_tokens: int,
+    *,
+    prompt_limit_s: float,
+    generate_limit_s: float,
+) -> list[RecordedAnswer] | RequestFailure:
+    """The server's greedy answers to fixed prompts, in order; the first failure ends it."""
+    recorded = []
+    for prompt in prompts:
+        answer = client.complete(
+            prompt,
+            predicted_tokens,
+            prompt_limit_s=prompt_limit_s,
+            generate_limit_s=generate_limit_s,
+            n_probs=_LISTED_TOKENS,
+        )
+        if isinstance(answer, RequestFailure):
+            return answer
+        recorded.append(RecordedAnswer.of(answer))
+    return recorded

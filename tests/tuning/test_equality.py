@@ -110,6 +110,16 @@ def test_without_chances_only_the_same_text_is_equal():
     assert (result.mean_divergence, result.first.gap) == (None, None)
 
 
+def test_the_same_tokens_with_another_text_are_a_difference():
+    """What the user reads counts, whatever tokens the runtime claims."""
+    (whole,) = answers(1)
+
+    result = compare_answers([whole], [replace(whole, text=whole.text[:-1] + "?")])
+
+    assert (result.verdict, result.first.gap) == ("different", None)
+    assert result.first.position == len(whole.text) - 1
+
+
 def test_an_answer_cut_short_is_a_difference():
     """The same words but fewer of them are not the same answer."""
     (whole,) = answers(1)
