@@ -120,6 +120,7 @@ def launcher(situation: Situation) -> Launcher:
         baseline_args=situation.baseline_args,
         limits=Limits(load_s=_LEAST_LOAD_LIMIT_S + size_mib / _SLOWEST_READ_MIB_S),
         units=situation.inventory.units,
+        limits_mib=situation.limits_mib,
     )
 
 

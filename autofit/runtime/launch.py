@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class Launcher:
 
     `env`, `wrapper` and `extra_args` are the user's and go into every launch. `memory` reads
     the devices' counters; `baseline_args` are words of the user's own command that are no
-    parameters; `units` are the model's layers and output layer.
+    parameters; `units` are the model's layers and output layer, `limits_mib` what the user lets a device hold.
     """
 
     runtime: Runtime
@@ -72,6 +72,7 @@ class Launcher:
     baseline_args: Sequence[str] = ()
     limits: Limits = field(default_factory=Limits)
     units: int | None = None
+    limits_mib: Mapping[str, float] = field(default_factory=dict)
     _reference_mib: Mapping[str, float | None] | None = None
 
     def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
@@ -147,6 +148,7 @@ class Launcher:
                 limits=plan.limits,
                 units=self.units,
                 free_mib=peak.free_mib,
+                limits_mib=self.limits_mib,
             ),
         )
         return LaunchResult(
@@ -174,7 +176,7 @@ class Launcher:
     ) -> Replies:
         context = plan.candidate.get_int("context", self.workload.context)
         parallel = plan.candidate.get_int("parallel", self.workload.parallel)
-        return send_effort(
+        replies = send_effort(
             server.client,
             effort.within(context // parallel),
             self.prompts,
@@ -183,6 +185,11 @@ class Launcher:
             on_stage=on_stage,
             check_stop=check_stop,
         )
+        if effort.questions is None or replies.failure is not None:
+            return replies
+        check_stop()
+        on_stage("prompt")
+        return replace(replies, failure=effort.questions.ask(server.client, plan.limits))
 
 
 def _is_cut_off(replies: Replies) -> bool:

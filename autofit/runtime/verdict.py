@@ -14,7 +14,14 @@ from autofit.runtime.failure import Diagnosis, diagnose, diagnose_answer
 from autofit.runtime.readback import applied_by_props, find_unapplied
 from autofit.runtime.server_log import ServerLog
 from autofit.trial.candidate import Candidate, Limits, ParamValue
-from autofit.trial.outcome import Completed, Crashed, Incorrect, Outcome, TimedOut
+from autofit.trial.outcome import (
+    Completed,
+    Crashed,
+    Incorrect,
+    Outcome,
+    OutOfMemory,
+    TimedOut,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +30,8 @@ class Seen:
 
     `died` is the exit status of a process that ended by itself, None for one that ran until
     it was stopped. `failure` is what ended the requests early. `units` are the model's layers
-    and output layer, `free_mib` what was free at the peak by device.
+    and output layer, `free_mib` what was free at the peak by device, `limits_mib`
+    what the user lets a device hold, which may be less than it has.
     """
 
     candidate: Candidate
@@ -34,6 +42,7 @@ class Seen:
     limits: Limits
     units: int | None = None
     free_mib: Mapping[str, float | None] = field(default_factory=dict)
+    limits_mib: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +75,24 @@ def _outcome(
     unapplied = find_unapplied(seen.candidate, applied, units=seen.units)
     if unapplied is not None:
         return unapplied
+    if seen.failure is None and seen.died is None:
+        return _over_limit(told.log, seen.limits_mib) or Completed()
     if seen.failure is None:
-        return Completed() if seen.died is None else _failure_of(told) or _exited(told, seen.died)
+        return _failure_of(told) or _exited(told, seen.died)
     if isinstance(seen.failure, Incorrect):
         return _failure_of(told) or seen.failure
     return _failure_of(told) or _unanswered(dialect, seen, seen.failure, told)
+
+
+def _over_limit(log: ServerLog, limits_mib: Mapping[str, float]) -> OutOfMemory | None:
+    """A device that holds more than the user lets it, though it had the room."""
+    for name, limit_mib in limits_mib.items():
+        row = log.reported.get(name)
+        taken_mib = row.model_mib + row.context_mib + row.compute_mib if row else 0.0
+        if taken_mib > limit_mib:
+            text = f"{name} took {taken_mib:.0f} MiB, {limit_mib:.0f} MiB are allowed"
+            return OutOfMemory("context", text, "device", None, name, taken_mib)
+    return None
 
 
 def _failure_of(told: Diagnosis) -> Outcome | None:

@@ -19,6 +19,9 @@ from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
 from autofit.tuning.requirement import Requirement
 
+# What llama.cpp's own fit leaves free on each device unless told otherwise.
+FIT_MARGIN_MIB = 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
@@ -61,7 +64,24 @@ class Situation:
         params = dict(self.task_params)
         if self.chooses_devices and self.runtime.supports("devices"):
             params["devices"] = ",".join(device.name for device in self.devices)
+            if self.runtime.supports("fit_target"):
+                params["fit_target"] = ",".join(str(mib) for mib in self._kept_free_mib())
         return Candidate(params)
+
+    def _kept_free_mib(self) -> list[int]:
+        """What the runtime's own fit must leave on each device to keep the user's limits."""
+        free = {device.name: device.usable_mib for device in self.runtime.devices or ()}
+        return [
+            int(max(0.0, free.get(device.name, 0.0) - device.usable_mib)) + FIT_MARGIN_MIB
+            for device in self.devices
+        ]
+
+    @property
+    def limits_mib(self) -> Mapping[str, float]:
+        """What the user lets each device hold, by name; empty where nobody said."""
+        if not self.chooses_devices:
+            return {}
+        return {device.name: device.usable_mib for device in self.devices}
 
 
 def usable_devices(
