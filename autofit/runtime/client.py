@@ -96,11 +96,11 @@ class Client:
             return {}
         return data if isinstance(data, dict) else {}
 
-    def tokenize(self, text: str) -> list[int] | RequestFailure:
-        """The text's token ids, without special tokens."""
+    def tokenize(self, text: str, *, begins: bool = False) -> list[int] | RequestFailure:
+        """The text's token ids; with the special one that opens a prompt, if it begins one."""
         if self._endpoints.tokenize is None:
             return RequestFailure("malformed", "prompt", "this runtime cannot tokenize")
-        body = {"content": text, "add_special": False, "parse_special": False}
+        body = {"content": text, "add_special": begins, "parse_special": False}
         try:
             answer = self._http.post(self._endpoints.tokenize, json=body, timeout=60.0)
         except httpx.TimeoutException as error:

@@ -6,8 +6,10 @@ A launch costs its load time whatever follows, so the cheaper efforts only save 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
+from autofit.runtime.client import Client, RequestFailure
+from autofit.trial.candidate import Limits
 from autofit.trial.workload import Workload
 
 EffortName = Literal["load", "fit", "short", "full", "prove"]
@@ -31,12 +33,21 @@ class PlannedRequest:
     is_warmup: bool = False
 
 
+class Questions(Protocol):
+    """What is asked for its answers, after everything that is measured."""
+
+    def ask(self, client: Client, limits: Limits) -> RequestFailure | None:
+        """Ask a ready server and keep what it says; the failure that ended it, if any."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a launch is asked after it is ready, in order."""
+    """What a launch is asked after it is ready, in order; `questions` come last."""
 
     name: EffortName
     requests: tuple[PlannedRequest, ...]
+    questions: Questions | None = None
 
     def within(self, slot_context: int) -> Effort:
         """The same effort with prompts cut so that each request fits a slot's context."""
