@@ -57,7 +57,8 @@ class Launcher:
 
     `env`, `wrapper` and `extra_args` are the user's and go into every launch. `memory` reads
     the devices' counters; `baseline_args` are words of the user's own command that are no
-    parameters; `units` are the model's layers and output layer, `limits_mib` what the user lets a device hold.
+    parameters; `units` are the model's layers and output layer, `limits_mib` what the user
+    lets a device hold.
     """
 
     runtime: Runtime
