@@ -33,6 +33,8 @@ class GpuState:
     max_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
+    power_cap_w: float | None = None
+    default_power_cap_w: float | None = None
     busy_percent: int | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
