@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarbool import ScalarBoolean
 
 from autofit.errors import UsageError
@@ -36,7 +37,11 @@ def bundled_root() -> Path:
 
 def roots() -> list[Path]:
     """Where definitions are looked up, in order."""
-    return [Path.cwd(), platformdirs.user_config_path("autofit"), bundled_root()]
+    try:
+        here = [Path.cwd()]
+    except OSError:  # it was removed
+        here = []
+    return [*here, platformdirs.user_config_path("autofit"), bundled_root()]
 
 
 def available(kind: str) -> dict[str, Path]:
@@ -78,19 +83,27 @@ def load(path: Path, model: type[ModelT]) -> ModelT:
 
 def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML can be anything
     """The file's data with positions (ruamel.yaml's round-trip types)."""
+    data = b""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
-    try:
-        return YAML(typ="rt").load(text)
+        data = path.read_bytes()
+        return YAML(typ="rt").load(data.decode("utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}:{line}: this is not UTF-8 text") from error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         what = ", ".join(part for part in (error.context, error.problem) if part)
         raise UsageError(f"{path}:{line}: {what}") from error
+    except ReaderError as error:
+        line = data.decode("utf-8").count("\n", 0, error.position) + 1
+        raise UsageError(f"{path}:{line}: {error.reason} (#x{error.character:02x})") from error
     except (YAMLError, ValueError) as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise UsageError(f"{path}:1: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path}:1: nested too deeply") from error
 
 
 def validate(data: Any, model: type[ModelT], path: Path) -> ModelT:  # noqa: ANN401
@@ -99,11 +112,16 @@ def validate(data: Any, model: type[ModelT], path: Path) -> ModelT:  # noqa: ANN
         what = "is empty" if data is None else "must be a list of `name: value`"
         raise UsageError(f"{path}:1: the file {what}", "start from a shipped file of this kind")
     try:
-        return model.model_validate(_plain(data))
+        plain = _plain(data)
+    except RecursionError as error:
+        raise UsageError(f"{path}:1: nested too deeply, or an anchor holds itself") from error
+    try:
+        return model.model_validate(plain)
     except ValidationError as error:
         faults = [
             f"{path}:{line_of(data, fault['loc'])}: "
-            f"{'.'.join(str(part) for part in fault['loc']) or 'file'}: {fault['msg']}"
+            f"{'.'.join(str(part) for part in fault['loc']) or 'file'}: "
+            f"{fault['msg'].removeprefix('Value error, ')}"
             for fault in error.errors()
         ]
         raise UsageError("\n".join(faults), f"`autofit check {path}` shows this again") from error

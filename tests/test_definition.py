@@ -11,16 +11,16 @@ from autofit import definition
 from autofit.errors import UsageError
 
 DATA = Path(__file__).parent / "data" / "definitions"
-# The lines that the message about a bad file must name; none where there is no line.
+# The lines that the message about a bad file must name.
 FAULTY_LINES = {
-    "control_character": [],
+    "control_character": [1],
     "duplicate_key": [3],
     "empty": [1],
     "list_at_the_top": [1],
     "merged_from_an_anchor": [4, 6],
     "misspelt_key": [2],
     "missing_key": [1],
-    "not_utf8": [],
+    "not_utf8": [1],
     "number_for_true": [2],
     "only_a_comment": [1],
     "tab_indentation": [3],

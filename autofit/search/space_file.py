@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
 from autofit import definition
 from autofit.errors import UsageError
@@ -20,6 +20,7 @@ LAYOUTS = ("balanced", "capacity", "first_device", "single")
 # `cores` and simple sums of it: a space cannot know the machine it will run on.
 _CORES = re.compile(r"^cores(?:\s*([-/])\s*(\d+))?$")
 _CONSTRAINT = re.compile(r"^\s*(\S+)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*$")
+_CONSTANT = re.compile(r"^([-+]?\d+(\.\d+)?|'.*'|\".*\")$")
 
 
 class _Strict(BaseModel):
@@ -34,38 +35,36 @@ class AxisFile(_Strict):
     about: str = ""
 
 
+def _known_layout(name: str) -> str:
+    if name not in LAYOUTS:
+        raise ValueError(f"unknown layout {name}; known: {', '.join(LAYOUTS)}")
+    return name
+
+
+def _readable_constraint(text: str, info: ValidationInfo) -> str:
+    found = _CONSTRAINT.match(text)
+    if found is None:
+        raise ValueError(f"'{text}' is not 'parameter comparison value'")
+    parameters = info.data.get("parameters")
+    if parameters is not None:  # they are faulty themselves
+        if found[1] not in parameters:
+            raise ValueError(f"'{text}': no parameter '{found[1]}' in this space")
+        if found[3] not in parameters and not _CONSTANT.match(found[3]):
+            raise ValueError(
+                f"'{text}': '{found[3]}' is neither a parameter of this space nor a number "
+                "nor quoted text"
+            )
+    return text
+
+
 class SpaceFile(_Strict):
     """A search space as written in YAML."""
 
     about: str = ""
     suits: Literal["moe", "dense", "any"] = "any"
-    layouts: list[str] = []
+    layouts: list[Annotated[str, AfterValidator(_known_layout)]] = []
     parameters: dict[str, AxisFile] = {}
-    constraints: list[str] = []
-
-    @field_validator("layouts")
-    @classmethod
-    def _known_layouts(cls, layouts: list[str]) -> list[str]:
-        unknown = sorted(set(layouts) - set(LAYOUTS))
-        if unknown:
-            raise ValueError(f"unknown layout {', '.join(unknown)}; known: {', '.join(LAYOUTS)}")
-        return layouts
-
-    @field_validator("constraints")
-    @classmethod
-    def _readable(cls, constraints: list[str]) -> list[str]:
-        for text in constraints:
-            if not _CONSTRAINT.match(text):
-                raise ValueError(f"'{text}' is not 'parameter comparison value'")
-        return constraints
-
-    @model_validator(mode="after")
-    def _constraints_name_parameters(self) -> SpaceFile:
-        for text in self.constraints:
-            found = _CONSTRAINT.match(text)
-            if found and found[1] not in self.parameters:
-                raise ValueError(f"constraint '{text}': no parameter '{found[1]}' in this space")
-        return self
+    constraints: list[Annotated[str, AfterValidator(_readable_constraint)]] = []
 
 
 class RequestFile(_Strict):
@@ -76,6 +75,16 @@ class RequestFile(_Strict):
     weight: float = Field(default=1.0, gt=0)
 
 
+def _fits_slot(request: RequestFile, info: ValidationInfo) -> RequestFile:
+    context, parallel = info.data.get("context"), info.data.get("parallel")
+    if context is None or parallel is None:  # they are faulty themselves
+        return request
+    slot, needed = context // parallel, request.prompt_tokens + request.predicted_tokens
+    if needed > slot:
+        raise ValueError(f"needs {needed} tokens, a slot has {slot} (context / parallel)")
+    return request
+
+
 class WorkloadFile(_Strict):
     """A workload as written in YAML."""
 
@@ -83,19 +92,8 @@ class WorkloadFile(_Strict):
     about: str = ""
     context: int = Field(gt=0)
     parallel: int = Field(default=1, gt=0)
-    requests: list[RequestFile] = Field(min_length=1)
+    requests: list[Annotated[RequestFile, AfterValidator(_fits_slot)]] = Field(min_length=1)
     text: str = ""
-
-    @model_validator(mode="after")
-    def _fits_context(self) -> WorkloadFile:
-        slot = self.context // self.parallel
-        for index, request in enumerate(self.requests):
-            if request.prompt_tokens + request.predicted_tokens > slot:
-                raise ValueError(
-                    f"request {index} needs {request.prompt_tokens + request.predicted_tokens} "
-                    f"tokens, a slot has {slot} (context / parallel)"
-                )
-        return self
 
 
 def cores_value(value: ParamValue, cores: int) -> ParamValue:
