@@ -8,11 +8,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import select
 import signal
 import sys
 import tempfile
 import traceback
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 import click
 
@@ -37,8 +40,40 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+class _ReaderGoneError(Exception):
+    """Whoever read our output has closed it (`| head`); click takes that for a failure."""
+
+
+@contextmanager
+def _reader_may_go() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        if _has_no_reader(sys.stdout):
+            raise _ReaderGoneError from error
+        msg = "a pipe to another program broke"
+        raise RuntimeError(msg) from error
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    """Whether a stream is a pipe whose other end is closed."""
+    poller = select.poll()
+    poller.register(stream.fileno(), select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poller.poll(0))
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are needed."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401 - click's
+        """Parse the words, which may print help."""
+        with _reader_may_go():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
+        """Run the subcommand."""
+        with _reader_may_go():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """The commands in the order of a first session."""
@@ -79,10 +114,19 @@ def autofit() -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit."""
     words = sys.argv[1:] if argv is None else argv
-    # A supervisor's SIGTERM and a closed terminal end a run as Ctrl-C does: cleanly.
+    # A supervisor's SIGTERM and a closed terminal end a run as Ctrl-C does: cleanly. What is
+    # ignored when we start stays so: `nohup`.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    # Started with a closed stdout or stderr (`>&-`), Python has none.
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     sys.exit(_run(words))
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - open to the end
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -103,10 +147,8 @@ def _run(words: list[str]) -> int:
         return _fail(Interrupted("stopped", "what was measured is saved"), words)
     except AutofitError as error:
         return _fail(error, words)
-    except BrokenPipeError:
-        # Whoever read our output has gone (`| head`); pointing stdout elsewhere keeps the
-        # interpreter from complaining when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except _ReaderGoneError:
+        _silence(sys.stdout)
         return 0
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
@@ -136,8 +178,21 @@ def _fail(error: AutofitError, words: list[str]) -> int:
             "message": error.message,
             "hint": error.hint or None,
         }
-        click.echo(json.dumps({"error": told}, ensure_ascii=False))
-    click.echo(f"autofit: {error.message}", err=True)
+        _tell(json.dumps({"error": told}), sys.stdout)
+    _tell(f"autofit: {error.message}", sys.stderr)
     if error.hint:
-        click.echo(f"hint: {error.hint}", err=True)
+        _tell(f"hint: {error.hint}", sys.stderr)
     return error.exit_code
+
+
+def _tell(text: str, stream: TextIO) -> None:
+    """Say something as the last thing, whether anybody listens or not."""
+    try:
+        click.echo(text, file=stream)
+    except OSError:
+        _silence(stream)
+
+
+def _silence(stream: TextIO) -> None:
+    """Send what is left in a stream nowhere, or the interpreter complains when it flushes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -34,10 +34,18 @@ from autofit.tuning.event import (
 _LOG_COLUMNS = 10_000
 
 
+class _PipedConsole(Console):
+    """A console that leaves it to the caller what a closed pipe means; rich would exit."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the error pass."""
+        raise  # noqa: PLE0704 - rich calls this where it has caught it
+
+
 def make_console(stream: TextIO) -> Console:
     """A rich console that wraps lines on a terminal only."""
     is_terminal = stream.isatty()
-    return Console(
+    return _PipedConsole(
         file=stream,
         width=None if is_terminal else _LOG_COLUMNS,
         markup=False,

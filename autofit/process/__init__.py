@@ -1,6 +1,11 @@
 """Start, watch and stop programs; the only part that does. It knows nothing of runtimes."""
 
-from autofit.process.environment import removed_variables, scrubbed_environment, system_config
+from autofit.process.environment import (
+    removed_variables,
+    scrubbed_environment,
+    system_config,
+    user_config,
+)
 from autofit.process.helper_program import Finished, run
 from autofit.process.managed import ManagedProcess, Ready
 
@@ -12,4 +17,5 @@ __all__ = [
     "run",
     "scrubbed_environment",
     "system_config",
+    "user_config",
 ]

@@ -49,12 +49,11 @@ def scrubbed_environment(
     ours = os.environ if environ is None else environ
     removed = set(removed_variables({}, environ=ours, also_remove=also_remove))
     kept = {name: value for name, value in ours.items() if name not in removed}
-    user_config = ours.get("XDG_CONFIG_HOME") or str(Path(ours.get("HOME", "~")) / ".config")
     config_dirs = ours.get("XDG_CONFIG_DIRS") or "/etc/xdg"
     return {
         **kept,
         "XDG_CONFIG_HOME": str(config_home or _empty_config_home()),
-        "XDG_CONFIG_DIRS": f"{user_config}:{config_dirs}",
+        "XDG_CONFIG_DIRS": f"{_user_config_home(ours)}:{config_dirs}",
         **ADDED,
         **extra,
     }
@@ -88,10 +87,27 @@ def system_config(path: Path = SYSTEM_CONFIG) -> Path | None:
 
     Nothing but root's hand keeps a runtime from reading it, so the user should be told.
     """
+    return path if _has_content(path) else None
+
+
+def user_config(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The user's own settings file of llama.cpp, if there is one with content.
+
+    A runtime that autofit starts does not read it; one started by hand does.
+    """
+    path = _user_config_home(os.environ if environ is None else environ) / "llama.cpp/config.ini"
+    return path if _has_content(path) else None
+
+
+def _has_content(path: Path) -> bool:
     try:
-        return path if path.stat().st_size > 0 else None
+        return path.stat().st_size > 0
     except OSError:
-        return None
+        return False
+
+
+def _user_config_home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "~")) / ".config")
 
 
 def _empty_config_home() -> Path:

@@ -1,0 +1,46 @@
+"""Where a command's text goes: stdout, or a file that the user named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from autofit.errors import AutofitError, UsageError
+
+_EXECUTABLE = 0o111
+
+
+def deliver(text: str, target: str, *, is_program: bool = False) -> None:
+    """Write to a file, or to stdout where the target is `-`; a file is replaced as a whole.
+
+    Paths that are no valid Unicode are written back as the bytes they were.
+
+    Raises:
+        UsageError: the target is a folder, or its folder is not there.
+        AutofitError: it cannot be written.
+    """
+    from autofit.results.durable_file import write_durably  # noqa: PLC0415 - --help is quick
+
+    if target == "-":
+        click.echo(os.fsencode(text), nl=not text.endswith("\n"))
+        return
+    path = Path(target).expanduser()
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", "give the name of a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}", f"mkdir -p {path.parent}")
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(os.fsencode(text))  # a pipe or device must not be replaced
+            return
+        place = path.resolve()
+        write_durably(place, text)
+        if is_program:
+            place.chmod(place.stat().st_mode | _EXECUTABLE)
+    except OSError as error:
+        raise AutofitError(
+            f"cannot write {path}: {error.strerror or error}",
+            "choose a place that you may write to and that has room; `-` is stdout",
+        ) from error

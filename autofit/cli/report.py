@@ -1,0 +1,62 @@
+"""`autofit report`: what a study found, as Markdown or as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autofit.cli.output_file import deliver
+from autofit.cli.study_argument import open_study, study_argument
+from autofit.errors import AutofitError
+
+if TYPE_CHECKING:
+    from autofit.results.study import Study
+
+
+@click.command("report")
+@study_argument
+@click.option(
+    "--html", metavar="FILE", help="Write one HTML file instead of printing; - is stdout."
+)
+def command(study: Path, html: str | None) -> None:
+    """Write the report of STUDY: into its report.md, and to stdout as Markdown.
+
+    STUDY is a study's folder, or the name of one in results/.
+    """
+    from autofit.output.html_report import html_report  # noqa: PLC0415 - --help is quick
+    from autofit.output.markdown_report import markdown_report  # noqa: PLC0415
+
+    opened = open_study(study)
+    preset = _preset(opened)
+    text = markdown_report(opened, preset=preset)
+    _keep(opened, text)
+    if html is None:
+        deliver(text, "-")
+        return
+    deliver(html_report(opened, preset=preset), html)
+    if html != "-":
+        click.echo(f"wrote {html}", err=True)
+
+
+def _keep(study: Study, text: str) -> None:
+    """Write the study's report.md; a study that may only be read can still be reported."""
+    try:
+        study.write_output("report.md", text)
+    except AutofitError as error:
+        click.echo(f"notice: report.md was not written: {error.message}", err=True)
+
+
+def _preset(study: Study) -> str:
+    """The preset that the tune wrote, empty where there is none."""
+    named = (study.result or {}).get("preset")
+    if not named:
+        return ""
+    # A study that was moved has it in its own folder still.
+    for path in (study.path / "presets" / Path(named).name, study.path / named):
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+    return ""

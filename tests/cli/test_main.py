@@ -1,0 +1,265 @@
+"""The command line as a whole: help, exit codes, errors as JSON, signals, closed pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from output.tune_sample import make_study
+
+from autofit.cli.main import COMMANDS
+from autofit.errors import (
+    AutofitError,
+    Interrupted,
+    MachineInUseError,
+    NothingFitsError,
+    RegressionError,
+    UsageError,
+)
+
+AUTOFIT = [sys.executable, "-m", "autofit"]
+PRESENT = [name for name, (module, _) in COMMANDS.items() if find_spec(f"autofit.cli.{module}")]
+# Runs autofit with one more command, a module in the current folder.
+WITH_BROKEN = (
+    "import autofit.cli, os, sys\n"
+    "from autofit.cli import main\n"
+    "autofit.cli.__path__.append(os.getcwd())\n"
+    "main.COMMANDS['broken'] = ('broken', 'Fails.')\n"
+    "main.main()\n"
+)
+
+
+def _run_broken(body: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "broken.py").write_text(
+        "import click\nfrom autofit import errors\n"
+        "@click.command('broken')\n@click.option('--json', 'as_json', is_flag=True)\n"
+        f"def command(as_json):\n    {body}\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", WITH_BROKEN, "broken", *words],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", PRESENT)
+def test_every_command_explains_itself(cli, name):
+    """`--help` of a command names it and what it does."""
+    done = cli(name, "--help")
+
+    assert done.code == 0
+    assert done.out.startswith(f"Usage: autofit {name}")
+    assert done.err == ""
+
+
+def test_help_lists_every_command_without_importing_one(cli):
+    """The commands and exit codes are listed, and nothing heavy is loaded for it."""
+    script = (
+        "import sys; from autofit.cli.main import _run; _run(['--help']); "
+        "print([m for m in sys.modules if m.startswith('autofit.cli.')], 'numpy' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+    )
+
+    assert done.stdout.endswith("['autofit.cli.main'] False\n")
+    assert all(re.search(rf"^  {name} ", done.stdout, re.MULTILINE) for name in COMMANDS)
+    assert "130 interrupted" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["tuna"], "No such command 'tuna'"),
+        (["show"], "Missing argument 'STUDY'"),
+        (["show", "x", "--wrong"], "No such option '--wrong'"),
+        (["show", "x", "--port", "many"], "'many' is not a valid integer"),
+    ],
+)
+def test_usage_errors_end_with_2_and_lead_to_the_help(cli, words, told):
+    """A wrong command line says what is wrong and which help to read."""
+    done = cli(*words)
+
+    assert done.code == 2
+    assert told in done.err
+    assert "--help`" in done.err
+    assert done.out == ""
+
+
+def test_json_errors_are_one_document_on_stdout(cli):
+    """With --json an error is told on stdout, too; not where --json is the runtime's word."""
+    done = cli("show", "nowhere", "--json")
+
+    error = json.loads(done.out)["error"]
+    assert set(error) == {"kind", "message", "hint"}
+    assert (error["kind"], error["message"]) == ("usage", "no such study: nowhere")
+    assert cli("show", "nowhere", "--", "--json").out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (AutofitError, 1),
+        (UsageError, 2),
+        (NothingFitsError, 3),
+        (MachineInUseError, 4),
+        (RegressionError, 5),
+        (Interrupted, 130),
+    ],
+)
+def test_every_error_has_its_exit_code(tmp_path, error, code):
+    """What ends a run becomes a message, a hint and the documented exit code."""
+    done = _run_broken(f"raise errors.{error.__name__}('it went wrong', 'do this')", tmp_path)
+
+    assert done.returncode == code
+    assert done.stderr == "autofit: it went wrong\nhint: do this\n"
+    assert done.stdout == ""
+
+
+def test_a_fault_of_autofit_leaves_no_traceback_but_a_file(tmp_path):
+    """An internal error is one line that names a file with the traceback."""
+    done = _run_broken("return {}['missing']", tmp_path, "--json")
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "a fault in autofit itself: KeyError: 'missing'" in done.stderr
+    (file,) = tmp_path.glob("autofit-fault-*.txt")
+    assert str(file) in done.stderr
+    assert "Traceback" in file.read_text()
+    assert json.loads(done.stdout)["error"]["kind"] == "failed"
+
+
+def test_a_system_error_names_its_file(tmp_path):
+    """A file that cannot be opened is named, without a traceback."""
+    done = _run_broken("open('/nowhere/at/all')", tmp_path)
+
+    assert done.returncode == 1
+    assert done.stderr == "autofit: No such file or directory: /nowhere/at/all\n"
+
+
+def test_a_pipe_of_ours_that_breaks_is_no_success(tmp_path):
+    """A broken pipe that is not stdout is a failure, not the reader's `head`."""
+    body = "import os; r, w = os.pipe(); os.close(r); os.write(w, b'x')"
+    done = _run_broken(body, tmp_path)
+
+    assert done.returncode == 1
+    assert "a pipe to another program broke" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_signals_end_a_run_as_interrupted(number):
+    """A supervisor's signal ends a waiting command with 130 and the error document."""
+    with subprocess.Popen(
+        [*AUTOFIT, "explain", "-", "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdin.write(b"main: loading model\n" * 5000)  # more than a pipe holds: it reads
+        process.stdin.flush()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert json.loads(out)["error"]["kind"] == "interrupted"
+    assert b"Traceback" not in err
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path):
+    """SIGHUP does not end a run whose parent ignores it."""
+    script = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "from autofit.cli.main import main\n"
+        "try:\n    main(['--version'])\nexcept SystemExit: pass\n"
+        "print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+    )
+
+    assert done.stdout.endswith("True\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["show", "STUDY"], ["show", "STUDY", "--json"], ["report", "STUDY"], ["--help"]],
+    ids=" ".join,
+)
+def test_a_reader_that_leaves_is_no_failure(tmp_path, words):
+    """`autofit ... | head -0` ends well and silently."""
+    make_study(tmp_path / "study")
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    try:
+        done = subprocess.run(
+            [*AUTOFIT, *(str(tmp_path / "study") if w == "STUDY" else w for w in words)],
+            stdout=write_fd,
+            stderr=subprocess.PIPE,
+            timeout=30,
+            check=False,
+        )
+    finally:
+        os.close(write_fd)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code"), [(">&-", 2), (">&- 2>&-", 2), (">/dev/full", 2), ("2>/dev/full", 2)]
+)
+def test_errors_keep_their_exit_code_where_nobody_listens(redirection, code):
+    """Closed or full streams change neither the exit code nor bring a traceback."""
+    line = f'"$0" -m autofit show nowhere --json {redirection}'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_full_disk_under_stdout_is_told(tmp_path):
+    """Output that could not be written is a failure."""
+    make_study(tmp_path / "study")
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+        done = subprocess.run(
+            [*AUTOFIT, "show", str(tmp_path / "study"), "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_words_of_raw_bytes_are_told_in_json():
+    """A path that is no Unicode neither breaks the message nor the document."""
+    done = subprocess.run(
+        [*AUTOFIT, "show", os.fsdecode(b"\xff"), "--json"],
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert os.fsencode(json.loads(done.stdout)["error"]["message"]).endswith(b"\xff")
