@@ -11,12 +11,15 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autofit.errors import AutofitError, UsageError
 from autofit.model import synth_vocab
 from autofit.model.block_type import BlockType, block_type_named
 from autofit.model.gguf_writer import NewTensor, Value, header_bytes
-from autofit.model.random_block import RandomBlocks
+
+if TYPE_CHECKING:
+    from autofit.model.random_block import RandomBlocks
 
 WEIGHT_TYPES = ("f16", "q8_0", "q4_0", "q4_k", "q6_k")
 _F32 = BlockType(0, "f32", 1, 4)
@@ -260,6 +263,9 @@ def _data(
     spec: SynthSpec, tensors: list[tuple[NewTensor, float]], silent: int
 ) -> Iterator[memoryview]:
     """The data of all tensors, padding included, in views to be written one after the other."""
+    # numpy, which nobody needs who only asks for the sizes.
+    from autofit.model.random_block import RandomBlocks  # noqa: PLC0415
+
     sources: dict[tuple[str, float], RandomBlocks] = {}
     for tensor, deviation in tensors:
         if not deviation:
