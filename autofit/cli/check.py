@@ -2,42 +2,164 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import re
+import stat
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from autofit.errors import UsageError
 
+if TYPE_CHECKING:
+    from ruamel.yaml.comments import CommentedMap
+
+    from autofit.search.space_file import SpaceFile, WorkloadFile
+
+# Where a file lies decides when its keys fit two kinds equally well.
+_FOLDERS = {"runners": "dialect", "workloads": "workload", "search_spaces": "search space"}
+_PLACED = re.compile(r"^.+?:\d+: ")
+_LARGEST_BYTES = 1 << 20
+
 
 @click.command("check")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def command(files: tuple[Path, ...]) -> None:
-    """Validate search spaces, dialects and workloads; every fault with file and line."""
+    """Validate search spaces, dialects and workloads; every fault with file and line.
+
+    The kind of a file is told by its keys. stdout has a line for each file with its kind.
+    """
     faults = []
     for path in files:
+        kind = "file"
         try:
-            kind = _check(path)
+            data = _read(path)
+            kind = _kind(data, path)
+            _check(kind, data, path)
         except UsageError as error:
-            faults.append(error.message)
+            faults.append(_placed(error.message, path))
+            click.echo(f"{path}: a faulty {kind}")
         else:
             click.echo(f"{path}: a good {kind}")
     if faults:
-        raise UsageError("\n".join(faults), "fix these lines; runners/ and search_spaces/ explain")
+        raise UsageError(
+            "\n".join(faults), "the READMEs and files in runners/ and search_spaces/ explain"
+        )
 
 
-def _check(path: Path) -> str:
-    from autofit import definition  # noqa: PLC0415 - heavy, and --help must be quick
+def _placed(message: str, path: Path) -> str:
+    """The faults of a file, each as `file:line: what`, with the path as it was given."""
+    lines = message.replace(os.path.realpath(path), str(path)).splitlines()
+    return "\n".join(line if _PLACED.match(line) else f"{path}:1: {line}" for line in lines)
+
+
+def _read(path: Path) -> CommentedMap:
+    from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415 - heavy, --help is quick
+
+    from autofit import definition  # noqa: PLC0415
+
+    _require_small_file(path)
+    data = definition.read_yaml(path)
+    if not isinstance(data, CommentedMap):
+        what = "the file is empty" if data is None else "not a mapping of options"
+        raise UsageError(f"{path}:1: {what}")
+    return data
+
+
+def _check(kind: str, data: CommentedMap, path: Path) -> None:
+    """Raise the faults of a file of a kind."""
+    from autofit import definition  # noqa: PLC0415
     from autofit.runtime.dialect_file import load_dialect  # noqa: PLC0415
     from autofit.search.space_file import SpaceFile, WorkloadFile  # noqa: PLC0415
 
-    data = definition.read_yaml(path)
-    if not isinstance(data, dict):
-        raise UsageError(f"{path}:1: not a mapping of options")
-    if "requests" in data:
-        definition.validate(data, WorkloadFile, path)
-        return "workload"
-    if "program" in data or "extends" in data or "launch" in data:
+    if kind == "dialect":
         load_dialect(str(path.absolute()))
-        return "dialect"
-    definition.validate(data, SpaceFile, path)
-    return "search space"
+    elif kind == "workload":
+        _check_text(definition.validate(data, WorkloadFile, path), data, path)
+    else:
+        _check_parameters(definition.validate(data, SpaceFile, path), data, path)
+
+
+def _require_small_file(path: Path) -> None:
+    """Let neither a folder nor a model file pass for something that a person wrote."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise UsageError(f"{path}:1: a folder; give the files in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path}:1: not a regular file")
+    if status.st_size > _LARGEST_BYTES:
+        raise UsageError(f"{path}:1: {status.st_size / 2**20:.0f} MiB is too large for YAML")
+
+
+def _kind(data: CommentedMap, path: Path) -> str:
+    """What a file is, by its keys; where they fit several kinds equally well, by its folder."""
+    from autofit.runtime.dialect import Dialect  # noqa: PLC0415
+    from autofit.search.space_file import SpaceFile, WorkloadFile  # noqa: PLC0415
+
+    dialect = {field.name for field in dataclasses.fields(Dialect)} - {"name", "path"}
+    known = {
+        "search space": set(SpaceFile.model_fields),
+        "workload": set(WorkloadFile.model_fields),
+        "dialect": dialect,
+    }
+    hits = {kind: len(keys & set(data)) for kind, keys in known.items()}
+    folder = _FOLDERS.get(path.absolute().parent.name, "")
+    kind = max(hits, key=lambda kind: (hits[kind], kind == folder))
+    if not hits[kind] and kind != folder:
+        raise UsageError(f"{path}:1: its keys are none of a {', '.join(known)}")
+    return kind
+
+
+def _check_text(workload: WorkloadFile, data: CommentedMap, path: Path) -> None:
+    """See that the text of a workload is there."""
+    from autofit import definition  # noqa: PLC0415
+
+    text = path.parent / Path(workload.text).expanduser()
+    if workload.text and not text.is_file():
+        line = definition.line_of(data, ("text",))
+        raise UsageError(f"{path}:{line}: text: there is no file {text}")
+
+
+def _check_parameters(space: SpaceFile, data: CommentedMap, path: Path) -> None:
+    """See that some runtime has each parameter, and that amounts of cores are readable.
+
+    A tune leaves out what its runtime lacks, so a misspelt name would not be noticed there.
+    """
+    from autofit import definition  # noqa: PLC0415
+    from autofit.search.space_file import cores_value  # noqa: PLC0415
+
+    known = _known_parameters()
+    faults = []
+    for name, axis in space.parameters.items():
+        line = definition.line_of(data, ("parameters", name))
+        faults += [
+            f"{path}:{line}: parameters.{name}: no runtime has a parameter '{param}'"
+            for param in axis.sets or [name]
+            if param not in known
+        ]
+        for index, value in enumerate(axis.values):
+            if str(value).startswith("core") and isinstance(cores_value(value, 1), str):
+                line = definition.line_of(data, ("parameters", name, "values", index))
+                faults.append(
+                    f"{path}:{line}: parameters.{name}.values.{index}: '{value}' is not "
+                    "`cores`, `cores - N` or `cores / N`"
+                )
+    if faults:
+        raise UsageError("\n".join(faults))
+
+
+def _known_parameters() -> set[str]:
+    """The parameters of every dialect that can be found and is not faulty itself."""
+    from autofit.runtime.dialect_file import available, load_dialect  # noqa: PLC0415
+
+    known: set[str] = set()
+    for path in available().values():
+        with suppress(UsageError):
+            known |= set(load_dialect(str(path)).parameters)
+    return known

@@ -1,0 +1,183 @@
+"""`autofit check`: the kind of every file, and every fault with file and line."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from autofit.search.space_file import AxisFile, RequestFile, SpaceFile, WorkloadFile
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"
+KINDS = {"search_spaces": "search space", "workloads": "workload", "runners": "dialect"}
+SHIPPED = sorted([*ROOT.glob("search_spaces/**/*.yaml"), *ROOT.glob("runners/*.yaml")])
+BAD = sorted([*DATA.glob("*/bad/*.yaml")])
+SPACE = """\
+layouts: [balanced, nowhere]
+parameters:
+  ubatch:
+    values: [512]
+  threads: {values: []}
+constraints:
+  - ubatch <= batch
+  - threads
+"""
+NAMES = """\
+parameters:
+  ubtach:
+    values: [512]
+  cache_type:
+    sets: [cache_type_k, cache_type_w]
+    values: [f16]
+  threads:
+    values: [cores, cores * 2]
+"""
+WORKLOAD = """\
+context: 100
+requests:
+  - {prompt_tokens: 50, predicted_tokens: 10}
+  - {prompt_tokens: 95, predicted_tokens: 10}
+  - {prompt_tokens: -5, predicted_tokens: 10, wait: 3}
+"""
+
+
+def _faults(err: str, path: Path) -> list[int]:
+    """The lines that a message names in a file."""
+    return [
+        int(n)
+        for n in re.findall(rf"^(?:autofit: )?{re.escape(str(path))}:(\d+): ", err, re.MULTILINE)
+    ]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_shipped_files_are_good(cli, path):
+    """Every file that comes with autofit is good, and of the kind that its folder says."""
+    done = cli("check", path)
+
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"{path}: a good {KINDS[path.parent.name]}\n"
+
+
+def test_examples_of_the_readme_are_good(cli, tmp_path):
+    """The examples in search_spaces/README.md are a good space and a good workload."""
+    readme = (ROOT / "search_spaces" / "README.md").read_text(encoding="utf-8")
+    paths = []
+    for index, text in enumerate(re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)):
+        paths.append(tmp_path / f"{index}.yaml")
+        paths[-1].write_text(text)
+    done = cli("check", *paths)
+
+    assert done.err == ""
+    assert [line.split(": a good ")[1] for line in done.out.splitlines()] == [
+        "search space",
+        "workload",
+    ]
+
+
+def test_readme_and_first_example_name_every_option():
+    """Every key of the two kinds of file is in the README and in the example that explains it."""
+    folder = ROOT / "search_spaces"
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    for example, models in (
+        ("moe.yaml", (SpaceFile, AxisFile)),
+        ("workloads/chat.yaml", (WorkloadFile, RequestFile)),
+    ):
+        text = (folder / example).read_text(encoding="utf-8")
+        for key in (key for model in models for key in model.model_fields):
+            assert re.search(rf"\b{key}\b", readme), key
+            assert re.search(rf"\b{key}:", text), (example, key)
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda p: f"{p.parents[1].name}/{p.stem}")
+def test_bad_files_are_refused_with_file_and_line(cli, path):
+    """Whatever is wrong with a file, each line of the message leads into it."""
+    done = cli("check", path)
+
+    assert done.code == 2
+    assert done.out.startswith(f"{path}: a faulty ")
+    *faults, hint = done.err.splitlines()
+    assert len(_faults("\n".join(faults), path)) == len(faults) > 0
+    assert hint.startswith("hint: ")
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("dialects/*/*.yaml")), ids=lambda p: p.stem)
+def test_dialects_are_taken_for_dialects(cli, path):
+    """Good or bad, a mapping with a dialect's keys is one, wherever it lies."""
+    told = cli("check", path).out
+
+    unreadable = path.stem in ("not_a_mapping", "yaml_syntax")
+    assert told.endswith("file\n" if unreadable else "dialect\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "lines"),
+    [
+        (SPACE, "search space", [1, 5, 8]),
+        (SPACE.replace("[]", "[1]"), "search space", [1, 7, 8]),
+        (NAMES, "search space", [2, 4, 8]),
+        (WORKLOAD, "workload", [4, 5, 5]),
+        ("context: 4096\nrequest: []\n", "workload", [1, 2]),
+        ("context: 64\nrequests: [{prompt_tokens: 8, predicted_tokens: 8}]\ntext: no.txt\n",
+         "workload", [3]),
+        ("suits: any\nparameter:\n  ubatch: {values: [1]}\n", "search space", [2]),
+        ("constraints:\n  - 'ubatch <= 5'\n", "search space", [2]),
+        ("colour: red\n", "file", [1]),
+        ("a: &a [*a]\n", "file", [1]),
+    ],
+)  # fmt: skip
+def test_every_fault_of_a_file_comes_at_once(cli, tmp_path, text, kind, lines):
+    """All faults are told together, each with its own line, and the file's kind."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    done = cli("check", path)
+
+    assert done.code == 2
+    assert done.out == f"{path}: a faulty {kind}\n"
+    assert sorted(_faults(done.err, path)) == lines
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n\n# nothing\n", b"\x7fELF\x02\x01\x01\x00", b"a: \x00\n",
+     b"GGUF" + bytes(range(256)),
+     b"[" * 1000, b"\xef\xbb\xbf", b"---\na: 1\n---\nb: 2\n", b"x" * (2 << 20)],
+    ids=["empty", "comment", "program", "nul", "model", "deep", "mark", "two", "large"],
+)  # fmt: skip
+def test_what_is_no_yaml_is_refused(cli, tmp_path, content):
+    """Empty, binary, endless and huge files are each one fault with a line."""
+    path = tmp_path / "file.yaml"
+    path.write_bytes(content)
+    done = cli("check", path)
+
+    assert done.code == 2
+    assert len(_faults(done.err, path)) == 1
+
+
+def test_folders_missing_files_loops_and_devices_are_refused(cli, tmp_path):
+    """What is no file, or cannot be read, is a fault beside those of the other files."""
+    loop = tmp_path / "loop.yaml"
+    loop.symlink_to("loop.yaml")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    paths = [tmp_path, tmp_path / "missing.yaml", loop, tmp_path / "pipe.yaml", Path("/dev/zero")]
+    done = cli("check", *paths, ROOT / "search_spaces" / "moe.yaml")
+
+    assert done.code == 2
+    assert [_faults(done.err, path) for path in paths] == [[1]] * len(paths)
+    assert "moe.yaml: a good search space" in done.out
+
+
+def test_faults_of_a_parent_are_told_in_its_own_file(cli, tmp_path, monkeypatch):
+    """A dialect that extends a faulty one leads to the line that is at fault."""
+    runners = tmp_path / "runners"
+    runners.mkdir()
+    (runners / "parent.yaml").write_text("description: x\nlunch: {}\n")
+    child = runners / "child.yaml"
+    child.write_text("description: y\nextends: parent\n")
+    monkeypatch.chdir(tmp_path)
+    done = cli("check", child)
+
+    assert done.code == 2
+    assert _faults(done.err, runners / "parent.yaml")
