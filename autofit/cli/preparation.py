@@ -26,7 +26,9 @@ from autofit.runtime.ability import Runtime
 from autofit.runtime.argv_reader import Command, read_command
 from autofit.runtime.device_list import list_devices
 from autofit.runtime.discovery import find_runtime
+from autofit.runtime.estimator import Estimator
 from autofit.runtime.launch import Launcher
+from autofit.runtime.paper import paper_runtime
 from autofit.runtime.prompt import PromptSource, read_text
 from autofit.search.space import Space
 from autofit.search.space_file import read_space, read_workload
@@ -48,8 +50,11 @@ def look(
     objective: Metric = "request_s",
     requirements: tuple[Requirement, ...] = (),
     baseline: str | None = None,
+    may_imagine: bool = False,
 ) -> Situation:
     """Everything a run knows before its first launch.
+
+    With `may_imagine` neither the runtime nor the devices named need be there.
 
     Raises:
         UsageError: a file, name or value is wrong.
@@ -57,14 +62,14 @@ def look(
     """
     model = inventory(options.model)
     workload = read_workload(options.workload, context=options.context, parallel=options.parallel)
-    runtime = find_runtime(options.runtime, options.dialect)
-    found = list_devices(runtime, options.rpc) or ()
-    devices = usable_devices(found, options.devices_mib)
+    runtime = _runtime(options, may_imagine=may_imagine)
+    found = list_devices(runtime, options.rpc) if runtime.fingerprint else ()
+    devices = usable_devices(found or (), options.devices_mib, may_imagine=may_imagine)
     own = _own_command(baseline, runtime) if baseline else None
     cores = read_cores()
     space = read_space(options.space or _usual_space(model, devices), cores=cores.performance)
     return Situation(
-        runtime=runtime.with_devices(tuple(found)),
+        runtime=runtime.with_devices(tuple(found or ())),
         model_path=options.model.expanduser().absolute(),
         inventory=model,
         devices=devices,
@@ -96,6 +101,29 @@ def _own_command(text: str, runtime: Runtime) -> Command:
     if not words:
         raise UsageError("--baseline is empty", "give one launch command, quoted")
     return read_command(words, runtime.dialect, runtime.help)
+
+
+def _runtime(options: TaskOptions, *, may_imagine: bool) -> Runtime:
+    try:
+        return find_runtime(options.runtime, options.dialect)
+    except UsageError:
+        if options.runtime is not None or not may_imagine:
+            raise
+        return paper_runtime(options.dialect or "llama_server")
+
+
+def planner(situation: Situation) -> Estimator | None:
+    """The runtime's own planner, None where it has none or a device is not there."""
+    there = {device.name for device in situation.runtime.devices or ()}
+    if not situation.devices or not there >= {device.name for device in situation.devices}:
+        return None
+    found = Estimator(
+        situation.runtime,
+        situation.model_path,
+        rpc=situation.rpc,
+        extra_args=situation.extra_args,
+    )
+    return found if found.command else None
 
 
 def _usual_space(model: ModelInventory, devices: tuple[Device, ...]) -> str:

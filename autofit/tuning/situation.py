@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autofit.errors import NothingFitsError, UsageError
@@ -85,34 +85,27 @@ class Situation:
 
 
 def usable_devices(
-    found: Sequence[Device], limits_mib: Mapping[str, float], *, reserve_mib: float = 0.0
+    found: Sequence[Device], limits_mib: Mapping[str, float], *, may_imagine: bool = False
 ) -> tuple[Device, ...]:
     """The devices that a run may use: those limited by name, in that order, else all found.
+
+    With `may_imagine` a named device need not be there.
 
     Raises:
         UsageError: a device is named that the runtime does not list.
     """
+    if not limits_mib:
+        return tuple(found)
     by_name = {device.name: device for device in found}
     unknown = sorted(set(limits_mib) - set(by_name))
-    if unknown:
+    if unknown and not may_imagine:
         listed = ", ".join(f"{d.name} ({d.description})" for d in found) or "none"
         raise UsageError(
             f"no device {', '.join(unknown)}", f"the runtime lists: {listed}; remote: --rpc"
         )
-    if not limits_mib:
-        return tuple(
-            Device(d.name, d.description, d.total_mib, d.usable_mib - reserve_mib, d.is_unified)
-            for d in found
-        )
     return tuple(
-        Device(
-            name,
-            by_name[name].description,
-            by_name[name].total_mib,
-            limit_mib,
-            by_name[name].is_unified,
-        )
-        for name, limit_mib in limits_mib.items()
+        replace(by_name.get(name, Device(name, "", mib, mib)), usable_mib=mib)
+        for name, mib in limits_mib.items()
     )
 
 

@@ -1,0 +1,91 @@
+"""A plan as tables for people."""
+
+from __future__ import annotations
+
+import shlex
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from autofit.tuning.plan import Plan, PlannedLayout
+
+_COLUMNS = (
+    "device",
+    "layers",
+    "host experts",
+    "weights",
+    "KV",
+    "compute",
+    "other",
+    "total",
+    "usable",
+    "verdict",
+)
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Print a table per layout, the prices, and the arguments to paste."""
+    for layout in plan.layouts:
+        is_best = plan.recommended is layout
+        console.print(_table(layout, is_recommended=is_best))
+    for notice in plan.notices:
+        console.print(Text(f"notice: {notice}"))
+    rates = plan.exchange
+    if rates.expert_layer_mib:
+        console.print(Text(f"one layer's experts: {rates.expert_layer_mib:,.0f} MiB"))
+    prices = ", ".join(f"{name} {mib:,.1f}" for name, mib in rates.context_1k_mib.items())
+    console.print(Text(f"1,000 tokens of context, MiB: {prices}"))
+    console.print(Text(f"512 more of ubatch: {rates.ubatch_512_mib:,.0f} MiB"))
+    contexts = ", ".join(
+        f"{name} {count:,}" if count else f"{name} none"
+        for name, count in plan.max_context.items()
+    )
+    console.print(Text(f"largest context that fits: {contexts}"))
+    if plan.recommended is None:
+        return
+    console.print(Text(f"\narguments for {plan.recommended.name}:"))
+    console.print(Text(shlex.join(plan.recommended.args)), soft_wrap=True)
+
+
+def _table(layout: PlannedLayout, *, is_recommended: bool) -> Table:
+    mark = " (recommended)" if is_recommended else "" if layout.fits else " (does not fit)"
+    host = layout.estimate.host
+    table = Table(
+        title=f"{layout.name}{mark}",
+        title_justify="left",
+        title_style="bold",
+        caption=(
+            f"host: weights {host.weights_mib:,.0f}, repacked {host.repack_mib:,.0f}, "
+            f"KV {host.kv_mib:,.0f}, compute {host.compute_mib:,.0f} MiB; "
+            f"by {_BY[layout.estimate.estimator]}"
+        ),
+        caption_justify="left",
+        box=None,
+    )
+    for column in _COLUMNS:
+        is_text = column in ("device", "layers", "verdict")
+        table.add_column(column, justify="left" if is_text else "right")
+    for row in layout.estimate.devices:
+        layers = f"{row.layers[0]}-{row.layers[1]}" if row.layers else "none"
+        table.add_row(
+            Text(row.name),
+            layers + (" + output" if row.output else ""),
+            str(row.host_expert_layers),
+            *(
+                f"{mib:,.0f}"
+                for mib in (
+                    row.weights_mib,
+                    row.kv_mib,
+                    row.compute_mib,
+                    row.other_mib,
+                    row.total_mib,
+                    row.usable_mib,
+                )
+            ),
+            f"{row.free_mib:,.0f} free" if row.fits else f"{-row.free_mib:,.0f} too much",
+        )
+    return table
+
+
+_BY = {"runtime": "the runtime's own planner", "arithmetic": "arithmetic"}

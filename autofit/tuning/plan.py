@@ -1,0 +1,155 @@
+"""What a model takes on each device, layout by layout, without a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from autofit.errors import UsageError
+from autofit.model.exchange import ExchangeRates, exchange_rates, max_contexts, unused_rooms
+from autofit.model.layout import layouts
+from autofit.model.memory import MemoryEstimate, estimate_memory, with_reported
+from autofit.runtime.argv import find_problem, spell
+from autofit.runtime.estimator import Estimator
+from autofit.search.space import PLACING_PARAMS
+from autofit.trial.candidate import Candidate
+from autofit.tuning.situation import Situation
+
+# The layout's name where the user's own settings say how layers lie.
+FIXED = "set"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLayout:
+    """One layout as a candidate, with what it takes."""
+
+    name: str
+    candidate: Candidate
+    estimate: MemoryEstimate
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device has room for it."""
+        return bool(self.estimate.devices) and self.estimate.fits
+
+    @property
+    def host_expert_layers(self) -> int:
+        """How many layers have experts in system RAM, in part or whole."""
+        return sum(device.host_expert_layers for device in self.estimate.devices)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The layout as `plan --json` prints it."""
+        return {
+            "name": self.name,
+            "params": dict(self.candidate.params),
+            "args": list(self.args),
+            "env": dict(self.env),
+            "fits": self.fits,
+            "devices": [
+                {
+                    "name": row.name,
+                    "free_mib": row.usable_mib,
+                    "layers": list(row.layers) if row.layers else None,
+                    "output": row.output,
+                    "host_expert_layers": row.host_expert_layers,
+                    "weights_mib": row.weights_mib,
+                    "kv_mib": row.kv_mib,
+                    "compute_mib": row.compute_mib,
+                    "other_mib": row.other_mib,
+                    "total_mib": row.total_mib,
+                    "fits": row.fits,
+                }
+                for row in self.estimate.devices
+            ],
+            "host": {
+                "weights_mib": self.estimate.host.weights_mib,
+                "repack_mib": self.estimate.host.repack_mib,
+                "kv_mib": self.estimate.host.kv_mib,
+                "compute_mib": self.estimate.host.compute_mib,
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All layouts, the recommended one, and the prices of what takes memory."""
+
+    layouts: tuple[PlannedLayout, ...]
+    recommended: PlannedLayout | None
+    exchange: ExchangeRates
+    max_context: Mapping[str, int]
+    notices: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as `plan --json` prints it."""
+        shown = self.recommended or self.layouts[0]
+        document = shown.to_dict()
+        return {
+            "layouts": [layout.to_dict() for layout in self.layouts],
+            "recommended": self.recommended.name if self.recommended else None,
+            "exchange": asdict(self.exchange),
+            "max_context": dict(self.max_context),
+            "estimator": shown.estimate.estimator,
+            "notices": list(self.notices),
+            **{key: document[key] for key in ("devices", "host", "params", "args")},
+        }
+
+
+def make_plan(situation: Situation, planner: Estimator | None) -> Plan:
+    """Plan every layout of the situation's devices with the space's first values.
+
+    `planner` is the runtime's own, asked about each layout; None where the devices are not
+    there or the runtime has none.
+
+    Raises:
+        UsageError: there is no device, or a pinned setting is not possible.
+    """
+    if not situation.devices:
+        raise UsageError(
+            "no device to plan for",
+            "name one with its memory, there or not: --device CUDA0=12288",
+        )
+    base = base_candidate(situation)
+    problem = find_problem(situation.runtime, base)
+    if problem is not None:
+        raise UsageError(problem.message, "change it with --set")
+    if PLACING_PARAMS & set(situation.space.pinned):
+        found = [(FIXED, base)]
+    else:
+        found = [
+            (layout.name, layout.candidate(base))
+            for layout in layouts(situation.inventory, base, situation.devices)
+            if layout.slices
+        ]
+    planned = tuple(_planned(situation, name, candidate, planner) for name, candidate in found)
+    fitting = [layout for layout in planned if layout.fits]
+    best = min(fitting, key=lambda layout: layout.host_expert_layers, default=None)
+    shown = best or planned[0]
+    rooms = unused_rooms(situation.inventory, shown.estimate)
+    return Plan(
+        planned,
+        best,
+        exchange_rates(situation.inventory, shown.candidate, situation.devices),
+        max_contexts(situation.inventory, shown.candidate, situation.devices),
+        (*situation.inventory.notices, *(room.text for room in rooms)),
+    )
+
+
+def base_candidate(situation: Situation) -> Candidate:
+    """The task with the space's first values and what the user pinned, no layout yet."""
+    point = next(situation.space.points(), {})
+    return Candidate({**situation.task_params, **situation.space.params_of(point)})
+
+
+def _planned(
+    situation: Situation, name: str, candidate: Candidate, planner: Estimator | None
+) -> PlannedLayout:
+    estimate = estimate_memory(situation.inventory, candidate, situation.devices)
+    told = planner.estimate(candidate) if planner else None
+    if told is not None:
+        estimate = with_reported(estimate, told)
+    words, env = spell(situation.runtime, candidate)
+    return PlannedLayout(name, candidate, estimate, words, env)
