@@ -27,6 +27,7 @@ from autofit.trial.candidate import Candidate, Params
 from autofit.trial.device import Device
 
 _CORRECTIONS = 4  # how often budgets are tightened by what the estimate finds above them
+_NARROW = 2  # units that a first device should have room for
 SINGLE = "single:"
 
 
@@ -184,7 +185,25 @@ class _Planner:
     shares: tuple[float, ...]
 
     def plan(self, hosted: int | None) -> Layout:
-        """With so many host expert layers, None for the fewest that fit."""
+        """With so many host expert layers, None for the fewest that fit.
+
+        A first device that can hardly hold a layer is tried without.
+        """
+        layout = self._plan(hosted)
+        if len(self.devices) == 1 or (layout.fits and not self._is_narrow(self._skipping(0))):
+            return layout
+        others = replace(self, devices=self.devices[1:], shares=self.shares[1:]).plan(hosted)
+        is_better = others.fits > layout.fits or (
+            others.fits == layout.fits and others.host_expert_layers < layout.host_expert_layers
+        )
+        return others if is_better else layout
+
+    def _is_narrow(self, costs: SliceCosts) -> bool:
+        problem = costs.problem("hosted")
+        largest = max(map(sum, zip(problem.fixed, (*problem.movable, 0), strict=True)))
+        return problem.budgets[0] < problem.overheads[0][False][True] + _NARROW * largest
+
+    def _plan(self, hosted: int | None) -> Layout:
         costs = self._costs()
         if not hosted:
             found = [

@@ -163,6 +163,8 @@ class SliceCosts:
             parts = {0: 1, index: 1} | ({} if has_output else {last: 1})
             shares = [parts.get(device, 0) for device in range(last + 1)]
             units = shared_out(self.units, shares)
+            if not units[index]:  # fewer units than parts: it takes all there are
+                units = [self.units if device == index else 0 for device in range(last + 1)]
             end = self.skipped + sum(units[: index + 1])
             hosted: list[int] = []
             if keeping == "hosted":

@@ -28,7 +28,8 @@ class SliceProblem:
     `fixed` holds by unit what stays with it, the output layer last; `movable` by layer what
     can move to the host, 0 where nothing can. `overheads` are by device, then by whether the
     slice has the output layer, then by whether it keeps the movable part of some layer.
-    With `is_ordered`, a slice's first layers are moved rather than its largest.
+    With `is_ordered`, a slice's first layers are moved rather than its largest. The first device
+    always has a slice, for its overhead is that of the first; others may go without.
     """
 
     fixed: tuple[int, ...]
@@ -215,12 +216,11 @@ class SliceSolver:
         def costs(device: int) -> _Table:
             counts = np.full(self._whole.shape, float(hosted[device]))
             used = self._used(device, np.minimum(counts, self._count))
-            budget = max(1, self.problem.budgets[device])
+            budget = self.problem.budgets[device]
             possible = (self._count >= hosted[device]) & (used <= budget * tightness)
-            if targets is None:
-                cost = np.square(used / budget)
-            else:
-                cost = np.square(sizes - targets[device]) + np.square(used / budget) / 1e6
+            cost = np.square(used / max(1, budget))
+            if targets is not None:
+                cost = np.square(sizes - targets[device]) + cost / 1e6
             return np.where(possible & (sizes >= 0), cost, _INFEASIBLE)
 
         found = self._cut(costs)
@@ -234,6 +234,8 @@ class SliceSolver:
         choices = []
         for device in range(len(self.problem.budgets)):
             total = best[:, None] + costs(device)
+            if not device:
+                total[0, 0] = _INFEASIBLE
             choices.append(total.argmin(axis=0))
             best = total.min(axis=0)
         if not np.isfinite(best[units]):
