@@ -4,6 +4,10 @@ Another ubatch, another device or another build adds the same numbers in another
 the chances of the next token move a little; and where two tokens were nearly as likely the
 greedy choice may fall on the other one, and the texts part. Such a difference is told, and
 told apart from one that rounding cannot explain.
+
+In a mixture of experts rounding now and then sends a token to another expert. That moves the
+chances of this one token a lot, and those of the others hardly: there nine tokens in ten must
+agree, where in other models all must.
 """
 
 from __future__ import annotations
@@ -24,6 +28,10 @@ from autofit.tuning.recorded_answer import RecordedAnswer, first_difference, tok
 ROUNDING_DIVERGENCE = 0.01
 _MOST_AT_ONE_TOKEN = 50
 NEAR_TIE = 1.0
+# Of mixtures: measured with random weights, eight experts, two used, where routing is most
+# sensitive: another ubatch, flash attention off or no repacking moved 1 to 8% of the tokens,
+# by up to 1.4 nats, and all others by 0.006 at most; a q4_0 K cache moved 30 to 90%.
+_SHARE_AS_ROUTED = 0.9
 _SHOWN_CHARACTERS = 40
 
 # equal: the same texts; rounding: they part where two tokens were nearly as likely;
@@ -52,7 +60,7 @@ class Equality:
     """The comparison of all answers of two settings.
 
     `tokens` counts those compared after the same text; divergences are in nats, None where
-    the runtime tells no chances.
+    the runtime tells no chances. Nine tokens in ten diverge by no more than the typical one.
     """
 
     verdict: EqualityVerdict
@@ -60,6 +68,7 @@ class Equality:
     identical: int
     tokens: int
     mean_divergence: float | None
+    typical_divergence: float | None
     max_divergence: float | None
     tolerance: float
     first: Difference | None
@@ -73,6 +82,8 @@ def compare_answers(
     reference: Sequence[RecordedAnswer],
     other: Sequence[RecordedAnswer],
     tolerance: float = ROUNDING_DIVERGENCE,
+    *,
+    is_sparse: bool = False,
 ) -> Equality:
     """Compare answers to the same prompts in the same order.
 
@@ -81,6 +92,7 @@ def compare_answers(
         other: answers of the settings to be checked.
         tolerance: the mean divergence, in nats a token, that rounding may cause; a single
             token may diverge fifty times as much.
+        is_sparse: whether the model is a mixture of experts.
 
     Raises:
         ValueError: the answers do not pair up.
@@ -93,11 +105,17 @@ def compare_answers(
     diverged = divergences(reference, other)
     mean = fmean(diverged) if diverged else None
     most = max(diverged, default=None)
-    is_rounding = (
-        all(one.gap is not None and one.gap <= NEAR_TIE for one in differences)
-        and (mean is None or mean <= tolerance)
-        and (most is None or most <= _MOST_AT_ONE_TOKEN * tolerance)
-    )
+    typical = _share_below(diverged) if diverged else None
+    if is_sparse and typical is not None:
+        is_rounding = typical <= tolerance and not any(
+            _is_other_text(*pair) for pair in zip(reference, other, strict=True)
+        )
+    else:
+        is_rounding = (
+            all(one.gap is not None and one.gap <= NEAR_TIE for one in differences)
+            and (mean is None or mean <= tolerance)
+            and (most is None or most <= _MOST_AT_ONE_TOKEN * tolerance)
+        )
     verdict: EqualityVerdict = "unknown"
     if reference:
         verdict = "different" if not is_rounding else "rounding" if differences else "equal"
@@ -107,10 +125,21 @@ def compare_answers(
         identical=len(reference) - len(differences),
         tokens=len(diverged),
         mean_divergence=mean,
+        typical_divergence=typical,
         max_divergence=most,
         tolerance=tolerance,
         first=differences[0] if differences else None,
     )
+
+
+def _share_below(diverged: Sequence[float]) -> float:
+    """What the share of the tokens that must agree diverge by at most."""
+    return sorted(diverged)[math.ceil(_SHARE_AS_ROUTED * len(diverged)) - 1]
+
+
+def _is_other_text(one: RecordedAnswer, other: RecordedAnswer) -> bool:
+    """Whether the same tokens were put out as another text."""
+    return tokens(one) == tokens(other) and one.text != other.text
 
 
 def _difference(prompt: int, one: RecordedAnswer, other: RecordedAnswer) -> Difference | None:

@@ -130,6 +130,31 @@ def test_an_answer_cut_short_is_a_difference():
     assert (result.verdict, result.first.position) == ("different", 9)
 
 
+def test_a_token_routed_to_another_expert_is_rounding_in_a_mixture():
+    """One token in twenty whose chances jump is tolerated there, and nowhere else."""
+    one = answer([{1: 0.9, 2: 0.05}] * 20)
+    other = answer([{1: 0.9, 2: 0.05}] * 19 + [{1: 0.05, 2: 0.9}])
+
+    assert compare_answers([one], [other]).verdict == "different"
+    assert compare_answers([one], [other], is_sparse=True).verdict == "rounding"
+
+
+def test_a_mixture_computed_otherwise_is_a_difference():
+    """Where more than one token in ten moves, it is not the routing of a few."""
+    one = answer([{1: 0.9, 2: 0.05}] * 20)
+    other = answer([{1: 0.9, 2: 0.05}, {1: 0.6, 2: 0.3}, *[{1: 0.9, 2: 0.05}] * 6] * 2)
+
+    assert compare_answers([one] * 2, [other] * 2, is_sparse=True).verdict == "different"
+
+
+def test_other_text_of_the_same_tokens_is_a_difference_in_a_mixture_too():
+    """Routing explains other tokens, not other words for the same ones."""
+    kept = answers()
+    garbled = [replace(one, text=one.text.replace("w", "?")) for one in kept]
+
+    assert compare_answers(kept, garbled, is_sparse=True).verdict == "different"
+
+
 def test_nothing_to_compare_is_unknown():
     """No answers are not equal answers."""
     assert compare_answers([], []).verdict == "unknown"

@@ -1,0 +1,237 @@
+"""Whether other settings left the answers right: the same, or good enough where they may change.
+
+Host layers, slices, ubatch or another build must not change what is answered; a narrower KV
+type may, within limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from autofit.model.block_type import block_type_named
+from autofit.runtime.effort import load_effort
+from autofit.trial.candidate import Candidate
+from autofit.tuning.equality import Equality, compare_answers
+from autofit.tuning.interview import Answers, Interview, interviewed
+from autofit.tuning.prove import Finalist
+from autofit.tuning.quality import QualityLimits, QualityScore, score
+from autofit.tuning.runner import TrialRunner
+from autofit.tuning.situation import Situation
+
+_KV_PARAMS = ("cache_type_k", "cache_type_v")
+# What llama.cpp keeps keys and values in when nobody says otherwise.
+WIDE_KV = "f16"
+
+# equal, rounding, different: of answers that must not change. good, poor: of those that may.
+AnswerVerdict = Literal["equal", "rounding", "different", "good", "poor", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCheck:
+    """The answers of some settings against those of a reference.
+
+    `reference` says what that is. `quality` is None where answers must not change; `words`
+    are sentences for the user.
+    """
+
+    verdict: AnswerVerdict
+    reference: str
+    equality: Equality | None
+    quality: QualityScore | None
+    words: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the answers are right; None where it could not be told."""
+        if self.verdict == "unknown":
+            return None
+        return self.verdict in ("equal", "rounding", "good")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The check as JSON data."""
+        return {
+            "verdict": self.verdict,
+            "holds": self.holds,
+            "reference": self.reference,
+            "equality": _finite(self.equality.to_dict()) if self.equality else None,
+            "quality": _finite(self.quality.to_dict()) if self.quality else None,
+            "words": list(self.words),
+        }
+
+
+def kv_types(candidate: Candidate) -> tuple[str, str]:
+    """The types that a candidate keeps keys and values in."""
+    return tuple(candidate.get_str(name, WIDE_KV) for name in _KV_PARAMS)  # type: ignore[return-value]
+
+
+def kv_words(candidate: Candidate) -> str:
+    """The KV types for people: one name where both are the same."""
+    return "/".join(dict.fromkeys(kv_types(candidate)))
+
+
+def narrowest_kv_bits(candidate: Candidate) -> float:
+    """Bits of an element of the narrower of both caches; 0 for a type that is not known."""
+    types = [block_type_named(name) for name in kv_types(candidate)]
+    return min(8 * kind.nbytes / kind.elements if kind else 0.0 for kind in types)
+
+
+def judge_answers(
+    reference: Answers | None,
+    other: Answers | None,
+    *,
+    reference_words: str,
+    may_differ: bool,
+    is_sparse: bool = False,
+    limits: QualityLimits | None = None,
+) -> AnswerCheck:
+    """Judge answers against those of a reference to the same questions.
+
+    Args:
+        reference: those that are trusted; None where there are none.
+        other: those to be checked.
+        reference_words: what the reference is.
+        may_differ: whether what differs between the two may change answers, as KV types do.
+        is_sparse: whether the model is a mixture of experts.
+        limits: how far they may, then.
+    """
+    if reference is None or other is None or not _pair_up(reference, other):
+        unknown = f"answers could not be compared with {reference_words}"
+        return AnswerCheck("unknown", reference_words, None, None, (unknown,))
+    equality = compare_answers(reference.recorded, other.recorded, is_sparse=is_sparse)
+    if not may_differ:
+        told = tuple(_equality_words(equality, reference_words))
+        return AnswerCheck(equality.verdict, reference_words, equality, None, told)
+    quality = score(
+        reference.recorded, other.recorded, reference.tasks, reference.texts, other.texts
+    )
+    short = quality.shortfalls(limits)
+    words = (_quality_words(quality, reference_words), *(f"not good enough: {s}" for s in short))
+    verdict: AnswerVerdict = "poor" if short else "good"
+    if quality.agreement is None:
+        verdict = "unknown"
+    return AnswerCheck(verdict, reference_words, equality, quality, words)
+
+
+def check_answers(
+    runner: TrialRunner, situation: Situation, winner: Finalist, baseline: Finalist
+) -> AnswerCheck:
+    """Launch winner and reference once each, in the phase prove, and judge the answers.
+
+    The reference is the baseline, with a KV cache of f16 whatever its own is. Where the
+    winner's KV is as wide, the answers must be the same; where it is narrower, they are
+    scored, records planted over the whole context included. A reference that does not hold
+    is tried with the winner's placement, then with its KV cache in host memory.
+
+    Raises:
+        Interrupted: the user stopped the run.
+    """
+    may_differ = narrowest_kv_bits(winner.candidate) < _bits_of_wide()
+    interview = Interview(
+        situation.workload,
+        situation.workload.context // situation.workload.parallel,
+        has_retrieval=may_differ,
+    )
+    reference, reference_words = None, "no reference"
+    for finalist, words in _references(situation, winner, baseline):
+        reference_words = words
+        _, reference = interviewed(
+            *(runner, interview, "prove", finalist.candidate, load_effort()),
+            layout=finalist.layout,
+            purpose=f"answers of {words}",
+        )
+        if reference is not None:
+            break
+    other = None
+    if reference is not None:
+        _, other = interviewed(
+            *(runner, interview, "prove", winner.candidate, load_effort()),
+            layout=winner.layout,
+            purpose="answers of the winner",
+        )
+    return judge_answers(
+        *(reference, other),
+        reference_words=reference_words,
+        may_differ=may_differ,
+        is_sparse=situation.inventory.is_moe,
+    )
+
+
+def _references(
+    situation: Situation, winner: Finalist, baseline: Finalist
+) -> Iterator[tuple[Finalist, str]]:
+    """Candidates with an f16 KV cache and what to call them, the cheapest to trust first."""
+    runtime = situation.runtime
+
+    def wide(finalist: Finalist) -> Finalist:
+        kept = {
+            name: WIDE_KV
+            for name in _KV_PARAMS
+            if finalist.candidate.get_str(name, WIDE_KV) != WIDE_KV
+        }
+        return replace(finalist, candidate=finalist.candidate.with_params(**kept))
+
+    yield wide(baseline), "the baseline" + (f" with {WIDE_KV} KV" * (wide(baseline) != baseline))
+    placed = wide(winner)
+    if placed.candidate != winner.candidate:
+        yield placed, f"the winner with {WIDE_KV} KV"
+        if runtime.supports("kv_offload", value=False):
+            on_host = placed.candidate.with_params(kv_offload=False)
+            yield replace(placed, candidate=on_host), f"the winner with {WIDE_KV} KV on the host"
+
+
+def _bits_of_wide() -> float:
+    return narrowest_kv_bits(Candidate({}))
+
+
+def _pair_up(one: Answers, other: Answers) -> bool:
+    asked = [[(t.project, t.secret) for t in answers.tasks] for answers in (one, other)]
+    return len(one.recorded) == len(other.recorded) and asked[0] == asked[1]
+
+
+def _finite(data: dict[str, Any]) -> dict[str, Any]:
+    """The data without numbers that JSON does not know: nonsense diverges infinitely."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in data.items()
+    }
+
+
+def _equality_words(equality: Equality, reference: str) -> Iterator[str]:
+    count = f"{equality.identical} of {equality.prompts} prompts"
+    if equality.verdict == "equal":
+        yield f"the same answers as {reference} to {equality.prompts} prompts"
+        return
+    if equality.verdict == "rounding":
+        yield f"the same answers as {reference} but for rounding: word for word to {count}"
+    else:
+        yield f"OTHER ANSWERS than {reference}: word for word only to {count}"
+    if equality.typical_divergence is not None and equality.verdict == "different":
+        yield (
+            f"the chances of its tokens diverge by {equality.mean_divergence:.3g} nats on "
+            f"average and by up to {equality.typical_divergence:.3g} in nine of ten; rounding "
+            f"explains {equality.tolerance:g}"
+        )
+    first = equality.first
+    if first is not None:
+        yield (
+            f"first difference in prompt {first.prompt + 1} at token {first.position + 1}: "
+            f"{first.reference!r} became {first.other!r}"
+        )
+
+
+def _quality_words(quality: QualityScore, reference: str) -> str:
+    if quality.agreement is None or quality.mean_divergence is None:
+        return f"answers cannot be scored against {reference}"
+    told = (
+        f"against {reference} {quality.agreement:.1%} of {quality.tokens} tokens are the same, "
+        f"their chances diverge by {quality.mean_divergence:.3g} nats"
+    )
+    if quality.found_by_reference:
+        kept = quality.found_by_reference - quality.lost
+        return f"{told}, {kept} of {quality.found_by_reference} planted records are found"
+    if quality.asked:
+        return f"{told}; the reference found none of {quality.asked} planted records"
+    return told
