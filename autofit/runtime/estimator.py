@@ -18,6 +18,7 @@ hidden states below (454 MiB for 480).
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +31,13 @@ from autofit.model.gguf import read_header
 from autofit.model.lean_copy import embedding_length, vocabulary_size, write_lean_copy
 from autofit.runtime.ability import Runtime
 from autofit.runtime.argv import spell
+from autofit.runtime.argv_reader import read_command
 from autofit.runtime.dialect import EstimatorRules, Words
 from autofit.runtime.estimate_record import EstimateRecord
 from autofit.runtime.help_text import HelpText
 from autofit.runtime.probe import Probe
 from autofit.runtime.short_run import start
-from autofit.trial.candidate import Candidate
+from autofit.trial.candidate import Candidate, Params
 from autofit.trial.measurement import ReportedMemory
 
 HOST = "host"
@@ -96,8 +98,35 @@ class Estimator:
             self._record.put(key, sizes, is_lasting="tensor_split" in candidate.params)
         return self._record.get(key)
 
+    def fitted(self, candidate: Candidate) -> Params | None:
+        """What the runtime's own fit would choose now for what a candidate leaves open.
+
+        None where the runtime has no planner, or it finds nothing that fits.
+
+        Raises:
+            UsageError: the planner cannot be started.
+        """
+        if self.rules is None or self.command is None:
+            return None
+        words, variables = self._words(self.rules, self.command, candidate, asks_sizes=False)
+        model = (self.runtime.dialect.launch.model, str(self.model_path.absolute()))
+        env = {**self.runtime.env, **variables}
+        finished = start((*self.command, *words, *model), env, self.rules.timeout_s)
+        lines = finished.stdout.split("\n")
+        answer = next((line for line in reversed(lines) if line.lstrip().startswith("-")), "")
+        if finished.returncode or not answer:
+            return None
+        # Shell syntax, the quotes literal; builds before 2026 print overrides unquoted.
+        argv = (*self.runtime.command, *shlex.split(answer))
+        return read_command(argv, self.runtime.dialect, self.runtime.help).params
+
     def _words(
-        self, rules: EstimatorRules, command: Words, candidate: Candidate
+        self,
+        rules: EstimatorRules,
+        command: Words,
+        candidate: Candidate,
+        *,
+        asks_sizes: bool = True,
     ) -> tuple[Words, dict[str, str]]:
         """What the planner is given but for the model, less what it does not know."""
         if self._help is None:
@@ -107,7 +136,7 @@ class Estimator:
         remote = (launch.rpc, self.rpc) if self.rpc and launch.rpc else ()
         words, variables = spell(self.runtime, candidate)
         given = _accepted((*words, *self.extra_args), self._help, self.runtime.help)
-        return (*remote, *given, *rules.words), variables
+        return (*remote, *given, *(rules.words if asks_sizes else ())), variables
 
     def _ask(
         self,

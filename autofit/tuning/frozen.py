@@ -6,6 +6,8 @@ must not, so every setting that it told is written out.
 
 from __future__ import annotations
 
+from autofit.runtime.estimator import Estimator
+from autofit.search.space import PLACING_PARAMS
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.trial import Trial
 from autofit.tuning.situation import Situation
@@ -25,12 +27,22 @@ _FREEZABLE = (
 )
 
 
-def frozen_baseline(situation: Situation, baseline: Trial) -> Candidate:
-    """The candidate that says what the baseline ran with."""
+def frozen_baseline(
+    situation: Situation, baseline: Trial, planner: Estimator | None = None
+) -> Candidate:
+    """The candidate that says what the baseline ran with.
+
+    Where layers lie is the runtime's own fit, asked of its planner while nothing runs.
+    """
     applied = baseline.measurement.applied if baseline.measurement else {}
     told: dict[str, ParamValue] = {
         name: applied[name]
         for name in _FREEZABLE
         if name in applied and situation.runtime.supports(name, applied[name])
     }
-    return Candidate({**told, **baseline.candidate.params})
+    placed = dict(planner.fitted(baseline.candidate) or {}) if planner else {}
+    if int(placed.get("n_gpu_layers", 0)) < 0:
+        placed["n_gpu_layers"] = situation.inventory.units
+    known = {name: value for name, value in placed.items() if name in PLACING_PARAMS}
+    given = {n: v for n, v in baseline.candidate.params.items() if n != "fit_target"}
+    return Candidate({**told, **known, **given})
