@@ -239,7 +239,7 @@ MODELS = st.lists(st.sampled_from([0.0, 90.0, 100.0, 130.0, 450.0]), min_size=3,
 
 @given(MODELS, MACHINES, st.integers(0, 1))
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_every_layout_lands_exactly_and_keeps_to_its_budgets(experts, usable, nextn):
     """No layer is lost or twice, and what is said to fit is within every budget."""

@@ -1,0 +1,196 @@
+"""Layouts against the real llama.cpp with remote devices: everything lies where it was planned."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from real_llama_cpp import clean_environment, rpc_device, server_log
+
+from autofit.model.inventory import ModelInventory, inventory
+from autofit.model.layout import SINGLE, Layout, layout_with
+from autofit.model.memory import MemoryEstimate, estimate_memory
+from autofit.model.placement import HOST, place
+from autofit.model.synth import SynthSpec, write
+from autofit.trial.candidate import Candidate
+from autofit.trial.device import Device
+
+pytestmark = pytest.mark.runtime
+
+FLAGS = {
+    "devices": "-dev",
+    "n_gpu_layers": "-ngl",
+    "tensor_split": "-ts",
+    "override_tensor": "-ot",
+    "n_cpu_moe": "-ncmoe",
+    "n_cpu_ffn": "-ncffn",
+    "context": "-c",
+    "batch": "-b",
+    "ubatch": "-ub",
+    "flash_attn": "-fa",
+}
+SPECS = {
+    "moe": SynthSpec(layers=14, experts=32, embd=512, ff=512, vocab=4000, header_only=True),
+    "large": SynthSpec(
+        layers=9, experts=128, used=8, embd=2048, ff=1536, vocab=4000, header_only=True
+    ),
+    "dense": SynthSpec(layers=12, experts=0, used=0, embd=1024, ff=8192, header_only=True),
+}
+BASE = Candidate({"context": 4096, "batch": 2048, "ubatch": 512, "flash_attn": "on"})
+_ROW = re.compile(r"^(\S+) (\d+) (\d+) (\d+) *$", re.MULTILINE)
+_ASSIGNED = re.compile(r"layer +(\d+) assigned to device (\w+)")
+_OVERRIDDEN = re.compile(r"tensor (\S+) \(.*buffer type overridden to CPU")
+_BUFFER = re.compile(r"RPC\d+\[127\.0\.0\.1:(\d+)\] (\w+) buffer size = +([\d.]+) MiB")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, ModelInventory]:
+    """Header-only models: small expert layers, large ones, none."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, spec in SPECS.items():
+        write(spec, folder / f"{name}.gguf")
+    return {name: inventory(folder / f"{name}.gguf") for name in SPECS}
+
+
+@pytest.fixture
+def addresses(llama_cpp) -> list[str]:
+    """Three remote devices of this machine."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(rpc_device(llama_cpp)) for _ in range(3)]
+
+
+def machine(addresses: list[str], usable_mib: list[float]) -> tuple[Device, ...]:
+    """The remote devices as the runtime names them, with so much of their memory."""
+    return tuple(
+        Device(f"RPC{index}", address, mib, mib)
+        for index, (address, mib) in enumerate(zip(addresses, usable_mib, strict=True))
+    )
+
+
+def arguments(candidate: Candidate, addresses: list[str]) -> list[str]:
+    """The command line of a candidate, in the order in which flags act."""
+    words = ["--rpc", ",".join(addresses)]
+    for name, value in candidate.params.items():
+        words += [FLAGS[name], str(value)]
+    return words
+
+
+def random_layout(
+    dice: random.Random, model: ModelInventory, addresses: list[str]
+) -> tuple[Layout, tuple[Device, ...]]:
+    """Some layout on devices that together hold between a third and all of the model."""
+    size = sum(block.total_bytes for block in model.blocks) / (1 << 20)
+    usable = [dice.uniform(0.3, 1.1) * size / len(addresses) + 80 for _ in addresses]
+    available = machine(addresses, usable)
+    names = ["balanced", "capacity", "first_device", f"{SINGLE}RPC{len(addresses) - 1}"]
+    count = dice.choice([None, None, dice.randint(0, model.block_count)])
+    return layout_with(model, BASE, available, dice.choice(names), count), available
+
+
+def assert_planned(
+    llama_cpp: Path, model: ModelInventory, layout: Layout, available: tuple[Device, ...]
+) -> None:
+    """The runtime's own words about each layer, tensor and device are those of the plan."""
+    candidate = layout.candidate(BASE)
+    argv = [
+        str(llama_cpp / "llama-fit-params"),
+        *arguments(candidate, [d.description for d in available]),
+    ]
+    argv += ["-m", str(model.path), "--fit-print", "on", "-lv", "5", "--no-repack"]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, env=clean_environment(), timeout=50, check=False
+    )
+    assert done.returncode == 0, (argv, done.stderr[-500:])
+    placed = place(model, candidate, available)
+    names = {HOST: "CPU"} | {i: device.name for i, device in enumerate(placed.devices)}
+    assigned = dict(_ASSIGNED.findall(done.stderr))
+    assert [assigned[str(unit)] for unit in range(model.units)] == [
+        names[device] for device in placed.units
+    ]
+    hosted = {
+        int(name.split(".")[1]) for name in _OVERRIDDEN.findall(done.stderr) if "blk." in name
+    }
+    planned = {block for piece in layout.slices for block in piece.host_experts}
+    assert hosted == planned
+    for piece in layout.slices:
+        for block, part in piece.partial.items():
+            moved = {n for n in _OVERRIDDEN.findall(done.stderr) if n.startswith(f"blk.{block}.")}
+            assert all(("down" in name) == (part == "down") for name in moved)
+    assert ("sched copies = 4" in done.stderr) == layout.estimate.is_pipelined
+    rows = {name: (int(m), int(c)) for name, m, c, _ in _ROW.findall(done.stdout)}
+    for row in layout.estimate.devices:
+        told = rows[row.name]
+        assert told[0] == pytest.approx(row.weights_mib, rel=0.001, abs=1.01)
+        assert told[1] == pytest.approx(row.kv_mib, rel=0.001, abs=1.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("count", [2, 3])
+def test_random_layouts_lie_as_planned(count, seed, llama_cpp, models, addresses):
+    """Ten layouts each: layers, host experts, weights and cache per device, pipelining."""
+    dice = random.Random(100 * count + seed)
+    for _ in range(10):
+        model = models[dice.choice(list(models))]
+        layout, available = random_layout(dice, model, addresses[:count])
+        assert_planned(llama_cpp, model, layout, available)
+
+
+def test_the_kinds_of_layouts_are_all_tried(models):
+    """Among the random layouts are partial layers, overrides, counts and harmless rules."""
+    seen = set()
+    addresses = ["10.0.0.1:50052", "10.0.0.2:50052", "10.0.0.3:50052"]
+    for count in (2, 3):
+        for seed in range(3):
+            dice = random.Random(100 * count + seed)
+            for _ in range(10):
+                model = models[dice.choice(list(models))]
+                layout, _ = random_layout(dice, model, addresses[:count])
+                seen |= set(layout.params)
+                seen |= {"partial" for piece in layout.slices if piece.partial}
+                seen |= {"pipelined" if layout.estimate.is_pipelined else "plain"}
+    assert {"override_tensor", "n_cpu_moe", "n_cpu_ffn", "tensor_split"} <= seen
+    assert {"partial", "pipelined", "plain"} <= seen
+
+
+def estimated_by_port(estimate: MemoryEstimate, available: tuple[Device, ...]) -> dict:
+    """What each device takes, by its port and kind of buffer."""
+    ports = {device.name: device.description.rsplit(":", 1)[1] for device in available}
+    found = {}
+    for row in estimate.devices:
+        found[ports[row.name], "model"] = row.weights_mib
+        found[ports[row.name], "KV"] = row.kv_mib
+        found[ports[row.name], "compute"] = row.compute_mib
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "hosted", "count"),
+    [("balanced", 4, 2), ("capacity", 3, 3), ("first_device", 5, 2), ("balanced", 0, 3)],
+)
+def test_a_servers_buffers_are_as_planned(name, hosted, count, llama_cpp, tmp_path):
+    """A model of 50 MB really served: each device's weights, cache and compute buffer."""
+    path = tmp_path / "served.gguf"
+    write(SynthSpec(layers=8, experts=32, used=4, embd=512, ff=256, vocab=8192), path)
+    model = inventory(path)
+    base = BASE.with_params(parallel=1)
+    with ExitStack() as stack:
+        served = [stack.enter_context(rpc_device(llama_cpp)) for _ in range(count)]
+        available = machine(served, [900.0] * count)
+        layout = layout_with(model, base, available, name, hosted)
+        candidate = layout.candidate(base)
+        words = arguments(candidate.with_params(parallel=None), served)
+        words += ["-np", "1", "-fit", "off", "-cram", "0", "-ctxcp", "0"]
+        log = server_log(llama_cpp, path, tmp_path / "server.log", *words)
+    told: dict[tuple[str, str], float] = {}
+    for port, kind, mib in _BUFFER.findall(log):
+        told[port, kind] = told.get((port, kind), 0.0) + float(mib)
+    assert estimate_memory(model, candidate, available) == layout.estimate
+    for (port, kind), mib in estimated_by_port(layout.estimate, available).items():
+        if kind == "compute":
+            assert mib == pytest.approx(told[port, kind], rel=0.15, abs=8)
+        else:
+            assert mib == pytest.approx(told[port, kind], rel=0.001, abs=0.02)
