@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,19 +34,19 @@ _MODEL = {
 @click.command("demo")
 @click.option("--study", type=click.Path(path_type=Path), help="The study's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(study: Path | None, *, as_json: bool) -> None:
+def command(study: Path | None, *, as_json: bool) -> int:
     """Tune a small model of random weights on this machine's CPU, in under three minutes.
 
     Ends with a table, a preset, a report and a study folder. Then a recorded table of a real
     GPU is replayed, and a plan for two cards shown, for what the tool is for.
     """
-    result = run_demo(study)
-    if as_json:
-        click.echo(json.dumps(result, ensure_ascii=False))
+    from autofit.cli.tune import told  # noqa: PLC0415 - heavy, and --help must be quick
+
+    return told(run_demo(study), as_json=as_json)
 
 
-def run_demo(study: Path | None) -> dict[str, Any] | None:
-    """Tune the demo model and show what else there is."""
+def run_demo(study: Path | None) -> dict[str, Any]:
+    """Tune the demo model; returns the result."""
     from autofit.cli.tune import run_tune  # noqa: PLC0415 - heavy, and --help must be quick
 
     model = demo_model()
@@ -68,7 +67,8 @@ def run_demo(study: Path | None) -> dict[str, Any] | None:
         extra_args=(),
     )
     click.echo(f"tuning {model.name} (random weights) on this machine's CPU", err=True)
-    return run_tune(options, budget=_BUDGET, max_launches=_MAX_LAUNCHES, study=study, yes=True)
+    result = run_tune(options, budget=_BUDGET, max_launches=_MAX_LAUNCHES, study=study, yes=True)
+    return result or {}
 
 
 def demo_model() -> Path:

@@ -49,7 +49,7 @@ def command(log: str, status: str | None, dialect: str, *, as_json: bool) -> Non
         diagnosis = diagnose(read_lines(stream), load_dialect(dialect), exit_status=ended)
     if as_json:
         told = diagnosis_to_dict(diagnosis) | {"notices": list(diagnosis.log.notices)}
-        click.echo(json.dumps(told, ensure_ascii=False, indent=2))
+        click.echo(json.dumps(told, indent=2))
     else:
         for line in _lines(diagnosis):
             click.echo(line)

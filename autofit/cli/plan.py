@@ -28,7 +28,7 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
     situation = look(read_task_options(given), may_imagine=True)
     plan = make_plan(situation, planner(situation))
     if as_json:
-        click.echo(json.dumps(plan.to_dict(), ensure_ascii=False))
+        click.echo(json.dumps(plan.to_dict()))
     else:
         print_plan(plan, make_console(sys.stdout))
     if plan.recommended is not None:

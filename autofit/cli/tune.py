@@ -40,19 +40,35 @@ from autofit.trial.metric import Metric
 @click.option("--dry-run", is_flag=True, help="Print the command lines, launch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--yes", is_flag=True, help="Do not ask, even when the machine is busy.")
-def command(**given: Any) -> None:  # noqa: ANN401 - click's keyword arguments
+def command(**given: Any) -> int:  # noqa: ANN401 - click's keyword arguments
     """Find, prove and write the launch settings under which MODEL is served best here.
 
     What comes after `--` goes unchanged to every launch and into the preset.
     """
     options = read_task_options(given)
+    as_json = given.pop("as_json")
     result = run_tune(options, **given)
-    if result is not None and result["winner"] is None:
-        raise NothingFitsError(
-            "no settings were proven to work",
-            f"`autofit show {shlex.quote(result['study'])}` tells what was tried and why it "
-            "failed; try less --context, a narrower --kv-floor or a smaller model",
-        )
+    return 0 if result is None else told(result, as_json=as_json)
+
+
+def told(result: dict[str, Any], *, as_json: bool) -> int:
+    """Tell a tune's result on stdout; returns the exit code."""
+    from autofit.output.answer import answer  # noqa: PLC0415 - heavy, and --help must be quick
+    from autofit.output.console import make_console  # noqa: PLC0415
+    from autofit.output.show import print_answer  # noqa: PLC0415
+
+    print_answer(answer(result), make_console(sys.stderr if as_json else sys.stdout))
+    if as_json:
+        click.echo(json.dumps(result))
+    if result["winner"] is not None:
+        return 0
+    click.echo("autofit: no settings were proven to work", err=True)
+    click.echo(
+        f"hint: `autofit show {shlex.quote(result['study'])}` tells what was tried and why it "
+        "failed; try less --context, a narrower --kv-floor or a smaller model",
+        err=True,
+    )
+    return NothingFitsError.exit_code
 
 
 def run_tune(
@@ -67,10 +83,9 @@ def run_tune(
     resume: bool = False,
     seed: int = 1,
     dry_run: bool = False,
-    as_json: bool = False,
     yes: bool = False,
 ) -> dict[str, Any] | None:
-    """Tune and print; returns the result, None after a dry run."""
+    """Tune; returns the result, None after a dry run."""
     from autofit.cli.preparation import look  # noqa: PLC0415 - heavy, and --help must be quick
     from autofit.cli.tune_run import TuneRun  # noqa: PLC0415
     from autofit.tuning.budget import parse_duration_s  # noqa: PLC0415
@@ -93,7 +108,4 @@ def run_tune(
         return None
     if not yes:
         run.ask_when_busy()
-    result = run.execute(study, resume=resume, argv=sys.argv)
-    if as_json:
-        click.echo(json.dumps(result, ensure_ascii=False))
-    return result
+    return run.execute(study, resume=resume, argv=sys.argv)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import sys
 import time
@@ -19,15 +18,15 @@ import click
 
 from autofit.cli.preparation import header, launcher
 from autofit.cli.task_options import TaskOptions
+from autofit.errors import Interrupted
 from autofit.machine.host import host_state
 from autofit.machine.lock import machine_lock
-from autofit.output.answer import answer
-from autofit.output.console import TuneConsole, make_console
+from autofit.output.console import TuneConsole
 from autofit.output.html_report import html_report
 from autofit.output.markdown_report import markdown_report
 from autofit.output.preset.facts import winner_facts
 from autofit.output.preset.format import SUFFIXES, write_preset
-from autofit.output.show import print_answer
+from autofit.output.trial_row import command_line
 from autofit.process import removed_variables, system_config
 from autofit.results.location import new_study_folder
 from autofit.results.study import Study
@@ -35,17 +34,18 @@ from autofit.runtime.argv import Unsupported, launch_plan
 from autofit.runtime.estimator import Estimator
 from autofit.search.proposal import propose
 from autofit.search.study import SearchStudy
-from autofit.trial.candidate import LaunchPlan
 from autofit.tuning.budget import Budget
 from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.event import Finished, Listener, Notice
-from autofit.tuning.runner import TrialRunner
+from autofit.tuning.runner import TrialRunner, resume_hint
 from autofit.tuning.situation import Situation
 from autofit.tuning.tune import Tune
 
 # Formats that a tune writes by itself; `autofit export` has more.
 _PRESETS = ("ini", "args", "json")
 _DRY_RUN_CANDIDATES = 5
+# Stands in the lines of a dry run; a tune asks the system for a free one.
+_PORT = 8080
 
 
 @dataclass(slots=True)
@@ -92,7 +92,10 @@ class TuneRun:
             env=situation.env,
             wrapper=situation.wrapper,
         )
-        return plan.message if isinstance(plan, Unsupported) else shell_line(plan)
+        if isinstance(plan, Unsupported):
+            return f"# cannot be launched: {plan.message}"
+        unset = removed_variables({}, also_remove=situation.runtime.dialect.variables)
+        return command_line(plan.argv, plan.env, port=_PORT, unset=unset)
 
     def ask_when_busy(self) -> None:
         """On a terminal, ask before measuring on a machine that others use."""
@@ -108,19 +111,19 @@ class TuneRun:
         """Run the tune and write study, presets and reports."""
         situation = self.situation
         head = header(situation, self.options, seed=self.seed, argv=argv)
-        if resume and folder is not None:
-            study = Study.resume(folder, head)
-        else:
-            path = folder or new_study_folder(head.model_name, today=date.today())  # noqa: DTZ011
-            study = Study.create(path, head)
+        path = folder or new_study_folder(head.model_name, today=date.today())  # noqa: DTZ011
         console = TuneConsole(situation.workload, budget_s=self.total_s)
-        with study, machine_lock(str(study.path)), console, self._stopping(console):
+        with (
+            machine_lock(str(path.absolute())),
+            Study.resume(path, head) if resume else Study.create(path, head) as study,
+            console,
+            self._stopping(study, console),
+        ):
             for notice in self._notices(study):
                 console(Notice(notice))
             result = self._tune(study, console)
             result["preset"] = self._write(study, result)
             console(Finished(result))
-        print_answer(answer(result), make_console(sys.stderr))
         return result
 
     def _tune(self, study: Study, listener: Listener) -> dict[str, Any]:
@@ -183,8 +186,12 @@ class TuneRun:
         return preset
 
     @contextmanager
-    def _stopping(self, listener: Listener) -> Iterator[None]:
-        """The first Ctrl-C ends the run after the stage under way, the second at once."""
+    def _stopping(self, study: Study, listener: Listener) -> Iterator[None]:
+        """The first Ctrl-C ends the run after the stage under way, the second at once.
+
+        Raises:
+            Interrupted: the user stopped the run, by Ctrl-C or SIGTERM; says how to go on.
+        """
 
         def stop(number: int, frame: FrameType | None) -> None:
             del number, frame
@@ -196,12 +203,7 @@ class TuneRun:
         before = signal.signal(signal.SIGINT, stop)
         try:
             yield
+        except KeyboardInterrupt as error:
+            raise Interrupted("stopped", resume_hint(study)) from error
         finally:
             signal.signal(signal.SIGINT, before)
-
-
-def shell_line(plan: LaunchPlan, port: int = 8080) -> str:
-    """A plan as one line for a shell."""
-    env = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
-    words = [shlex.quote(word.replace("{port}", str(port))) for word in plan.argv]
-    return " ".join([*env, *words])

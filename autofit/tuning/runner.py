@@ -6,6 +6,7 @@ holds is taken from it, so that only what is missing is launched.
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -83,8 +84,7 @@ class TrialRunner:
             trial = known.popleft()
             is_reused = True
         else:
-            if self.should_stop():
-                raise Interrupted("stopped", self._resume_hint())
+            self._check_stop()
             trial = self._launch(phase, candidate, effort, layout, purpose)
             is_reused = False
         self.budget.count(phase)
@@ -100,12 +100,9 @@ class TrialRunner:
     def _identity(phase: Phase, candidate: Candidate, purpose: str) -> tuple[str, str, str]:
         return phase, candidate.key, purpose
 
-    def _resume_hint(self) -> str:
-        return f"everything measured is saved; go on with --study {self.study.path} --resume"
-
     def _check_stop(self) -> None:
         if self.should_stop():
-            raise Interrupted("stopped", self._resume_hint())
+            raise Interrupted("stopped", resume_hint(self.study))
 
     def _launch(
         self, phase: Phase, candidate: Candidate, effort: Effort, layout: str, purpose: str
@@ -154,3 +151,9 @@ class TrialRunner:
             )
             self.study.write_trial(trial)
         return trial
+
+
+def resume_hint(study: Study) -> str:
+    """How a user goes on with a study that was stopped."""
+    where = shlex.quote(str(study.path))
+    return f"what was measured is saved; go on with the same command and --study {where} --resume"

@@ -114,7 +114,7 @@ class Tune:
                 return
             self.maker.learn_from(trial)
             value = median_metric(trial.measurement, situation.workload, situation.objective)
-            if value is None:
+            if value is None or trial.phase not in {"boundary", "search"}:
                 return
             worth = 1 / time_ratio(1.0, value, situation.objective)
             if worth < self._best_cost:
