@@ -32,7 +32,6 @@ from autofit.results.location import new_study_folder
 from autofit.results.study import Study
 from autofit.runtime.argv import Unsupported, launch_plan
 from autofit.runtime.estimator import Estimator
-from autofit.search.proposal import propose
 from autofit.search.study import SearchStudy
 from autofit.tuning.budget import Budget
 from autofit.tuning.candidates import CandidateMaker
@@ -63,7 +62,7 @@ class TuneRun:
         """The commands that a tune would begin with, each as a shell line after a comment."""
         yield "# baseline: the runtime's own choice"
         yield self._line("baseline")
-        search = SearchStudy(self._maker().problem(), propose, seed=self.seed)
+        search = SearchStudy(self._maker().problem(), seed=self.seed)
         for _ in range(_DRY_RUN_CANDIDATES):
             proposal = search.ask()
             if proposal is None:
@@ -137,7 +136,7 @@ class TuneRun:
             should_stop=lambda: self._stops > 0,
         )
         maker = self._maker()
-        search = SearchStudy(maker.problem(), propose, seed=self.seed)
+        search = SearchStudy(maker.problem(), seed=self.seed)
         return Tune(situation, runner, maker, search, listener, self.seed).run()
 
     def _maker(self) -> CandidateMaker:

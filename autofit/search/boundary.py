@@ -1,9 +1,7 @@
 """The fit boundary: the fewest host layers that fit beside the most that do not.
 
 More host layers take less of the devices, so the boundary is found by bisection. The
-estimate says where to look first; a launch says what is true. Zero host layers is apart:
-without an override several devices turn pipeline parallelism on, which takes more memory
-than one host layer would, so a failure at 0 says nothing about 1.
+estimate says where to look first; a launch says what is true.
 """
 
 from __future__ import annotations
@@ -16,14 +14,12 @@ from dataclasses import dataclass, field, replace
 class BoundarySearch:
     """What is known of one walk over host layers 0..`most`; immutable, `told` adds to it.
 
-    `guess` is where the estimate expects the fewest that fit. `zero_is_apart` keeps a
-    failure at 0 from being taken for a failure at 1 (several devices).
+    `guess` is where the estimate expects the fewest that fit.
     """
 
     most: int
     guess: int
     known: Mapping[int, bool] = field(default_factory=dict)
-    zero_is_apart: bool = False
 
     @property
     def fits(self) -> int | None:

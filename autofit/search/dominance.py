@@ -1,54 +1,85 @@
 """What a memory failure rules out: the same candidate with more on the devices.
 
 Less offload to the host, a larger ubatch, a wider KV type or more context, all else equal,
-take at least as much of every device. Which params pull which way is the field's
-knowledge; anything not named here must be equal.
+take at least as much of every device; more offload takes at least as much of the host.
+Which params pull which way is the field's knowledge; anything not named here must be equal.
 """
 
 from __future__ import annotations
 
-from autofit.search.space import HOST_LAYERS_AXIS, Point
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autofit.model.block_type import block_type_named
+from autofit.search.grid import Floats, Grid, Rows, number
+from autofit.search.problem import Memory
+from autofit.search.space import HOST_LAYERS_AXIS
 from autofit.trial.candidate import ParamValue
 
-# Bytes per element of the KV cache types, from the block table of llama.cpp.
-KV_BYTES = {
-    "f32": 4.0,
-    "f16": 2.0,
-    "bf16": 2.0,
-    "q8_0": 1.0625,
-    "q5_1": 0.75,
-    "q5_0": 0.6875,
-    "q4_1": 0.625,
-    "q4_0": 0.5625,
-    "iq4_nl": 0.5625,
-}
 _GROWING = frozenset({"ubatch", "context", "prefetch_slots", "moe_cache_mib"})
-_KV_AXES = frozenset({"cache_type", "cache_type_k", "cache_type_v"})
-# Params that take nothing of a device.
-_FREE = frozenset({"threads", "threads_batch"})
+_KV_PARAMS = frozenset({"cache_type", "cache_type_k", "cache_type_v"})
+# Params that take nothing of a kind of memory: how a file is loaded and how prompts are cut
+# into batches changes what the host holds, not what a device does.
+_FREE_ANYWHERE = frozenset({"threads", "threads_batch", "op_offload_min_batch", "batch"})
+_FREE = {"device": _FREE_ANYWHERE | {"load_mode"}, "host": _FREE_ANYWHERE}
 
 
-def demand(name: str, value: ParamValue) -> float | None:
-    """How much memory a value asks for, on a scale of its own; None if that is not known."""
+def kv_bytes(value: ParamValue) -> float:
+    """Bytes of a number in a KV type; nan for a type that is not known."""
+    kind = block_type_named(str(value))
+    return kind.nbytes / kind.elements if kind else math.nan
+
+
+def demand(name: str, value: ParamValue) -> float:
+    """How much device memory a value asks for, on a scale of its own; nan if unknown."""
     if name == HOST_LAYERS_AXIS:
-        return -float(value)
+        return -number(value)
     if name in _GROWING:
-        return float(value)
-    if name in _KV_AXES:
-        return KV_BYTES.get(str(value))
-    return None
+        return number(value)
+    return kv_bytes(value) if name in _KV_PARAMS else math.nan
 
 
-def needs_at_least(point: Point, failed: Point, *, zero_is_apart: bool) -> bool:
-    """Whether a point needs at least the memory of one that failed for want of it."""
-    if set(point) != set(failed):
-        return False
-    if zero_is_apart and (point.get(HOST_LAYERS_AXIS) == 0) != (failed.get(HOST_LAYERS_AXIS) == 0):
-        return False
-    for name, value in point.items():
-        if name in _FREE or value == failed[name]:
+def is_memory_param(name: str) -> bool:
+    """Whether a value of the param may change what a device must hold."""
+    return name not in _FREE["device"]
+
+
+def needing_at_least(grid: Grid, rows: Rows, failed: Rows, memory: Memory) -> NDArray[np.bool_]:
+    """Which rows need at least the memory of a row that failed for want of it.
+
+    Args:
+        grid: of the problem.
+        rows: of shape (points, axes).
+        failed: the row that failed, of shape (axes,).
+        memory: which memory it wanted.
+    """
+    return _compared(grid, rows, failed, memory, sign=1.0)
+
+
+def needing_at_most(grid: Grid, rows: Rows, ran: Rows, memory: Memory) -> NDArray[np.bool_]:
+    """Which rows need at most the memory of a row that ran."""
+    return _compared(grid, rows, ran, memory, sign=-1.0)
+
+
+def _compared(
+    grid: Grid, rows: Rows, other: Rows, memory: Memory, *, sign: float
+) -> NDArray[np.bool_]:
+    found = np.ones(len(rows), dtype=np.bool_)
+    for place, axis in enumerate(grid.axes):
+        if axis.name in _FREE[memory]:
             continue
-        asked, refused = demand(name, value), demand(name, failed[name])
-        if asked is None or refused is None or asked < refused:
-            return False
-    return True
+        needs = _needs(axis.name, axis.values, memory)
+        here = rows[:, place]
+        with np.errstate(invalid="ignore"):
+            found &= (here == other[place]) | (sign * (needs[here] - needs[other[place]]) >= 0)
+    return found
+
+
+def _needs(name: str, values: tuple[ParamValue, ...], memory: Memory) -> Floats:
+    if memory == "device":
+        return np.array([demand(name, value) for value in values])
+    # Host memory holds the layers that the devices do not.
+    sign = -1.0 if name == HOST_LAYERS_AXIS else math.nan
+    return np.array([sign * demand(name, value) for value in values])

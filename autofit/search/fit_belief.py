@@ -1,44 +1,151 @@
-"""How likely a candidate is to fit, from the estimate's margin and what launches showed."""
+"""How likely points are to fit: the estimate's margins, corrected by what launches showed.
+
+The estimate is wrong by some MiB that most candidates of a machine share (driver contexts,
+pools), so the shift is learned: every launch that fitted or failed tells something of it.
+Where there is no estimate, a line in host layers and what pulls on memory beside them stands
+in, of which the launches tell the place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from scipy.stats import norm
+import numpy as np
+from scipy.special import log_ndtr, ndtr
 
-from autofit.search.dominance import needs_at_least
-from autofit.search.problem import Fit, Observation, Problem
-from autofit.search.space import Point
+from autofit.search.dominance import demand, needing_at_least, needing_at_most
+from autofit.search.grid import Floats, Grid, Rows
+from autofit.search.problem import Fit, Observation
+from autofit.search.space import HOST_LAYERS_AXIS
 
 # The runtime's estimator is right within some MiB, but not about pools that grow at run
 # time: a server with 66 MiB left died at its first long prompt, one with 40 lived.
 _SD_SHARE = 0.01
 _SD_FLOOR_MIB = 48.0
+# What candidates of one machine do not share of the estimate's error.
+_OWN_SD_MIB = 24.0
+# How far the shift of a whole machine may lie from 0, in standard deviations; one machine
+# in eight is far off.
+_SHIFTS = np.concatenate(
+    [np.linspace(-40, -5, 36), np.linspace(-4.8, 4.8, 97), np.linspace(5, 40, 36)]
+)
+_FAR_SHARE, _FAR_SD = 0.125, 12.0
+
+# Without an estimate: particles of a threshold in host layers.
+_PARTICLES = 400
+_NOTHING_FAILS_SHARE = 0.35
 
 
 def fit_probability(fit: Fit | None) -> float:
-    """The chance that a candidate fits; 0.5 where nothing is known."""
+    """The chance that a candidate fits by its estimate alone; 0.5 where nothing is known."""
     if fit is None:
         return 0.5
-    sd = max(_SD_FLOOR_MIB, _SD_SHARE * fit.needed_mib)
-    return float(norm.cdf(fit.margin_mib / sd))
+    return float(ndtr(fit.margin_mib / _sd_mib(fit.needed_mib)))
 
 
-def is_ruled_out(problem: Problem, point: Point, failures: Iterable[Observation]) -> bool:
-    """Whether a memory failure seen before makes it certain that the point fails too."""
-    apart = any(not name.startswith("single") for name in problem.layouts)
-    return any(
-        needs_at_least(point, failed.point, zero_is_apart=apart)
-        for failed in failures
-        if failed.is_memory
-    )
+def _sd_mib(needed_mib: float) -> float:
+    return max(_SD_FLOOR_MIB, _SD_SHARE * needed_mib)
 
 
-def is_seen_to_fit(problem: Problem, point: Point, observations: Sequence[Observation]) -> bool:
-    """Whether something that needs at least as much was seen to run."""
-    apart = any(not name.startswith("single") for name in problem.layouts)
-    return any(
-        needs_at_least(ran.point, point, zero_is_apart=apart)
-        for ran in observations
-        if ran.cost is not None
-    )
+class ShiftBelief:
+    """The belief about the estimate's shift; `told` adds launches."""
+
+    def __init__(self, needed_mib: float) -> None:
+        self._unit_mib = _sd_mib(needed_mib)
+        near = np.exp(-0.5 * _SHIFTS**2)
+        far = np.exp(-0.5 * (_SHIFTS / _FAR_SD) ** 2) / _FAR_SD
+        widths = np.gradient(_SHIFTS)
+        self._log_weights = np.log(((1 - _FAR_SHARE) * near + _FAR_SHARE * far) * widths)
+
+    def add_outcome(self, margin_mib: float, *, fitted: bool) -> None:
+        """A launch with that estimated margin did or did not fit."""
+        z = (margin_mib - _SHIFTS * self._unit_mib) / _OWN_SD_MIB
+        # Any launch may fail for a passing reason: certainty is never complete.
+        chance = np.clip(ndtr(z if fitted else -z), 1e-4, 1.0)
+        self._log_weights += np.log(chance)
+
+    def probability(self, margins_mib: Floats) -> Floats:
+        """The chance that points of such estimated margins fit, of the same shape."""
+        weights = np.exp(self._log_weights - self._log_weights.max())
+        weights /= weights.sum()
+        distinct, back = np.unique(margins_mib, return_inverse=True)
+        z = (distinct[:, None] - _SHIFTS * self._unit_mib) / _OWN_SD_MIB
+        found: Floats = (ndtr(z) @ weights)[back]
+        return found
+
+
+class ThresholdBelief:
+    """The belief about which points fit where nothing estimates it.
+
+    A point fits when its host layers exceed a threshold that other values move: those whose
+    pull on memory is known in their direction, all others either way.
+    """
+
+    def __init__(self, grid: Grid, *, seed: int = 0) -> None:
+        self._grid = grid
+        rng = np.random.default_rng(seed)
+        self._moves: list[tuple[int, Floats]] = []
+        threshold = rng.uniform(-0.1, 1.0, _PARTICLES)
+        threshold[rng.random(_PARTICLES) < _NOTHING_FAILS_SHARE] = -10.0
+        self._threshold = threshold
+        self._layers: tuple[int, Floats] | None = None
+        for place, axis in enumerate(grid.axes):
+            needs = np.array([demand(axis.name, value) for value in axis.values])
+            if axis.name == HOST_LAYERS_AXIS:
+                self._layers = (place, _unit(-needs))
+            elif not np.isnan(needs).any():
+                pull = np.abs(rng.normal(0.0, 0.2, _PARTICLES))
+                self._moves.append((place, np.outer(_unit(needs), pull)))
+            else:
+                moves = rng.normal(0.0, 0.05, (len(axis.values), _PARTICLES))
+                self._moves.append((place, moves))
+        self._log_weights = np.zeros(_PARTICLES)
+
+    def add_outcome(self, row: Rows, *, fitted: bool) -> None:
+        """A launch of that row did or did not fit."""
+        z = self._margins(row[None, :])[0] / 0.03
+        self._log_weights += np.maximum(log_ndtr(z if fitted else -z), -9.0)
+
+    def probability(self, rows: Rows) -> Floats:
+        """The chance that rows fit, of shape (rows,)."""
+        weights = np.exp(self._log_weights - self._log_weights.max())
+        found: Floats = ndtr(self._margins(rows) / 0.03) @ (weights / weights.sum())
+        return found
+
+    def _margins(self, rows: Rows) -> Floats:
+        layers = np.full(len(rows), 0.9)
+        if self._layers is not None:
+            place, share = self._layers
+            layers = np.nan_to_num(share[rows[:, place]], nan=0.5)
+        margins: Floats = layers[:, None] - self._threshold
+        for place, moves in self._moves:
+            margins = margins - moves[rows[:, place]]
+        return margins
+
+
+def _unit(values: Floats) -> Floats:
+    """Values brought to 0..1; a constant becomes 0."""
+    low, high = np.nanmin(values), np.nanmax(values)
+    return np.zeros_like(values) if high == low else (values - low) / (high - low)
+
+
+def certain(
+    grid: Grid, rows: Rows, observations: Sequence[Observation]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows are sure to fit, and which are sure to fail, by what they dominate.
+
+    Returns:
+        two arrays of truth values, each of shape (rows,).
+    """
+    fits = np.zeros(len(rows), dtype=np.bool_)
+    fails = np.zeros(len(rows), dtype=np.bool_)
+    for observation in observations:
+        row = grid.row_of(observation.point)
+        if row is None:
+            continue
+        place = np.array(row)
+        if observation.cost is not None:
+            fits |= needing_at_most(grid, rows, place, "device")
+        elif observation.lacked is not None:
+            fails |= needing_at_least(grid, rows, place, observation.lacked)
+    return fits, fails

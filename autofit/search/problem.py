@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
+from autofit.search.goal import Goal
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point, Space
+from autofit.search.trait import Traits
 from autofit.trial.candidate import Candidate
 
-# What stands in for the layout where none is searched (no device, or layers pinned).
-FIXED_LAYOUT = "fixed"
+Memory = Literal["device", "host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,9 @@ class Problem:
         most_host_layers: the largest number of host layers.
         candidate_of: a point's candidate, None when no such candidate can be made.
         fit_of: the estimate for a candidate, None when nothing is known.
+        goal: what is minimised, and within which limits.
+        traits: what of the model and the workload decides how long things take.
+        points: the only points there are; empty when every combination of values is one.
     """
 
     space: Space
@@ -41,6 +46,9 @@ class Problem:
     most_host_layers: int
     candidate_of: Callable[[Point], Candidate | None]
     fit_of: Callable[[Candidate], Fit | None]
+    goal: Goal = field(default_factory=Goal)
+    traits: Traits = field(default_factory=Traits)
+    points: tuple[Point, ...] = ()
 
     @property
     def walks_layers(self) -> bool:
@@ -63,23 +71,49 @@ class Problem:
 class Observation:
     """A point that was tried: its cost (lower is better), None when it failed.
 
-    `is_memory` tells a failure for want of memory from any other; `seconds` is what the
-    launch took.
+    Attributes:
+        point: values of all axes.
+        cost: the goal's objective as a quantity to minimise.
+        lacked: the memory that it failed for want of, None for any other failure.
+        seconds: what the launch took.
+        prompt_s: seconds for a prompt token, None where it was not measured.
+        predicted_s: seconds for a generated token, None where it was not measured.
     """
 
     point: Point
     cost: float | None
-    is_memory: bool = False
+    lacked: Memory | None = None
     seconds: float = 0.0
+    prompt_s: float | None = None
+    predicted_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The point to try next; `expected_gain` is the expected fall of log cost it brings."""
+    """The point to try next.
+
+    `expected_gain` is the expected fall of log cost it brings, failure counted as none.
+    Where `is_open` is given, the proposer does not trust itself: any point that `is_open`
+    accepts may be tried instead.
+    """
 
     point: Point
     expected_gain: float
     why: str = ""
+    is_open: Callable[[Point], bool] | None = None
 
 
-Proposer = Callable[[Problem, Sequence[Observation]], Proposal | None]
+class Proposer(Protocol):
+    """Decides what is launched next, from the observations alone."""
+
+    def propose(self, problem: Problem, observations: Sequence[Observation]) -> Proposal | None:
+        """The point to try next, None when no untried point is left."""
+        ...
+
+    def chance(self, problem: Problem, observations: Sequence[Observation], point: Point) -> float:
+        """How likely a point that was not tried is to run."""
+        ...
+
+    def ranked(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
+        """The launches that ran, the best first as the proposer sees them."""
+        ...

@@ -1,102 +1,166 @@
-"""What to launch next: the largest expected gain among points that may fit."""
+"""What to launch next: the largest expected gain for its time among points that may fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import norm
 
-from autofit.search.effect_model import fit_effects
-from autofit.search.fit_belief import fit_probability, is_ruled_out, is_seen_to_fit
+from autofit.search.grid import Floats, Grid, Rows
+from autofit.search.launch_time import expected_seconds
+from autofit.search.margin_map import MarginMap
+from autofit.search.open_points import LEAST_FIT_PROBABILITY, OpenPoints
+from autofit.search.performance_model import Forecast, PerformanceModel
 from autofit.search.problem import Observation, Problem, Proposal
-from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
+from autofit.search.similarity import Similarity
+from autofit.search.space import Point
 
-# Points less likely to fit than this are not worth a launch that probably fails.
-_LEAST_FIT_PROBABILITY = 0.2
-# How far above the fewest host layers that fit the search also looks.
-_LAYERS_ABOVE = 2
-
-
-def propose(problem: Problem, observations: Sequence[Observation]) -> Proposal | None:
-    """The point with the largest expected gain, None when no untried point is left."""
-    points, chances = _open_points(problem, observations)
-    if not points:
-        return None
-    measured = [o for o in observations if o.cost is not None]
-    if not measured:
-        best = int(np.argmax(chances))
-        return Proposal(points[best], float("inf"), "nothing has run yet: likeliest to fit")
-    model = fit_effects(problem, measured)
-    mean, sd = model.predict(points)
-    incumbent = min(float(model.predict([o.point])[0][0]) for o in measured)
-    # Expected improvement in log cost (Jones, Schonlau and Welch 1998), times the chance
-    # that the point fits at all.
-    z = (incumbent - mean) / sd
-    gain = ((incumbent - mean) * norm.cdf(z) + sd * norm.pdf(z)) * np.array(chances)
-    best = int(np.argmax(gain))
-    return Proposal(
-        points[best],
-        float(gain[best]),
-        f"expected to change request time by {float(mean[best] - incumbent):+.1%}, "
-        f"{chances[best]:.0%} likely to fit",
-    )
+# Estimates asked for in one proposal, a few at a time before all points are judged again;
+# the map of margins tells the rest.
+_MOST_ESTIMATES = 24
+_ESTIMATES_AT_ONCE = 4
+# Passes over the points: estimates move the boundary and with it the points worth judging.
+_PASSES = 3
+# A limit counts as kept where that is more likely than not.
+_KEPT = 0.5
 
 
-def _open_points(
-    problem: Problem, observations: Sequence[Observation]
-) -> tuple[list[Point], list[float]]:
-    tried = {_identity(o.point) for o in observations}
-    failures = [o for o in observations if o.is_memory]
-    points: list[Point] = []
-    chances: list[float] = []
-    for point, chance in _likely_points(problem):
-        if _identity(point) in tried or is_ruled_out(problem, point, failures):
-            continue
-        points.append(point)
-        chances.append(1.0 if is_seen_to_fit(problem, point, observations) else chance)
-    return points, chances
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Points with what is expected of them, each of shape (points, ...)."""
+
+    rows: Rows
+    forecast: Forecast
+    gain: Floats
+    seconds: Floats
 
 
-def _identity(point: Point) -> tuple[tuple[str, object], ...]:
-    return tuple(sorted(point.items()))
+class ModelProposer:
+    """Proposes by the performance model and the fit belief.
 
-
-def _likely_points(problem: Problem) -> Iterator[tuple[Point, float]]:
-    for rest in problem.space.points():
-        if not problem.walks_layers:
-            candidate = problem.candidate_of(rest)
-            if candidate is not None:
-                yield rest, fit_probability(problem.fit_of(candidate))
-            continue
-        for layout in problem.layouts:
-            yield from _near_boundary(problem, {LAYOUT_AXIS: layout, **rest})
-
-
-def _near_boundary(problem: Problem, partial: Point) -> Iterator[tuple[Point, float]]:
-    """Points from the fewest host layers likely to fit upwards, and the far end.
-
-    The far end is there because on some machines experts in system RAM are faster.
+    It keeps estimates between proposals and nothing else: what it proposes follows from the
+    observations alone, so a search that is rebuilt goes on as it would have.
     """
-    found = 0
-    low, high = 0, problem.most_host_layers
-    while low < high:
-        middle = (low + high) // 2
-        chance = _chance(problem, {**partial, HOST_LAYERS_AXIS: middle})
-        if chance is not None and chance >= _LEAST_FIT_PROBABILITY:
-            high = middle
-        else:
-            low = middle + 1
-    for host_layers in (*range(low, problem.most_host_layers), problem.most_host_layers):
-        if found > _LAYERS_ABOVE and host_layers != problem.most_host_layers:
-            continue
-        point = {**partial, HOST_LAYERS_AXIS: host_layers}
-        chance = _chance(problem, point)
-        if chance is not None and chance >= _LEAST_FIT_PROBABILITY:
-            found += 1
-            yield point, chance
+
+    def __init__(self) -> None:
+        self._problem: Problem | None = None
+
+    def propose(self, problem: Problem, observations: Sequence[Observation]) -> Proposal | None:
+        """The point to try next, None when no untried point is left."""
+        self._prepare(problem)
+        model = PerformanceModel(self._grid, self._similarity, observations)
+        points = OpenPoints(self._grid, self._margins, self._similarity, observations)
+        asked = 0
+        for _ in range(_PASSES):
+            judged = self._judge(model, points.rows())
+            if not len(judged.rows):
+                return None
+            asked_before = asked
+            while asked < _MOST_ESTIMATES:
+                chances = points.chances(judged.rows)
+                best = np.argsort(-_worth(judged, chances))[:_ESTIMATES_AT_ONCE]
+                new = [i for i in best if not self._margins.is_exact(judged.rows[i])]
+                if not new or not self._margins.has_estimates:
+                    break
+                for place in new:
+                    self._margins.estimate(judged.rows[place])
+                asked += len(new)
+            if asked == asked_before:
+                break
+        return self._proposal(model, judged, points.chances(judged.rows))
+
+    def chance(self, problem: Problem, observations: Sequence[Observation], point: Point) -> float:
+        """How likely a point that was not tried is to run; 0 for one that is not there."""
+        self._prepare(problem)
+        place = self._grid.row_of(point)
+        if place is None:
+            return 0.0
+        row = np.array(place)
+        self._margins.estimate(row)
+        points = OpenPoints(self._grid, self._margins, self._similarity, observations)
+        return float(points.chances(row[None, :])[0])
+
+    def ranked(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
+        """The launches that ran, the best first as the model sees them, noise taken out.
+
+        Those that more likely than not keep the limits come before all others.
+        """
+        self._prepare(problem)
+        model = PerformanceModel(self._grid, self._similarity, observations)
+        known = model.forecast_measured()
+        if known is None:
+            return []
+        order = sorted(
+            range(len(model.measured)), key=lambda i: (known.chance[i] < _KEPT, known.mean[i])
+        )
+        return [model.measured[place][0] for place in order]
+
+    def _prepare(self, problem: Problem) -> None:
+        if problem is not self._problem:
+            self._problem = problem
+            self._grid = Grid(problem)
+            self._similarity = Similarity(self._grid)
+            self._margins = MarginMap(self._grid)
+
+    def _judge(self, model: PerformanceModel, rows: Rows) -> _Judged:
+        forecast = model.forecast(rows)
+        seconds = expected_seconds(model.measured, forecast)
+        return _Judged(rows, forecast, _gains(model, forecast), seconds)
+
+    def _proposal(
+        self, model: PerformanceModel, judged: _Judged, chances: Floats
+    ) -> Proposal | None:
+        worth = _worth(judged, chances)
+        best = int(np.argmax(worth))
+        if worth[best] <= 0:
+            # Nothing is likely to fit: as long as nothing has run, the likeliest is tried.
+            best = int(np.argmax(chances))
+            if model.measured or chances[best] <= 0:
+                return None
+        gain = float(judged.gain[best] * chances[best])
+        return Proposal(
+            self._grid.point_of(judged.rows[best]),
+            gain if model.measured else float("inf"),
+            _why(model, judged.forecast, best, chances[best]),
+        )
 
 
-def _chance(problem: Problem, point: Point) -> float | None:
-    candidate = problem.candidate_of(point)
-    return None if candidate is None else fit_probability(problem.fit_of(candidate))
+def _worth(judged: _Judged, chances: Floats) -> Floats:
+    """Expected gain for a second, failures counted as no gain."""
+    likely = np.where(chances >= LEAST_FIT_PROBABILITY, chances, 0.0)
+    worth: Floats = judged.gain * likely / judged.seconds
+    return worth
+
+
+def _gains(model: PerformanceModel, forecast: Forecast) -> Floats:
+    """The expected fall of log cost that each point brings, of shape (points,).
+
+    Expected improvement (Jones, Schonlau and Welch 1998) over the best point that was
+    measured, as the model sees it, times the chance to keep the limits (Gardner et al. 2014).
+    While nothing measured keeps them, that chance alone counts.
+    """
+    known = model.forecast_measured()
+    if known is None:
+        promise: Floats = (forecast.mean.max() - forecast.mean + 0.01) * forecast.chance
+        return promise
+    kept = known.chance >= _KEPT
+    if not kept.any():
+        hope: Floats = forecast.chance + 1e-9
+        return hope
+    incumbent = known.mean[kept].min()
+    z = (incumbent - forecast.mean) / forecast.sd
+    improvement = (incumbent - forecast.mean) * norm.cdf(z) + forecast.sd * norm.pdf(z)
+    gain: Floats = np.maximum(improvement, 0.0) * forecast.chance
+    return gain
+
+
+def _why(model: PerformanceModel, forecast: Forecast, place: int, chance: float) -> str:
+    known = model.forecast_measured()
+    fits = f"{chance:.0%} likely to run"
+    if known is None:
+        return f"nothing has run yet: the best guess, {fits}"
+    change = float(np.expm1(forecast.mean[place] - known.mean.min()))
+    spread = float(forecast.sd[place])
+    return f"expected to change the cost by {change:+.1%} (give or take {spread:.1%}), {fits}"

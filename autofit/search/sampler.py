@@ -8,53 +8,63 @@ candidate's concern, not the sampler's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.samplers import BaseSampler, RandomSampler
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from autofit.search.problem import Observation, Problem, Proposal, Proposer
-from autofit.search.space import HOST_LAYERS_AXIS
+from autofit.search.space import HOST_LAYERS_AXIS, Point
 
-COST_ATTR = "cost"
-IS_MEMORY_ATTR = "is_memory"
-SECONDS_ATTR = "seconds"
+# Draws of Optuna's sampler among which one may be worth a launch.
+_DRAWS = 16
 
 
 def distributions(problem: Problem) -> dict[str, BaseDistribution]:
     """The flat search space of a problem in Optuna's terms."""
     found: dict[str, BaseDistribution] = {}
     for axis in problem.axes:
-        if axis.name == HOST_LAYERS_AXIS:
+        if axis.name == HOST_LAYERS_AXIS and problem.walks_layers:
             found[axis.name] = IntDistribution(0, problem.most_host_layers)
         else:
             found[axis.name] = CategoricalDistribution(axis.values)
     return found
 
 
+def attributes(observation: Observation) -> dict[str, Any]:
+    """An observation as user attributes of a trial, its point excepted."""
+    return {
+        "cost": observation.cost,
+        "lacked": observation.lacked,
+        "seconds": observation.seconds,
+        "prompt_s": observation.prompt_s,
+        "predicted_s": observation.predicted_s,
+    }
+
+
 def observations_of(trials: Sequence[FrozenTrial]) -> list[Observation]:
     """What finished trials say; a failed launch is PRUNED and has no cost."""
     return [
-        Observation(
-            point=dict(trial.params),
-            cost=trial.user_attrs.get(COST_ATTR),
-            is_memory=bool(trial.user_attrs.get(IS_MEMORY_ATTR)),
-            seconds=float(trial.user_attrs.get(SECONDS_ATTR, 0.0)),
-        )
+        Observation(point=dict(trial.params), **trial.user_attrs)
         for trial in trials
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
     ]
 
 
 class ProposingSampler(BaseSampler):
-    """Asks a proposer for the next point; independent parameters fall back to random."""
+    """Asks a proposer for the next point, and Optuna's TPE where the proposer hands over.
+
+    Parameters that no proposal covers fall back to random.
+    """
 
     def __init__(self, problem: Problem, proposer: Proposer, *, seed: int) -> None:
         self._problem = problem
         self._proposer = proposer
         self._random = RandomSampler(seed=seed)
+        self._tpe = TPESampler(seed=seed)
         self.last_proposal: Proposal | None = None
 
     def infer_relative_search_space(
@@ -66,17 +76,36 @@ class ProposingSampler(BaseSampler):
         return distributions(self._problem)
 
     def sample_relative(
-        self,
-        study: Study,
-        trial: FrozenTrial,  # noqa: ARG002 - the interface's
-        search_space: Mapping[str, BaseDistribution],
+        self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
     ) -> dict[str, Any]:
         """The proposer's next point; empty, and `last_proposal` None, when it has none."""
         seen = observations_of(study.get_trials(deepcopy=False))
-        self.last_proposal = self._proposer(self._problem, seen)
-        if self.last_proposal is None:
+        proposal = self._proposer.propose(self._problem, seen)
+        if proposal is not None and proposal.is_open is not None:
+            point = self._drawn(study, trial, search_space, proposal)
+            if point is not None:
+                proposal = replace(proposal, point=point, why="the model is contradicted: drawn")
+        self.last_proposal = proposal
+        if proposal is None:
             return {}
-        return {name: self.last_proposal.point[name] for name in search_space}
+        return {name: proposal.point[name] for name in search_space}
+
+    def _drawn(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        search_space: Mapping[str, BaseDistribution],
+        proposal: Proposal,
+    ) -> Point | None:
+        """A point of Optuna's own that the proposal holds open, None when no draw is one."""
+        for _ in range(_DRAWS):
+            point = {
+                name: self._tpe.sample_independent(study, trial, name, distribution)
+                for name, distribution in search_space.items()
+            }
+            if proposal.is_open is not None and proposal.is_open(point):
+                return point
+        return None
 
     def sample_independent(
         self,

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 
 import optuna
 from optuna.trial import TrialState, create_trial
 
-from autofit.search.problem import Observation, Problem, Proposal, Proposer
-from autofit.search.sampler import (
-    COST_ATTR,
-    IS_MEMORY_ATTR,
-    SECONDS_ATTR,
-    ProposingSampler,
-    distributions,
-    observations_of,
-)
+from autofit.search.problem import Memory, Observation, Problem, Proposal, Proposer
+from autofit.search.proposal import ModelProposer
+from autofit.search.sampler import ProposingSampler, attributes, distributions, observations_of
 from autofit.search.space import Point
 
 
@@ -27,11 +20,12 @@ class SearchStudy:
     it and propose it again.
     """
 
-    def __init__(self, problem: Problem, proposer: Proposer, *, seed: int) -> None:
+    def __init__(self, problem: Problem, proposer: Proposer | None = None, *, seed: int) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.problem = problem
         self._distributions = distributions(problem)
-        self._sampler = ProposingSampler(problem, proposer, seed=seed)
+        self._proposer = proposer or ModelProposer()
+        self._sampler = ProposingSampler(problem, self._proposer, seed=seed)
         self.optuna_study = optuna.create_study(sampler=self._sampler, direction="minimize")
         self._open: optuna.Trial | None = None
 
@@ -55,6 +49,14 @@ class SearchStudy:
         self._open = trial
         return proposal
 
+    def ranked(self) -> list[Observation]:
+        """The launches that ran, the best first, noise taken out as far as it is known."""
+        return self._proposer.ranked(self.problem, self.observations)
+
+    def chance(self, point: Point) -> float:
+        """How likely a point that was not tried is to run."""
+        return self._proposer.chance(self.problem, self.observations, point)
+
     def drop(self) -> None:
         """Close the open trial without an answer."""
         if self._open is not None:
@@ -62,23 +64,22 @@ class SearchStudy:
             self._open = None
 
     def tell(
-        self, point: Point, cost: float | None, *, is_memory: bool = False, seconds: float = 0.0
+        self,
+        point: Point,
+        cost: float | None,
+        *,
+        lacked: Memory | None = None,
+        seconds: float = 0.0,
+        prompt_s: float | None = None,
+        predicted_s: float | None = None,
     ) -> None:
         """Add what a launch showed, whether it was asked for or not.
 
-        Args:
-            point: values of all axes.
-            cost: what is minimised; None when the launch failed.
-            is_memory: whether it failed for want of memory.
-            seconds: what the launch took.
+        The arguments are those of `Observation`.
         """
-        attrs: Mapping[str, object] = {
-            COST_ATTR: cost,
-            IS_MEMORY_ATTR: is_memory,
-            SECONDS_ATTR: seconds,
-        }
-        if self._open is not None and dict(self._open.params) == dict(point):
-            for name, value in attrs.items():
+        observation = Observation(dict(point), cost, lacked, seconds, prompt_s, predicted_s)
+        if self._open is not None and dict(self._open.params) == observation.point:
+            for name, value in attributes(observation).items():
                 self._open.set_user_attr(name, value)
             if cost is None:
                 self.optuna_study.tell(self._open, state=TrialState.PRUNED)
@@ -90,8 +91,8 @@ class SearchStudy:
             create_trial(
                 state=TrialState.PRUNED if cost is None else TrialState.COMPLETE,
                 value=cost,
-                params=dict(point),
+                params=dict(observation.point),
                 distributions=self._distributions,
-                user_attrs=dict(attrs),
+                user_attrs=attributes(observation),
             )
         )

@@ -20,6 +20,7 @@ from autofit.search.problem import Fit, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.trial import Trial
+from autofit.tuning.search_goal import goal_of, traits_of
 from autofit.tuning.situation import Situation
 
 # Params that take no memory, and those that do not change what lies on a device.
@@ -44,12 +45,15 @@ class CandidateMaker:
 
     def problem(self) -> Problem:
         """The search problem of the situation."""
+        goal = goal_of(self.situation)
         return Problem(
             space=self.situation.space,
             layouts=self.layout_names(),
             most_host_layers=self.most_host_layers(),
             candidate_of=self.candidate_of,
             fit_of=self.fit_of,
+            goal=goal,
+            traits=traits_of(self.situation.inventory, max(1, round(goal.depth))),
         )
 
     def layout_names(self) -> tuple[str, ...]:

@@ -62,7 +62,6 @@ class Tune:
         self._seed_search(explorer, baseline)
         for candidate in explorer.starting_candidates():
             self.maker.ask_planner(candidate)
-        explorer.find_boundary()
         explorer.explore()
         finalists = self._finalists(explorer)
         confirmation = self._confirm(baseline, finalists)
@@ -110,9 +109,10 @@ class Tune:
         def watch(event: object) -> None:
             self.emit(event)  # type: ignore[arg-type]
             trial = getattr(event, "trial", None)
+            if isinstance(trial, Trial):
+                self.maker.learn_from(trial)
             if not isinstance(trial, Trial) or not trial.is_completed:
                 return
-            self.maker.learn_from(trial)
             value = median_metric(trial.measurement, situation.workload, situation.objective)
             if value is None or trial.phase not in {"boundary", "search"}:
                 return
@@ -129,16 +129,15 @@ class Tune:
 
     def _seed_search(self, explorer: Explorer, baseline: Trial) -> None:
         """Tell the search what the baseline showed, where its settings are a point."""
-        value = explorer.trial_cost(baseline)
         point = default_point(self.situation, self.problem, baseline)
-        if value is not None and point is not None:
-            self.search.tell(point, value, seconds=baseline.seconds)
+        if baseline.is_completed and point is not None:
+            explorer.tell(point, baseline)
 
     def _finalists(self, explorer: Explorer) -> list[Finalist]:
         found: dict[str, Finalist] = {}
-        for point, candidate, _ in explorer.ranked():
-            layout = str(point.get(LAYOUT_AXIS, ""))
-            found.setdefault(candidate.key, Finalist(candidate, layout, point))
+        for one in explorer.ranked():
+            layout = str(one.point.get(LAYOUT_AXIS, ""))
+            found.setdefault(one.candidate.key, Finalist(one.candidate, layout, one.point))
         return list(found.values())
 
     def _confirm(self, baseline: Trial, finalists: Sequence[Finalist]) -> Confirmation | None:
@@ -208,7 +207,9 @@ class Tune:
             and baseline.is_completed
             and winner == baseline.candidate.key
         ):
-            frozen = Finalist(frozen_baseline(self.situation, baseline), FROZEN)
+            frozen = Finalist(
+                frozen_baseline(self.situation, baseline, self.maker.estimator), FROZEN
+            )
             trial = prove(frozen, self.runner, self.situation)
             if trial.is_completed:
                 self._note("the runtime's own choice was confirmed as the best found")

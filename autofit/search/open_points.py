@@ -1,0 +1,139 @@
+"""The points that a proposal chooses from, and how likely each is to fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from autofit.search.dominance import is_memory_param
+from autofit.search.fit_belief import ShiftBelief, ThresholdBelief, certain
+from autofit.search.grid import Floats, Grid, Rows
+from autofit.search.margin_map import IMPOSSIBLE_MIB, MarginMap
+from autofit.search.problem import Observation
+from autofit.search.similarity import Similarity
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
+
+# Points less likely to fit than this are not worth a launch that probably fails.
+LEAST_FIT_PROBABILITY = 0.1
+# Host layers looked at: so many above the fewest that may fit, and some of the rest, for on
+# some machines experts in system RAM are faster.
+_LAYERS_ABOVE = 4
+_LAYERS_BEYOND = 3
+
+
+class OpenPoints:
+    """Untried points of one proposal with their chances to fit."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        margins: MarginMap,
+        similarity: Similarity,
+        observations: Sequence[Observation],
+    ) -> None:
+        self._grid = grid
+        self._margins = margins
+        self._similarity = similarity
+        self._observations = observations
+        placed = [(o, grid.row_of(o.point)) for o in observations]
+        self._seen = [(o, np.array(row)) for o, row in placed if row is not None]
+        self._tried = np.array([row for _, row in self._seen], dtype=np.int64)
+        self._tried = self._tried.reshape(-1, len(grid.axes))
+        margins.refresh()
+        margins.ask_ends()
+        self._told = [margins.estimate(row) for _, row in self._seen]
+        self._belief = self._learn()
+
+    def _learn(self) -> ShiftBelief | ThresholdBelief:
+        if not self._margins.has_estimates:
+            threshold = ThresholdBelief(self._grid)
+            for observation, row in self._seen:
+                if observation.cost is not None or observation.lacked == "device":
+                    threshold.add_outcome(row, fitted=observation.cost is not None)
+            return threshold
+        shift = ShiftBelief(self._margins.needed_mib)
+        for (observation, _), margin in zip(self._seen, self._told, strict=True):
+            if math.isnan(margin) or margin <= IMPOSSIBLE_MIB:
+                continue
+            if observation.cost is not None or observation.lacked == "device":
+                shift.add_outcome(margin, fitted=observation.cost is not None)
+        return shift
+
+    def chances(self, rows: Rows) -> Floats:
+        """How likely rows are to run, of shape (rows,); 0 for those tried or ruled out."""
+        found = self._memory_chances(rows)
+        fits, fails = certain(self._grid, rows, self._observations)
+        found[fits] = np.maximum(found[fits], 0.99)
+        found[fails] = 0.0
+        every = range(len(self._grid.axes))
+        tried = self._grid.codes(self._tried, every)
+        found[np.isin(self._grid.codes(rows, every), tried)] = 0.0
+        return found * self._works(rows)
+
+    def _memory_chances(self, rows: Rows) -> Floats:
+        if isinstance(self._belief, ThresholdBelief):
+            return self._belief.probability(rows)
+        margins = self._margins.margins(rows)
+        found = self._belief.probability(np.nan_to_num(margins, nan=0.0))
+        found[np.isnan(margins)] = 0.5
+        found[margins <= IMPOSSIBLE_MIB] = 0.0
+        return found
+
+    def _works(self, rows: Rows) -> Floats:
+        """The chance that no other failure than memory ends a launch.
+
+        What failed for another reason, such as a value that the runtime refuses, is likely to
+        fail again where it is alike, unless something as alike has run.
+        """
+        failed = [row for o, row in self._seen if o.cost is None and o.lacked is None]
+        if not failed:
+            return np.ones(len(rows))
+        ran = [row for o, row in self._seen if o.cost is not None]
+        against = self._similarity.between(rows, np.array(failed)).sum(axis=1)
+        ran_rows = np.array(ran, dtype=np.int64).reshape(len(ran), len(self._grid.axes))
+        speaking = self._similarity.between(rows, ran_rows).sum(axis=1)
+        found: Floats = (0.25 + speaking) / (0.25 + speaking + against)
+        return found
+
+    def rows(self) -> Rows:
+        """The points worth judging: all, or those near the fit boundary of each layout."""
+        near = [tuple(int(i) for i in row) for o, row in self._seen if o.cost is not None]
+        combinations = self._grid.combinations(near[-3:])
+        layers, layout = self._grid.place(HOST_LAYERS_AXIS), self._grid.place(LAYOUT_AXIS)
+        if not self._grid.problem.walks_layers or layers is None or layout is None:
+            return combinations
+        places = [
+            place
+            for place, axis in enumerate(self._grid.axes)
+            if is_memory_param(axis.name) and place not in (layers, layout)
+        ]
+        codes = self._grid.codes(combinations, places)
+        alike = [combinations[codes == code] for code in np.unique(codes)]
+        found = []
+        for key, layout_place, host_layers in self._near_boundary([rows[0] for rows in alike]):
+            rows = alike[key].copy()
+            rows[:, layout], rows[:, layers] = layout_place, host_layers
+            found.append(rows)
+        return np.concatenate(found) if found else combinations[:0]
+
+    def _near_boundary(self, firsts: Sequence[Rows]) -> Iterator[tuple[int, int, int]]:
+        """Which host layers are worth a look, as places of first row, layout and layers."""
+        axes = self._grid.axes
+        layers, layout = self._grid.place(HOST_LAYERS_AXIS), self._grid.place(LAYOUT_AXIS)
+        if layers is None or layout is None:
+            return
+        shape = (len(firsts), len(axes[layout].values), len(axes[layers].values))
+        walks = np.empty((*shape, len(axes)), dtype=np.int64)
+        walks[:] = np.array(firsts)[:, None, None, :]
+        walks[..., layout] = np.arange(shape[1])[None, :, None]
+        walks[..., layers] = np.arange(shape[2])
+        chances = self._memory_chances(walks.reshape(-1, len(axes))).reshape(shape)
+        for key, layout_place in np.ndindex(shape[:2]):
+            likely = np.flatnonzero(chances[key, layout_place] >= LEAST_FIT_PROBABILITY)
+            near, rest = likely[:_LAYERS_ABOVE], likely[_LAYERS_ABOVE:]
+            if len(rest) > _LAYERS_BEYOND:
+                rest = rest[np.linspace(0, len(rest) - 1, _LAYERS_BEYOND + 1).astype(int)[1:]]
+            for host_layers in (*near, *rest):
+                yield key, layout_place, int(host_layers)
