@@ -13,6 +13,7 @@ from autofit.machine.host_memory import HostMemory, ProcessTree
 from autofit.trial.measurement import MemoryReading
 
 MIN_INTERVAL_S = 0.5  # 2 Hz: more would disturb what is measured
+DUTY = 0.1  # the share of time that may go into reading: a slow source is read less often
 MAX_READINGS = 2000
 HOST = "host"
 RETURN_TOLERANCE_MIB = 64.0
@@ -56,6 +57,8 @@ class Peak:
 
 class MemoryWatcher:
     """Reads memory in a thread, between `start` and `stop`, twice a second at most.
+
+    `read` takes a reading at once, whatever the thread does: for moments that count.
 
     A source that fails leaves None in that reading and is asked again. `pid` may be set once
     the server is known; readings before it tell nothing of the process.
@@ -156,8 +159,11 @@ class MemoryWatcher:
         self.stop()
 
     def _run(self) -> None:
-        while not self._is_over.wait(self._interval_s):
+        pause_s = self._interval_s
+        while not self._is_over.wait(pause_s):
+            began_s = time.monotonic()
             self.read()
+            pause_s = max(self._interval_s, (time.monotonic() - began_s) * (1 / DUTY - 1))
 
     def _keep(self, reading: MemoryReading) -> None:
         self._readings.append(reading)

@@ -35,18 +35,11 @@ def test_command_is_asked(tmp_path: Path):
     assert source.read() == {"CUDA0": Counter(40, 60)}
 
 
-def test_command_is_not_asked_all_the_time(tmp_path: Path):
-    """Right after an answer the same answer is given again; a tenth of the time is enough."""
-    times = iter([0.0, 1.0, 1.5, 1.6, 6.4, 6.6, 6.7])
-    source = CommandSource(
-        script(tmp_path, "echo A 10 5 5"), env=os.environ, clock=lambda: next(times)
-    )
+def test_every_reading_is_of_now(tmp_path: Path):
+    """No answer is given twice: one from before a load would tell of free memory."""
+    source = CommandSource(script(tmp_path, f"echo A 10 5 $(wc -l < {tmp_path}/runs)"), env={})
 
-    answers = [source.read() for _ in range(4)]
-
-    # Asked at 1.0 s for 0.5 s, so not before 6.0 s.
-    assert answers == [{"A": Counter(5, 5)}] * 4
-    assert (tmp_path / "runs").read_text() == "run\nrun\n"
+    assert [source.read()["A"].used_mib for _ in range(3)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("text", ["exit 3", "echo nonsense", "echo A 1 1 0; exit 1"])

@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import pytest
 
@@ -108,6 +109,28 @@ def test_thread_reads_from_start_to_stop():
     assert all((reading.host_available_mib or 0) > 1 for reading in readings)
     assert watcher.peak().used_mib["host"] == max(reading.process_mib for reading in readings)
     assert len(watcher.readings()) == len(readings)
+
+
+def test_a_slow_source_is_read_less_often():
+    """Reading takes a tenth of the time at most; a reading that is asked for comes at once."""
+
+    class Slow:
+        began_s: ClassVar[list[float]] = []
+
+        def read(self) -> Mapping[str, Counter]:
+            self.began_s.append(time.monotonic())
+            time.sleep(0.05)
+            return {}
+
+    with MemoryWatcher(Slow(), interval_s=0.01) as watcher:
+        deadline = time.monotonic() + 20
+        while len(watcher.readings()) < 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    by_thread = Slow.began_s[1:4]
+
+    assert by_thread[2] - by_thread[1] >= 0.5
+    assert len(Slow.began_s) == len(watcher.readings())
 
 
 def test_process_may_be_known_later():
