@@ -21,7 +21,7 @@ from autofit.model.memory import MemoryEstimate, estimate_memory
 from autofit.model.partial_layer import partial_layers
 from autofit.model.placement import offloaded_units, used_devices
 from autofit.model.run_time_memory import MIB
-from autofit.model.slice_cost import LAYOUT_PARAMS, Keeping, SliceCosts, shared_out
+from autofit.model.slice_cost import LAYOUT_PARAMS, Keeping, SliceCosts, shared_out, slice_costs
 from autofit.model.slices import SliceProblem, Slices, SliceSolver
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.device import Device
@@ -199,7 +199,7 @@ class _Planner:
         return others if is_better else layout
 
     def _is_narrow(self, costs: SliceCosts) -> bool:
-        problem = costs.problem("hosted")
+        problem = costs.solver("hosted").problem
         largest = max(map(sum, zip(problem.fixed, (*problem.movable, 0), strict=True)))
         return problem.budgets[0] < problem.overheads[0][False][True] + _NARROW * largest
 
@@ -228,30 +228,24 @@ class _Planner:
         pinned = offloaded_units(self.inventory, self.base)
         if pinned < total:
             return self._skipping(total - pinned)
-        if self._has_room(self._skipping(0)):
+        if self._skipping(0).has_room:
             return self._skipping(0)
         low, high = 0, total - 1
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._has_room(self._skipping(middle)) else (middle, high)
-        return self._skipping(high) if self._has_room(self._skipping(high)) else self._skipping(0)
+            low, high = (low, middle) if self._skipping(middle).has_room else (middle, high)
+        return self._skipping(high) if self._skipping(high).has_room else self._skipping(0)
 
     def _skipping(self, skipped: int) -> SliceCosts:
-        return SliceCosts(self.inventory, self.base, self.devices, skipped)
-
-    @staticmethod
-    def _has_room(costs: SliceCosts) -> bool:
-        keepings: tuple[Keeping, ...] = ("hosted", "whole")
-        return any(SliceSolver(costs.problem(k)).fewest() is not None for k in keepings)
+        return slice_costs(self.inventory, self.base, self.devices, skipped)
 
     def _solved(self, costs: SliceCosts, keeping: Keeping, hosted: int | None) -> Layout | None:
         """Solve, and again with tighter budgets while the estimate finds more than thought."""
         is_ordered = self.name not in ("balanced", "capacity")
-        problem = costs.problem(keeping, is_ordered=is_ordered)
+        solver = costs.solver(keeping, is_ordered=is_ordered)
         rule = _RULES.get(self.name, _capacity)
         best: Layout | None = None
         for _ in range(_CORRECTIONS):
-            solver = SliceSolver(problem)
             slices = rule(solver, hosted, self.shares)
             if slices is None:
                 break
@@ -260,7 +254,7 @@ class _Planner:
                 best = layout
             if layout.fits or not solver.fits(slices):
                 break
-            problem = self._tightened(problem, layout)
+            solver = SliceSolver(self._tightened(solver.problem, layout))
         if best and hosted is None and best.fits and keeping == "hosted":
             return self._with_parts(costs, best)
         return best

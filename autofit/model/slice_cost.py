@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from autofit.model.inventory import BlockInventory, ModelInventory
@@ -23,12 +23,13 @@ from autofit.model.override import (
 )
 from autofit.model.placement import place
 from autofit.model.run_time_memory import MIB, backend_of
-from autofit.model.slices import Overhead, SliceProblem
+from autofit.model.slices import Overhead, SliceProblem, SliceSolver
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.device import Device
 
 # How experts are kept: all on devices, with or without pipeline parallelism, or some hosted.
 Keeping = Literal["pipelined", "whole", "hosted"]
+_KEEPINGS: tuple[Keeping, ...] = ("hosted", "whole")
 LAYOUT_PARAMS = (
     "devices",
     "n_gpu_layers",
@@ -37,6 +38,15 @@ LAYOUT_PARAMS = (
     "n_cpu_moe",
     "n_cpu_ffn",
 )
+
+
+# Layouts are asked for one number of hosted layers after the other, with all else the same.
+@lru_cache(maxsize=16)
+def slice_costs(
+    inventory: ModelInventory, base: Candidate, devices: tuple[Device, ...], skipped: int
+) -> SliceCosts:
+    """The costs for these, kept for the next call."""
+    return SliceCosts(inventory, base, devices, skipped)
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,19 @@ class SliceCosts:
             params["override_tensor"] = NO_PIPELINE_RULE
         return params
 
-    def problem(self, keeping: Keeping, *, is_ordered: bool = False) -> SliceProblem:
+    def solver(self, keeping: Keeping, *, is_ordered: bool = False) -> SliceSolver:
+        """The solver for the problem as it is."""
+        key = (keeping, is_ordered)
+        if key not in self._solvers:
+            self._solvers[key] = SliceSolver(self._problem(keeping, is_ordered=is_ordered))
+        return self._solvers[key]
+
+    @cached_property
+    def has_room(self) -> bool:
+        """Whether anything fits that leaves no more layers to the host."""
+        return any(self.solver(keeping).fewest() for keeping in _KEEPINGS)
+
+    def _problem(self, keeping: Keeping, *, is_ordered: bool) -> SliceProblem:
         """What the solver is given; with experts kept, nothing is movable."""
         movable = [self.movable_bytes(block) for block in self.blocks]
         fixed = [
@@ -137,6 +159,10 @@ class SliceCosts:
             expert_pattern(hosted, partial) if self.inventory.is_moe else dense_pattern(hosted)
         )
         return {"override_tensor": f"{pattern}={CPU_BUFFER}"}
+
+    @cached_property
+    def _solvers(self) -> dict[tuple[Keeping, bool], SliceSolver]:
+        return {}
 
     @cached_property
     def _samples(self) -> dict[tuple[object, ...], int]:

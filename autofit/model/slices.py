@@ -64,6 +64,7 @@ class SliceSolver:
     _whole: _Table = field(init=False)
     _freed: _Table = field(init=False)
     _count: npt.NDArray[np.int64] = field(init=False)
+    _fewest: list[Slices | None] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         problem = self.problem
@@ -94,7 +95,9 @@ class SliceSolver:
 
     def fewest(self) -> Slices | None:
         """The fewest hosted layers in all; among those, memory used most evenly."""
-        return self._capacity(1.0)
+        if not self._fewest:
+            self._fewest.append(self._capacity(1.0))
+        return self._fewest[0]
 
     def fewest_within(self, hosted: int) -> Slices:
         """At least so many hosted layers, if there are as many, with the tightest budgets.
