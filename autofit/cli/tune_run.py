@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from autofit.cli.preparation import header, launcher
+from autofit.cli.preparation import header, launcher, planner
 from autofit.cli.task_options import TaskOptions
 from autofit.errors import Interrupted
 from autofit.machine.host import host_state
@@ -31,7 +31,6 @@ from autofit.process import removed_variables, system_config
 from autofit.results.location import new_study_folder
 from autofit.results.study import Study
 from autofit.runtime.argv import Unsupported, launch_plan
-from autofit.runtime.estimator import Estimator
 from autofit.search.study import SearchStudy
 from autofit.tuning.budget import Budget
 from autofit.tuning.candidates import CandidateMaker
@@ -140,14 +139,7 @@ class TuneRun:
         return Tune(situation, runner, maker, search, listener, self.seed).run()
 
     def _maker(self) -> CandidateMaker:
-        situation = self.situation
-        planner = Estimator(
-            situation.runtime,
-            situation.model_path,
-            rpc=situation.rpc,
-            extra_args=situation.extra_args,
-        )
-        return CandidateMaker(situation, planner if situation.devices else None)
+        return CandidateMaker(self.situation, planner(self.situation))
 
     def _notices(self, study: Study) -> Iterator[str]:
         yield f"study {study.path}"
