@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
-from autofit.errors import AutofitError
 from autofit.runtime.effort import measuring_effort
 from autofit.search.boundary import BoundarySearch
 from autofit.search.course import Course
@@ -127,7 +126,9 @@ class Explorer:
     def _launch(self, phase: Phase, point: Point, purpose: str) -> None:
         candidate = self.problem.candidate_of(point)
         if candidate is None:
-            raise AutofitError(f"no candidate for {dict(point)}", "this is a fault of the space")
+            # The runtime refuses this combination: the search learns it without a launch.
+            self.search.tell(point, None)
+            return
         ubatch = candidate.get_int("ubatch", 512)
         trial = self.runner.run(
             phase,
