@@ -44,6 +44,7 @@ class HostBuffers:
     """What the host is asked for."""
 
     weights_mib: float
+    repack_mib: float
     is_mapped: bool
     is_pinned: bool
     kv_mib: float
@@ -53,7 +54,7 @@ class HostBuffers:
     @property
     def anonymous_mib(self) -> float:
         """What is really taken from system memory, page cache left out."""
-        weights = 0.0 if self.is_mapped else self.weights_mib
+        weights = self.repack_mib + (0.0 if self.is_mapped else self.weights_mib)
         return weights + self.kv_mib + self.compute_mib + self.output_mib + 250.0
 
 
@@ -135,8 +136,8 @@ def compute_mib(
     """The compute buffer of the device at this place."""
     share = placement.shares[place]
     works = share.layers or share.guest_bytes or place == placement.output
-    # All host weights are staged on the first device, whoever owns their layer.
-    staged = placement.largest_hosted_bytes / MIB if place == 0 and settings.op_offload else 0.0
+    # All host weights are staged on one device, whoever owns their layer.
+    staged = placement.largest_hosted_bytes / MIB if place == settings.uploader else 0.0
     if not works and not staged:
         return 0.0
     activations = _activations_mib(model, settings)
@@ -165,7 +166,7 @@ def _device_buffers(
                 compute_mib=compute_mib(
                     model, settings, placement, device, place=place, pipeline=pipeline
                 ),
-                cache_mib=cache_left if place == 0 else 0.0,
+                cache_mib=cache_left if place == settings.uploader else 0.0,
             )
         )
     return tuple(buffers)
@@ -182,13 +183,15 @@ def allocate(
     """Everything that is allocated until the server is ready."""
     pipeline = may_pipeline and has_pipeline(settings, placement, machine)
     on_host = [placement.cpu] if settings.kv_offload else [placement.cpu, *placement.shares]
-    # The mask and the embeddings of a ubatch, handed over from the host.
-    inputs = 4.0 * settings.ubatch * (settings.context + model.n_embd) / MIB
+    # The mask of a ubatch, handed over from the host.
+    inputs = 4.0 * settings.ubatch * settings.context / MIB
     is_mapped = settings.is_mapped
+    repacked = placement.host_bytes - model.embedding_bytes if settings.repacks else 0
     return Allocation(
         devices=_device_buffers(model, settings, placement, machine, pipeline=pipeline),
         host=HostBuffers(
-            weights_mib=placement.host_bytes / MIB,
+            weights_mib=(placement.host_bytes - repacked) / MIB,
+            repack_mib=repacked / MIB,
             is_mapped=is_mapped,
             is_pinned=bool(settings.devices)
             and not machine.is_unified
@@ -222,7 +225,8 @@ def pool_mib(
     quantized; nothing of it is there before a batch is large.
     """
     share = placement.shares[place]
-    is_busy = share.layers or place == placement.output or (place == 0 and placement.host_bytes)
+    is_staging = place == settings.uploader and placement.hosted_layers > 0
+    is_busy = share.layers or place == placement.output or is_staging
     if tokens < LARGE_BATCH or not is_busy:
         return 0.0
     size = device.pool_mib + device.pool_kib_per_token * tokens / 1024
@@ -237,8 +241,7 @@ def wants_prefetch(model: Model, settings: Settings, placement: Placement, token
     """Whether a ubatch of so many tokens would have its host experts prefetched."""
     return (
         settings.prefetch_slots > 1
-        and settings.op_offload
-        and bool(settings.devices)
+        and settings.uploader is not None
         and placement.hosted_layers > 0
         and tokens >= settings.op_offload_min_batch
         and tokens * model.n_used >= 2 * model.n_expert

@@ -122,7 +122,7 @@ def props(
     return {
         "default_generation_settings": {"params": params, "n_ctx": slot_context},
         "total_slots": slots,
-        "model_alias": path.rpartition("/")[2],
+        "model_alias": path,
         "model_ftype": "Q4_K - Medium",
         "model_path": path,
         "modalities": {"vision": False, "video": False, "audio": False},
@@ -146,7 +146,7 @@ def props(
 
 def models(path: str, model: Any, slot_context: int) -> dict[str, Any]:
     """The answer to /v1/models."""
-    name = path.rpartition("/")[2]
+    name = path
     return {
         "models": [
             {

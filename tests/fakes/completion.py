@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fakes import api_shape
+from fakes import api_shape, request_log
 from fakes.faults import Faults
 from fakes.http_server import Reply
 from fakes.launch import Launch, StoppedError
@@ -17,13 +17,6 @@ from fakes.replies import Replies, detokenize, piece, tokenize
 from fakes.scatter import Scatter
 
 _CONTENT_ONLY = "The model produced output that does not match the expected Content-only format"
-_PARAMS = """\
-\trepeat_last_n = 64, repeat_penalty = 1.000, frequency_penalty = 0.000, presence_penalty = 0.000
-\tdry_multiplier = 0.000, dry_base = 1.750, dry_allowed_length = 2, dry_penalty_last_n = 64
-\ttop_k = 40, top_p = 0.950, min_p = 0.050, xtc_probability = 0.000, xtc_threshold = 0.100, \
-typical_p = 1.000, top_n_sigma = -1.000, temp = 0.800
-\tmirostat = 0, mirostat_lr = 0.100, mirostat_ent = 5.000, adaptive_target = -1.000, \
-adaptive_decay = 0.900"""
 
 
 class RequestError(Exception):
@@ -69,10 +62,12 @@ class Completer:
         *,
         time_scale: float,
         path: str,
+        reuses_prompts: bool,
         die: Callable[[StoppedError | None, str], None],
     ) -> None:
         self.launch, self.log, self.faults, self.replies = launch, log, faults, replies
         self.scatter, self.time_scale, self.path, self.die = scatter, time_scale, path, die
+        self.reuses_prompts = reuses_prompts
         self.slots = [Slot(i) for i in range(launch.settings.parallel)]
         self.order = 0
         self.task = 0
@@ -123,7 +118,7 @@ class Completer:
         return max(idle, key=lambda slot: _common(slot.tokens, prompt))
 
     def _reused(self, slot: Slot, prompt: Sequence[int], asked: Mapping[str, Any]) -> int:
-        if not asked.get("cache_prompt", True):
+        if not asked.get("cache_prompt", self.reuses_prompts):
             return 0
         common = _common(slot.tokens, prompt)
         # Recurrent state cannot be cut back to an earlier token.
@@ -138,7 +133,8 @@ class Completer:
         slot = self._slot(asked, prompt)
         self._fail_on_request()
         with slot.lock:
-            task = self._log_start(slot, prompt)
+            task, self.task = self.task, self.task + 1
+            request_log.start(self.log, slot.number, task, n_ctx, len(prompt))
             if len(prompt) >= n_ctx:
                 message = (
                     f"request ({len(prompt)} tokens) exceeds the available context size "
@@ -154,11 +150,12 @@ class Completer:
                 )
             self.active += 1
             try:
-                answer = self._compute(slot, asked, prompt)
+                answer = self._compute(slot, asked, prompt, task)
             finally:
                 self.active -= 1
             slot.tokens = [*prompt, *answer.tokens[:-1]]
-            self._log_end(slot, task, answer)
+            self.log.advance(answer.predicted_s * (1 - self.time_scale))
+            request_log.end(self.log, slot.number, task, self.timings(answer), len(slot.tokens))
         return answer
 
     def _fail_on_request(self) -> None:
@@ -170,7 +167,9 @@ class Completer:
         if self.faults.get("content-500"):
             raise RequestError(500, "server_error", _CONTENT_ONLY)
 
-    def _compute(self, slot: Slot, asked: Mapping[str, Any], prompt: list[int]) -> _Answer:
+    def _compute(
+        self, slot: Slot, asked: Mapping[str, Any], prompt: list[int], task: int
+    ) -> _Answer:
         n_predict = int(asked.get("n_predict", -1))
         room = self.slot_context - len(prompt)
         is_cut = n_predict < 0 or n_predict > room
@@ -183,6 +182,8 @@ class Completer:
             # The model would say it is done; whoever wants an exact length must forbid that.
             tokens, stop_type = tokens[:ends], "eos"
         new = len(prompt) - cached
+        batch = self.launch.settings.batch
+        request_log.prompt(self.log, slot.number, task, range(cached, len(prompt), batch))
         with self._memory:
             self.die(None, "prompt")
             prompt_s = self.launch.process_prompt(new, cached)
@@ -243,7 +244,7 @@ class Completer:
             "tokens": answer.tokens if asked.get("return_tokens") and not is_stream else [],
             "id_slot": answer.slot,
             "stop": True,
-            "model": self.path.rpartition("/")[2],
+            "model": self.path,
             "tokens_predicted": count,
             "tokens_evaluated": len(answer.prompt),
             "generation_settings": api_shape.generation_settings(
@@ -318,60 +319,6 @@ class Completer:
                     },
                 }
             )  # fmt: skip
-
-    # ---- log
-
-    def _log_start(self, slot: Slot, prompt: Sequence[int]) -> int:
-        log, number = self.log, slot.number
-        log.tell("srv  server_strea: conv_id= (empty=1)")
-        log.say(
-            "I", f"slot get_availabl: id  {number} | task -1 | selected slot by LRU, t_last = -1"
-        )
-        log.tell(f"slot launch_slot_: id  {number} | task -1 | sampler chain: logits -> "
-                 "logit-bias -> ?penalties -> ?dry -> top-k -> top-p -> min-p -> temp-ext -> dist "
-                 )  # fmt: skip
-        log.tell(f"slot launch_slot_: id  {number} | task -1 | sampler params: \n{_PARAMS}")
-        task, self.task = self.task, self.task + 1
-        log.say(
-            "I", f"slot launch_slot_: id  {number} | task {task} | processing task, is_child = 0"
-        )
-        log.tell(
-            f"slot   operator(): id  {number} | task {task} | new prompt, n_ctx_slot = "
-            f"{self.slot_context}, n_keep = 0, task.n_tokens = {len(prompt)}"
-        )
-        return task
-
-    def _log_end(self, slot: Slot, task: int, answer: _Answer) -> None:
-        log = self.log
-        log.advance(answer.predicted_s * (1 - self.time_scale))
-        head = f"slot print_timing: id  {slot.number} | task {task} | "
-        t = self.timings(answer)
-        total = len(answer.prompt) - answer.cached + t["predicted_n"]
-        log.say(
-            "I",
-            f"{head}prompt eval time = {t['prompt_ms']:10.2f} ms / {t['prompt_n']:5d} "
-            f"tokens ({t['prompt_per_token_ms']:8.2f} ms per token, "
-            f"{t['prompt_per_second']:8.2f} tokens per second)",
-        )
-        log.say(
-            "I",
-            f"{head}       eval time = {t['predicted_ms']:10.2f} ms / "
-            f"{t['predicted_n']:5d} tokens ({t['predicted_per_token_ms']:8.2f} ms per token, "
-            f"{t['predicted_per_second']:8.2f} tokens per second)",
-        )
-        log.say(
-            "I",
-            f"{head}      total time = {t['prompt_ms'] + t['predicted_ms']:10.2f} ms / "
-            f"{total:5d} tokens",
-        )
-        log.say("I", f"{head}   graphs reused = {max(0, t['predicted_n'] - 1):10d}")
-        held = len(slot.tokens)
-        log.say(
-            "I",
-            f"slot      release: id  {slot.number} | task {task} | stop processing: "
-            f"n_tokens = {held}, truncated = 0",
-        )
-        log.tell("srv  update_slots: all slots are idle")
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

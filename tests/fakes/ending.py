@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from typing import NoReturn
 
 from fakes import failure_text
@@ -40,9 +41,8 @@ class Ending:
     def signal(self, number: int) -> NoReturn:
         """End by a signal, leaving no core file."""
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        signal.pause()
+        time.sleep(3600)  # a thread may run on for a moment
         os._exit(1)
 
     def fail(self, lines: list[Line]) -> NoReturn:
@@ -164,7 +164,9 @@ class Ending:
                 for at, index in enumerate(launch.settings.devices)
             ]  # fmt: skip
             host = launch.allocation.host
-            for _, text in memory_table(rows, host.weights_mib, host.kv_mib, host.compute_mib):
+            for _, text in memory_table(
+                rows, host.weights_mib, host.kv_mib, host.compute_mib, host.repack_mib
+            ):
                 self.log.tell(text)
         status = self.faults.get("exit-status")
         self.exit(int(status.number(1)) if status else 0)

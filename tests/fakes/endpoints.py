@@ -180,7 +180,7 @@ class Endpoints:
         return {
             "choices": [choice],
             "created": 1795980173,
-            "model": self.completer.path.rpartition("/")[2],
+            "model": self.completer.path,
             "system_fingerprint": self.build,
             "object": kind,
             "usage": {

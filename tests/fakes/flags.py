@@ -193,6 +193,8 @@ _BOOLEANS: dict[str, tuple[str, Any]] = {
     "--op-offload": ("op_offload", True), "--no-op-offload": ("op_offload", False),
     "--cpu-moe": ("cpu_moe", True), "-cmoe": ("cpu_moe", True),
     "--swa-full": ("swa_full", True),
+    "--repack": ("repack", True), "--no-repack": ("repack", False), "-nr": ("repack", False),
+    "--no-cache-prompt": ("cache_prompt", False), "--cache-prompt": ("cache_prompt", True),
     "--mmap": ("load_mode", "mmap"), "--no-mmap": ("load_mode", "none"),
     "--mlock": ("load_mode", "mmap+mlock"), "-dio": ("load_mode", "dio"),
     "--direct-io": ("load_mode", "dio"),
@@ -314,7 +316,7 @@ def env_params(env: Mapping[str, str], traits: RuntimeTraits) -> dict[str, Any]:
     if env.get("CUDA_SCALE_LAUNCH_QUEUES"):
         params["cuda_scale_launch_queues"] = env["CUDA_SCALE_LAUNCH_QUEUES"]
     if traits.prefetch == "env" and env.get("GGML_CUDA_REGISTER_HOST") == "1":
-        params["register_host"] = True
+        params["cuda_register_host"] = True
     return params
 
 

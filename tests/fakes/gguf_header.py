@@ -18,6 +18,7 @@ ALIGNMENT = 32
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
             12: "d"}  # fmt: skip
 _STRING, _ARRAY = 8, 9
+_CUT = "gguf_init_from_reader: failed to read key-value pairs"
 _KEPT = 512  # longer arrays are skipped; nothing the physics needs is longer
 
 
@@ -34,13 +35,13 @@ class _Reader:
         try:
             return struct.unpack("<" + form, raw)[0]
         except struct.error as error:
-            raise BadModelError("gguf_init_from_reader: failed to read key-value pairs") from error
+            raise BadModelError(_CUT) from error
 
     def text(self) -> str:
         length = self.take("Q")
         raw = self.file.read(length)
         if len(raw) < length:
-            raise BadModelError("gguf_init_from_reader: failed to read key-value pairs")
+            raise BadModelError(_CUT)
         return raw.decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
@@ -60,8 +61,11 @@ class _Reader:
         if count <= _KEPT:
             return [self.text() for _ in range(count)]
         read, unpack = self.file.read, struct.Struct("<Q").unpack
-        for _ in range(count):
-            read(unpack(read(8))[0])
+        try:
+            for _ in range(count):
+                read(unpack(read(8))[0])
+        except struct.error as error:
+            raise BadModelError(_CUT) from error
         return None
 
 

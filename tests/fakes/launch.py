@@ -123,7 +123,7 @@ class Launch:
             yield Step("load", "context", at, buffers.context_mib)
         for at, buffers in enumerate(devices):
             yield Step("load", "weights", at, buffers.weights_mib)
-        weights = 0.0 if host.is_mapped else host.weights_mib
+        weights = host.repack_mib + (0.0 if host.is_mapped else host.weights_mib)
         yield Step("load", "weights", None, weights, is_pinned=host.is_pinned)
         yield Step("context", "output", None, host.output_mib + 250.0)
         for at, buffers in enumerate(devices):
@@ -237,7 +237,8 @@ class Launch:
             return
         if not wants_prefetch(self.model, self.settings, self.placement, tokens):
             return
-        size, index = slot_mib(self.placement), self.settings.devices[0]
+        size = slot_mib(self.placement)
+        index = self.settings.devices[self.settings.uploader or 0]
         taken = 0
         for _ in range(self.settings.prefetch_slots):
             try:
@@ -298,7 +299,12 @@ class Launch:
     def load_s(self) -> float:
         """Seconds from start to ready."""
         host, gigabytes = self.machine.host, self.model.total_bytes / 1e9
-        on_host = self.allocation.host.weights_mib * 1024 * 1024 / 1e9
+        on_host = (
+            (self.allocation.host.weights_mib + self.allocation.host.repack_mib)
+            * 1024
+            * 1024
+            / 1e9
+        )
         copied = gigabytes - on_host if self.settings.is_mapped else gigabytes
         seconds = 0.5 + copied / host.unpack_gb_s + self.missing_share * on_host / host.disk_gb_s
         return seconds + 0.15 * len(self.settings.devices)

@@ -79,7 +79,8 @@ def loaded_tensors(log: Log, launch: Launch) -> None:
         for at, index in enumerate(launch.settings.devices)
     ]
     name = host_buffer(launch.machine, launch.settings, is_mapped=host.is_mapped)
-    rows.insert(0 if host.is_mapped else len(rows), (name, host.weights_mib))
+    at = 0 if host.is_mapped else len(rows)
+    rows[at:at] = [(name, host.weights_mib), ("CPU_REPACK", host.repack_mib)]
     for buffer, mib in rows:
         if mib > 0:
             log.tell(f"load_tensors: {buffer:>12} model buffer size = {mib:8.2f} MiB")
@@ -188,18 +189,20 @@ def compute_lines(log: Log, launch: Launch) -> None:
     )
     splits = 2 + 2 * launch.placement.hosted_layers + launch.placement.devices_in_use
     nodes = 63 * launch.model.n_layer + 9
-    if launch.machine.runtime.log_format == "new":
-        log.tell(
-            f"sched_reserve: graph (pp bs={settings.ubatch}, tg bs=1): nodes = {nodes} / "
-            f"{nodes}, splits = {splits + 24} / {splits}, input objects = 4 / 4, input "
-            "tensors = 9 / 9"
-        )
-    else:
+    # Large batches split further where a device takes work on host weights.
+    more = 24 if settings.uploader is not None and launch.placement.hosted_layers else 0
+    rest = "input objects = 4 / 4, input tensors = 9 / 9"
+    if launch.machine.runtime.log_format == "old":
         log.tell(f"sched_reserve: graph nodes  = {nodes}")
-        log.tell(
-            f"sched_reserve: graph splits = {splits + 24} (with bs={settings.ubatch}), "
-            f"{splits} (with bs=1)"
-        )
+        batches = f"{splits + more} (with bs={settings.ubatch}), {splits} (with bs=1)"
+        log.tell(f"sched_reserve: graph splits = {batches if more else splits}")
+    elif more:
+        sizes = f"pp bs={settings.ubatch}, tg bs=1"
+        counts = f"nodes = {nodes} / {nodes}, splits = {splits + more} / {splits}"
+        log.tell(f"sched_reserve: graph ({sizes}): {counts}, {rest}")
+    else:
+        rest = "input objects = 4, input tensors = 9"
+        log.tell(f"sched_reserve: graph: nodes = {nodes}, splits = {splits}, {rest}")
     log.tell(f"sched_reserve: reserve took 111.09 ms, sched copies = {allocation.copies}")
 
 

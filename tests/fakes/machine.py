@@ -39,6 +39,7 @@ class Device:
     layer_us: float = 25.0  # kernel launches of one layer
     pool_mib: float = 90.0  # run-time pools: handles, workspaces, at the first large batch
     pool_kib_per_token: float = 12.0  # ... and scratch that grows with the ubatch
+    kv_loss: float = 1.0  # how much slower attention is over a quantized cache
     pipeline_growth: float = 1.6  # growth of the compute buffer under pipeline parallelism
     endpoint: str = ""  # host:port of an RPC device; it is listed only when asked for
 
@@ -59,6 +60,7 @@ class Host:
     ram_mib: float = 65536.0
     other_mib: float = 5000.0
     pinned_mib: float = 60000.0  # more than this cannot be page-locked
+    pinned_share: float = 1.0  # how fast the CPU reads what is page-locked (write-combined: slow)
     refuses: bool = False  # allocations past the end fail; else the kernel kills the process
     disk_gb_s: float = 2.5
     unpack_gb_s: float = 5.0  # copying weights that the page cache already holds

@@ -28,6 +28,16 @@ _SCRIPT = """#!/bin/sh
 export FAKE_MACHINE FAKE_STATE
 {exports}exec {python} -I -S {program} "$@"
 """
+_LIBRARIES = {"CUDA": "cuda", "ROCm": "hip", "Vulkan": "vulkan", "SYCL": "sycl",
+              "Metal": "metal"}  # fmt: skip
+_PREFETCH = {
+    "slots": "  prefetch_slots:\n    type: integer\n"
+    "    spellings: [{flag: --prefetch-experts-slots}]\n",
+    "weights": "  prefetch_weights:\n    type: boolean\n"
+    '    spellings: [{flag: --prefetch-weights, values: {on: "1", off: "0"}}]\n',
+    "env": "  prefetch_slots:\n    type: integer\n"
+    "    spellings: [{env: GGML_SCHED_PREFETCH_EXPERTS, files: [libggml-base*]}]\n",
+}
 _PROGRAMS = {
     "llama-server": "llama_server.py",
     "llama-fit-params": "llama_fit_params.py",
@@ -59,10 +69,26 @@ class FakeMachine:
         for name, program in _PROGRAMS.items():
             if name != "llama-fit-params" or with_fit_params:
                 self._write_script(self.bin / name, program)
-        # A build whose prefetch is switched by the environment carries its variable's name.
-        marks = b"GGML_SCHED_PREFETCH_EXPERTS\0" if machine.runtime.prefetch == "env" else b""
-        (self.bin / "libggml-base.so").write_bytes(b"\x7fELF" + marks)
-        (self.bin / "libggml-cuda.so").write_bytes(b"\x7fELF GGML_OP_OFFLOAD_MIN_BATCH\0")
+        self._write_libraries()
+        self.dialect = self.folder / "fake_server.yaml"
+        self.dialect.write_text(self._dialect(), encoding="utf-8")
+
+    def _write_libraries(self) -> None:
+        """Libraries whose bytes show what only environment variables switch on."""
+        is_env = self.machine.runtime.prefetch == "env"
+        base = b"\x7fELF GGML_SCHED_PREFETCH_EXPERTS\0" if is_env else b"\x7fELF"
+        (self.bin / "libggml-base.so").write_bytes(base)
+        for kind in {device.backend for device in self.machine.devices} & set(_LIBRARIES):
+            words = b"\x7fELF GGML_OP_OFFLOAD_MIN_BATCH\0 cudaMalloc\0"
+            words += b"GGML_CUDA_REGISTER_HOST\0" if is_env else b""
+            (self.bin / f"libggml-{_LIBRARIES[kind]}.so").write_bytes(words)
+
+    def _dialect(self) -> str:
+        """fake_server.yaml for this machine: its memory command, its prefetch."""
+        text = (_FAKES / "fake_server.yaml").read_text(encoding="utf-8")
+        text = text.replace("[fake-memory]", json.dumps([str(self.memory_command)]))
+        spelling = _PREFETCH.get(self.machine.runtime.prefetch)
+        return f"{text}\nparameters:\n{spelling}" if spelling else text
 
     def _write_script(self, path: Path, program: str) -> None:
         exports = "".join(

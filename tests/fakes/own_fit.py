@@ -258,10 +258,14 @@ def memory_table(
     host_model_mib: float,
     host_context_mib: float,
     host_compute_mib: float,
+    repack_mib: float = 0.0,
 ) -> list[tuple[str, str]]:
     """The runtime's memory table: rows of (device, free MiB, buffers)."""
     head = "common_memory_breakdown_print: "
-    names = [f"{device.name} ({short_description(device.description)})" for device, _, _ in rows]
+    names = [
+        f"{device.name} ({device.endpoint or short_description(device.description)})"
+        for device, _, _ in rows
+    ]
     width = max([18, *(len(name) for name in names)])  # as wide as the heading at least
     lines = [
         (
@@ -278,11 +282,15 @@ def memory_table(
             f"({own:5d} = {int(b.weights_mib):5d} + {int(context):7d} + "
             f"{int(b.compute_mib):7d}) + {other:11d} |"
         )
-    own = int(host_model_mib) + int(host_context_mib) + int(host_compute_mib)
-    lines.append(
-        f"{head}|   - {'Host':<{width}} | {own:22d} = {int(host_model_mib):5d} + "
-        f"{int(host_context_mib):7d} + {int(host_compute_mib):7d}                |"
-    )
+    hosts = [("Host", host_model_mib, host_context_mib, host_compute_mib)]
+    if repack_mib:
+        hosts.append(("CPU_REPACK", repack_mib, 0.0, 0.0))
+    for name, *parts in hosts:
+        weights, context, compute = map(int, parts)
+        lines.append(
+            f"{head}|   - {name:<{width}} | {weights + context + compute:22d} = {weights:5d} + "
+            f"{context:7d} + {compute:7d}                |"
+        )
     return [("I", line) for line in lines]
 
 

@@ -119,6 +119,12 @@ class Simulation:
         self.launches = 0
         self._known: dict[Any, Run] = {}
 
+    def with_seed(self, seed: int) -> Simulation:
+        """The same machine and model under other noise; what is known of the truth is shared."""
+        other = Simulation(self.machine, self.model, seed)
+        other._known = self._known
+        return other
+
     def truth(self, params: Params, requests: Sequence[Any], *, fit: bool = False) -> Run:
         """What the launch comes to without noise: steady requests, other programs as at first.
 

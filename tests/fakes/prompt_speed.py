@@ -59,10 +59,9 @@ class PromptSpeed(Rates):
         seconds *= self.throttle(share)
         return seconds * self._ubatch_loss(tokens) + 2e-6 * device.layer_us * share.layers
 
-    def _hosted_s(self, place: int, owners: tuple[int, ...], tokens: int) -> tuple[float, float]:
-        """(computing, uploading) of host weights of these owners' layers, on one device."""
+    def _hosted_s(self, place: int, shares: tuple[Share, ...], tokens: int) -> tuple[float, float]:
+        """(computing, uploading) of these shares' host weights on the device at a place."""
         device = self.devices[place]
-        shares = [self.placement.shares[i] for i in owners]
         experts = sum(share.hosted_bytes for share in shares)
         dense = sum(share.hosted_ffn_bytes for share in shares)
         if not experts + dense:
@@ -77,25 +76,46 @@ class PromptSpeed(Rates):
             link *= self.machine.quirks.prefetch_link_share
         uploading = nbytes * self.host_factor(experts + dense) / (link * GB)
         uploading += nbytes * self.condition.missing_share / (self.machine.host.disk_gb_s * GB)
-        guests = sum(s.hosted_layers for i, s in zip(owners, shares, strict=True) if i != place)
-        states = 8.0 * tokens * self.model.n_embd * guests / (self.link_gb_s(device) * GB)
         layers = sum(share.hosted_layers for share in shares)
-        return computing * self._ubatch_loss(tokens) + states + 2e-6 * device.layer_us * layers, (
-            uploading + 1e-6 * device.readback_us * layers * (not is_prefetching)
+        guests = layers - self.placement.shares[place].hosted_layers
+        states = 8.0 * tokens * self.model.n_embd * guests / (self.link_gb_s(device) * GB)
+        computing *= self._ubatch_loss(tokens)
+        waiting = 0.0 if is_prefetching else 1e-6 * device.readback_us * layers
+        return computing + states + 2e-6 * device.layer_us * layers, uploading + waiting
+
+    def _staged(self, place: int) -> tuple[Share, ...]:
+        """Whose host weights the device at a place computes in large batches."""
+        placement = self.placement
+        if self.allocation.has_pipeline:
+            # Each device then uploads its own layers' experts.
+            return (placement.shares[place],)
+        if place != self.settings.uploader:
+            return ()
+        cpu = placement.cpu
+        whole_layers = Share(
+            hosted_layers=cpu.layers,
+            hosted_bytes=cpu.expert_bytes,
+            hosted_elements=cpu.expert_elements,
+            hosted_ffn_bytes=cpu.rest_bytes,
+            hosted_ffn_elements=cpu.rest_elements,
         )
+        return (*placement.shares, whole_layers)
 
     def _is_prefetching(self, tokens: int) -> bool:
         return self.condition.prefetch_slots > 1 and wants_prefetch(
             self.model, self.settings, self.placement, tokens
         )
 
-    def _on_cpu_s(self, tokens: int, shares: tuple[Share, ...]) -> float:
-        """A batch too small to be uploaded: the CPU computes these shares' host experts."""
-        nbytes = sum(s.hosted_bytes for s in shares) * self._selected(tokens)
-        nbytes += sum(s.hosted_ffn_bytes for s in shares)
-        elements = sum(s.hosted_elements for s in shares) * self.used_share
-        elements += sum(s.hosted_ffn_elements for s in shares)
-        return self.cpu_s(nbytes, elements * tokens, self.settings.threads_batch)
+    def _on_cpu_s(self, tokens: int) -> float:
+        """A batch that is not uploaded: the CPU computes what lies in host memory."""
+        shares, cpu = self.placement.shares, self.placement.cpu
+        experts = sum(s.hosted_bytes for s in shares) + cpu.expert_bytes
+        dense = sum(s.hosted_ffn_bytes for s in shares) + cpu.rest_bytes
+        work = sum(s.hosted_elements for s in shares) + cpu.expert_elements
+        work = work * self.used_share + cpu.rest_elements
+        work += sum(s.hosted_ffn_elements for s in shares)
+        nbytes = experts * self._selected(tokens) + dense
+        return self.cpu_s(nbytes, work * tokens, self.settings.threads_batch)
 
     def _chunk(self, tokens: int) -> tuple[float, ...]:
         """Seconds of one ubatch by device, the CPU last; attention is counted elsewhere."""
@@ -104,32 +124,20 @@ class PromptSpeed(Rates):
         return self._chunks[tokens]
 
     def _make_chunk(self, tokens: int) -> tuple[float, ...]:
-        settings, everyone = self.settings, tuple(range(len(self.devices)))
-        is_uploaded = (
-            bool(self.devices) and settings.op_offload and tokens >= settings.op_offload_min_batch
-        )
+        settings, quirks = self.settings, self.machine.quirks
+        is_large = tokens >= settings.op_offload_min_batch and settings.uploader is not None
+        wide = quirks.wide_kv_ms * settings.context / 1024e3 * settings.is_kv_quantized
         stages = []
-        for place in everyone:
-            computing = self._computed_s(place, tokens)
-            # With pipeline parallelism each device uploads its own layers' experts.
-            alone = (0 if place else everyone) if not self.allocation.has_pipeline else (place,)
-            uploading = 0.0
-            if is_uploaded and alone:
-                more, uploading = self._hosted_s(place, alone, tokens)
+        for place in range(len(self.devices)):
+            computing, uploading = self._computed_s(place, tokens), 0.0
+            if is_large:
+                more, uploading = self._hosted_s(place, self._staged(place), tokens)
                 computing += more
             hidden = self._overlap(tokens) * min(computing, uploading)
-            wide = self.machine.quirks.wide_kv_ms * settings.context / 1024e3
-            wide *= settings.is_kv_quantized
             stages.append(computing + uploading - hidden + self.spill_s(place) + wide)
-        cpu = self.placement.cpu
-        on_cpu = 0.0 if is_uploaded else self._on_cpu_s(tokens, self.placement.shares)
-        if cpu.layers:
-            work = cpu.rest_elements + cpu.expert_elements * self.used_share
-            held = cpu.rest_bytes + cpu.expert_bytes * self._selected(tokens)
-            on_cpu += self.cpu_s(held, work * tokens, settings.threads_batch)
+        on_cpu = 0.0 if is_large else self._on_cpu_s(tokens)
         extra = max(0, self.placement.devices_in_use - 1)
-        sync = self.machine.quirks.device_sync_ms * 1e-3 * extra
-        return (*stages, on_cpu + sync + 300e-6)
+        return (*stages, on_cpu + 1e-3 * quirks.device_sync_ms * extra + 300e-6)
 
     def _overlap(self, tokens: int) -> float:
         if not self._is_prefetching(tokens):
@@ -149,7 +157,7 @@ class PromptSpeed(Rates):
             looks = pairs * held.full_layers + local * held.swa_layers
             rate = device.prompt_tflops * share * 1e12
             if settings.kv_offload:
-                seconds.append(per_pair * looks * self.kv_loss / rate)
+                seconds.append(per_pair * looks * self.kv_loss(device) / rate)
             else:
                 cores = self.cpu_flops(settings.threads_batch)
                 seconds.append(per_pair * looks / cores)

@@ -9,6 +9,7 @@ from typing import Any
 
 from fakes.machine import Device, Host, Machine, Noise, Quirks, RuntimeTraits
 from fakes.model import Model
+from fakes.physics import Simulation
 from fakes.synthetic_model import random_model
 
 # (description, VRAM GiB, memory GB/s, prompt Tflop/s, half ubatch) of cards people own.
@@ -56,6 +57,7 @@ def _device(rng: random.Random, backend: Any, index: int, card: Any, link: float
         pool_mib=round(rng.uniform(40, 260)),
         pool_kib_per_token=rng.uniform(2, 48),
         pipeline_growth=rng.uniform(0.6, 2.6),
+        kv_loss=rng.choice((1.0, 1.0, rng.uniform(1.05, 1.8))),
     )
 
 
@@ -63,7 +65,7 @@ def _host(rng: random.Random, vram_mib: float) -> Host:
     cores = rng.choice((4, 6, 8, 8, 12, 16, 24, 32, 64))
     has_siblings = rng.random() < 0.7
     bandwidth = rng.choice((20.0, 34.0, 42.0, 60.0, 85.0, 160.0, 300.0)) * rng.uniform(0.8, 1.0)
-    ram = max(24576.0, vram_mib * rng.choice((4.0, 5.0, 6.0, 8.0)))
+    ram = max(24576.0, vram_mib * rng.choice((2.5, 3.0, 4.0, 6.0)))
     return Host(
         cores=cores,
         logical=cores * 2 if has_siblings else cores,
@@ -74,6 +76,7 @@ def _host(rng: random.Random, vram_mib: float) -> Host:
         ram_mib=ram,
         other_mib=round(rng.uniform(1500, 6000)),
         pinned_mib=ram * (rng.uniform(0.3, 0.5) if rng.random() < 0.1 else 0.9),
+        pinned_share=rng.uniform(0.4, 0.9) if rng.random() < 0.25 else 1.0,
         refuses=rng.random() < 0.5,
     )
 
@@ -222,7 +225,7 @@ def random_machine(
     vram = sum(device.total_mib for device in made)
     is_odd = seed % 2 == 0 if odd is None else odd
     fields = _quirks(rng, vram, rng.randint(1, 3) if is_odd else 0)
-    if count > 1 and is_odd and rng.random() < 0.4:
+    if count > 1 and is_odd and rng.random() < 0.6:
         made = _hurting(rng, made, fields)
     if is_odd and rng.random() < 0.25:
         share = rng.uniform(0.025, 0.09)
@@ -277,16 +280,31 @@ def random_case(seed: int, **fixed: Any) -> Case:
     machine = random_machine(seed, **fixed)
     rng = random.Random(f"case {seed}")
     context = rng.choice((8192, 16384, 32768, 65536))
-    prompt = int(context * rng.uniform(0.1, 0.6))
+    prompt = int(context * _log_uniform(rng, 0.03, 0.6))
     vram = usable_mib(machine)
     if machine.is_unified:
         vram /= 3.0  # the model must still fit the machine's only memory
+    model = random_model(seed, vram)
+    share = prompt / context
+    while context > 4096 and not _holds(machine, model, context):
+        context //= 2
     return Case(
         seed=seed,
         machine=machine,
-        model=random_model(seed, vram),
+        model=model,
         context=context,
-        requests=((prompt, rng.choice((64, 128, 256, 512))),),
+        requests=((int(context * share), rng.choice((128, 256, 512, 1024))),),
+    )
+
+
+def _holds(machine: Machine, model: Model, context: int) -> bool:
+    """Whether the context leaves the smallest device some room for experts."""
+    params = {"context": context, "parallel": 1, "n_cpu_moe": model.n_layer, "ubatch": 2048,
+              "n_gpu_layers": model.units, "load_mode": "none"}  # fmt: skip
+    run = Simulation(machine, model).truth(params, [(context - 64, 8)])
+    return run.is_completed and all(
+        device.free_mib > 0.1 * known.total_mib
+        for device, known in zip(run.devices, machine.devices, strict=True)
     )
 
 

@@ -45,11 +45,13 @@ class Rates:
         self.devices = tuple(machine.devices[i] for i in settings.devices)
         self.used_share = model.n_used / model.n_expert if model.n_expert else 1.0
         self.row_bytes = kv_row_bytes(model, settings)
-        quirks = machine.quirks
-        self.kv_loss = max(
-            quirks.slow_kv.get(settings.cache_type_k, 1.0),
-            quirks.slow_kv.get(settings.cache_type_v, 1.0),
-        )
+
+    def kv_loss(self, device: Device) -> float:
+        """How much slower than over 16-bit values a device's attention is."""
+        slow = self.machine.quirks.slow_kv
+        kinds = (self.settings.cache_type_k, self.settings.cache_type_v)
+        loss = max(slow.get(kind, 1.0) for kind in kinds)
+        return loss * device.kv_loss if self.settings.is_kv_quantized else loss
 
     def cpu_gb_s(self, threads: int) -> float:
         """Memory bandwidth that so many threads reach."""
@@ -111,6 +113,8 @@ class Rates:
         reading = nbytes * self.host_factor(nbytes) / (self.cpu_gb_s(threads) * GB)
         if self.allocation.host.is_mapped:
             reading /= self.machine.quirks.mapped_decode_share
+        elif self.condition.is_pinned:
+            reading /= self.machine.host.pinned_share
         reading += nbytes * self.condition.missing_share / (self.machine.host.disk_gb_s * GB)
         return max(reading, 2.0 * multiplications / self.cpu_flops(threads))
 

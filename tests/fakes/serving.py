@@ -310,6 +310,7 @@ class Serving:
         completer = Completer(
             launch, log, self.faults, replies, lambda: scatter,
             time_scale=self.scale, path=self.path,
+            reuses_prompts=bool(self.params.get("cache_prompt", True)),
             die=lambda _, stage: self.compute(launch, stage),
         )  # fmt: skip
         endpoints = Endpoints(

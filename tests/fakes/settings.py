@@ -21,6 +21,8 @@ KV_BYTES = {
     "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32,
     "q4_1": 20 / 32, "q4_0": 18 / 32, "iq4_nl": 18 / 32,
 }  # fmt: skip
+# Backends whose host weights lie in pinned memory of theirs, and are then never repacked.
+PINNING = ("CUDA", "ROCm", "Vulkan", "SYCL")
 _UNQUANTIZED = ("f32", "f16", "bf16")
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 # Parameters whose presence makes the runtime's own fit give up.
@@ -54,7 +56,7 @@ class Settings:
     load_mode: str
     threads: int
     threads_batch: int
-    op_offload: bool
+    uploader: int | None  # place of the device that computes large batches on host weights
     op_offload_min_batch: int
     prefetch_slots: int
     moe_cache_mib: float
@@ -63,6 +65,7 @@ class Settings:
     swa_full: bool
     wide_queue: bool
     registers_host: bool
+    repacks: bool  # host weights are laid out anew for the CPU, out of the map
 
     @property
     def is_mapped(self) -> bool:
@@ -155,6 +158,14 @@ def _devices(params: Params, machine: Machine) -> tuple[int, ...]:
     return tuple(indices)
 
 
+def _uploader(params: Params, machine: Machine, devices: tuple[int, ...]) -> int | None:
+    """The first device that accepts work on host weights; remote ones never do."""
+    if not _is_on(params, "op_offload", default=True):
+        return None
+    places = (at for at, i in enumerate(devices) if machine.devices[i].backend != "RPC")
+    return next(places, None)
+
+
 def _prefetch_slots(params: Params, machine: Machine) -> int:
     kind = machine.runtime.prefetch
     slots = _number(params, "prefetch_slots", 0)
@@ -208,13 +219,14 @@ def make_settings(params: Params, machine: Machine, model: Model) -> Settings:
     asked, context, slot_context = _contexts(params, model, parallel, unified=unified)
     batch = min(asked, _number(params, "batch", 2048))
     flash_attn, type_k, type_v = _flash_attn(params, model.head_k, model.head_v)
+    devices = _devices(params, machine)
     layers = _number(params, "n_gpu_layers", -1)
     threads = _number(params, "threads", -1)
     threads = machine.host.cores if threads == -1 else threads
     threads = machine.host.logical if threads <= 0 else threads
     load_mode = str(params.get("load_mode", "auto"))
     return Settings(
-        devices=_devices(params, machine),
+        devices=devices,
         n_gpu_layers=model.units if layers < 0 else min(layers, model.units),
         tensor_split=tuple(float(x) for x in _items(params.get("tensor_split", ""))),
         overrides=_overrides(params, model.n_layer),
@@ -232,7 +244,7 @@ def make_settings(params: Params, machine: Machine, model: Model) -> Settings:
         load_mode="mmap" if load_mode == "auto" else load_mode,
         threads=threads,
         threads_batch=_number(params, "threads_batch", threads),
-        op_offload=_is_on(params, "op_offload", default=True),
+        uploader=_uploader(params, machine, devices),
         op_offload_min_batch=_number(params, "op_offload_min_batch", 32),
         prefetch_slots=_prefetch_slots(params, machine),
         moe_cache_mib=_number(params, "moe_cache_mib", 0) if machine.runtime.has_moe_cache else 0,
@@ -240,5 +252,7 @@ def make_settings(params: Params, machine: Machine, model: Model) -> Settings:
         split_mode=str(params.get("split_mode", "layer")),
         swa_full=_is_on(params, "swa_full", default=False),
         wide_queue=str(params.get("cuda_scale_launch_queues", "")) in ("4x", "4"),
-        registers_host=_is_on(params, "register_host", default=False),
+        repacks=_is_on(params, "repack", default=True)
+        and not any(machine.devices[i].backend in PINNING for i in devices),
+        registers_host=_is_on(params, "cuda_register_host", default=False),
     )

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from fakes.model import TYPE_IDS, Model, Tensor
+from fakes.model import TYPE_IDS, TYPES, Model, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class ModelShape:
     expert_type: str = "q4_K"
     down_type: str = "q4_K"
     rest_type: str = "q8_0"
+    embd_type: str = "q8_0"
+    output_type: str = "q6_K"
     dense_layers: int = 0  # leading blocks without experts
     dense_ff: int = 8192
     shared_ff: int = 0  # the width of an expert that every token uses
@@ -36,9 +38,9 @@ class ModelShape:
 def build_model(shape: ModelShape, name: str = "synthetic") -> Model:
     """A model of this shape, with the architecture that has such tensors."""
     tensors = [
-        Tensor("token_embd.weight", (shape.embd, shape.vocab), TYPE_IDS[shape.rest_type]),
+        Tensor("token_embd.weight", (shape.embd, shape.vocab), TYPE_IDS[shape.embd_type]),
         Tensor("output_norm.weight", (shape.embd,), 0),
-        Tensor("output.weight", (shape.embd, shape.vocab), TYPE_IDS["q6_K"]),
+        Tensor("output.weight", (shape.embd, shape.vocab), TYPE_IDS[shape.output_type]),
     ]
     for index in range(shape.layers):
         tensors += _block(shape, index)
@@ -113,6 +115,8 @@ def _block(shape: ModelShape, index: int) -> list[Tensor]:
             ("attn_k.weight", (embd, keys), rest),
             ("attn_v.weight", (embd, keys), rest),
             ("attn_output.weight", (queries, embd), rest),
+            ("attn_q_norm.weight", (shape.head_dim,), 0),
+            ("attn_k_norm.weight", (shape.head_dim,), 0),
         ]
     norms = [("attn_norm.weight", (embd,), 0), ("ffn_norm.weight", (embd,), 0)]
     tensors = [*attention, *norms, *_feed_forward(shape, index)]
@@ -150,13 +154,17 @@ def _feed_forward(shape: ModelShape, index: int) -> list[tuple[str, tuple[int, .
 _FAMILIES = (
     (48, 128, 8, 2048, 768, 32, 4, 128),
     (40, 256, 8, 2048, 512, 16, 2, 256),
-    (36, 128, 4, 2816, 2816, 64, 8, 64),
+    (36, 128, 4, 2880, 2816, 64, 8, 64),
     (46, 128, 8, 4096, 1536, 96, 8, 128),
     (28, 64, 6, 2048, 1408, 16, 16, 128),
     (60, 160, 8, 3072, 1536, 48, 8, 128),
-    (32, 32, 4, 2048, 2048, 32, 8, 64),
+    (48, 512, 10, 2048, 512, 16, 2, 256),
+    (94, 128, 8, 4096, 1536, 64, 4, 128),
+    (27, 64, 6, 2048, 1024, 16, 8, 128),
 )
+_TYPES = ("q4_K", "q4_K", "q3_K", "q5_K", "q8_0", "mxfp4")
 _MIB = 1024 * 1024
+_FEWEST_LAYERS, _MOST_LAYERS = 20, 96
 
 
 def random_model(seed: int, vram_mib: float) -> Model:
@@ -165,25 +173,38 @@ def random_model(seed: int, vram_mib: float) -> Model:
     The same seed and memory give the same model.
     """
     rng = random.Random(f"model {seed}")
-    wanted = vram_mib * rng.uniform(1.15, 3.2)
-    layers, experts, used, embd, ff, heads, kv_heads, head_dim = rng.choice(_FAMILIES)
-    is_hybrid = rng.random() < 0.25
+    wanted = vram_mib * rng.uniform(1.15, 2.6)
+    reachable = [
+        (family, kind, round(wanted / layer_mib))
+        for family in _FAMILIES
+        for kind in _TYPES
+        if (layer_mib := _expert_mib(family, kind))
+        and _FEWEST_LAYERS <= wanted / layer_mib <= _MOST_LAYERS
+    ]
+    family, kind, layers = rng.choice(reachable) if reachable else _nearest(wanted)
+    _, experts, used, embd, ff, heads, kv_heads, head_dim = family
+    is_hybrid = rng.random() < 0.3
     dense = 0 if is_hybrid else rng.choice((0, 0, 0, 1, 3))
-    expert_type = rng.choice(("q4_K", "q4_K", "q3_K", "q5_K", "q8_0", "mxfp4"))
     shape = ModelShape(
-        layers=layers, experts=experts, used=used, embd=embd, ff=ff, heads=heads,
+        layers=layers + dense, experts=experts, used=used, embd=embd, ff=ff, heads=heads,
         kv_heads=kv_heads, head_dim=head_dim, dense_layers=dense,
         shared_ff=ff if dense else 0, attention_interval=4 if is_hybrid else 0,
-        expert_type=expert_type, down_type=expert_type,
-        varied_down=expert_type == "q4_K" and rng.random() < 0.5,
+        expert_type=kind, down_type=kind,
+        varied_down=kind == "q4_K" and rng.random() < 0.5,
     )  # fmt: skip
-    layer_mib = build_model(shape).blocks[-1].expert_bytes / _MIB
-    # The width of an expert brings the sum near what is wanted; rows stay whole blocks of 256.
-    fitted = shape.ff * wanted / (layer_mib * (layers - dense))
-    width = max(256, round(fitted / 256) * 256)
-    return build_model(_with_width(shape, width), name=f"synthetic-{seed}")
+    return build_model(shape, name=f"synthetic-{seed}")
 
 
-def _with_width(shape: ModelShape, ff: int) -> ModelShape:
-    values = {name: getattr(shape, name) for name in ModelShape.__dataclass_fields__}
-    return ModelShape(**{**values, "ff": ff, "shared_ff": ff if shape.shared_ff else 0})
+def _expert_mib(family: tuple[int, ...], kind: str) -> float:
+    """The experts of one layer."""
+    _, experts, _, embd, ff, *_ = family
+    _, block, nbytes = TYPES[TYPE_IDS[kind]]
+    return 3.0 * embd * ff * experts / block * nbytes / _MIB
+
+
+def _nearest(wanted: float) -> tuple[tuple[int, ...], str, int]:
+    """For very little or very much memory: the smallest or largest model there is."""
+    order = sorted(_FAMILIES, key=lambda family: _expert_mib(family, "q4_K"))
+    family = order[0] if wanted < _FEWEST_LAYERS * _expert_mib(order[0], "q4_K") else order[-1]
+    layers = round(wanted / _expert_mib(family, "q4_K"))
+    return family, "q4_K", min(_MOST_LAYERS, max(_FEWEST_LAYERS, layers))

@@ -30,8 +30,8 @@ class TokenSpeed(Rates):
             fixed += seconds * self.throttle(share) + 1e-6 * device.layer_us * share.layers
             fixed += 1e-6 * device.hop_us * share.lent_layers * 2 + self.spill_s(place)
             reading = 0.8 * memory if self.settings.kv_offload else self._cpu_rate()
-            slope += share.full_layers * self.row_bytes * self.kv_loss / reading
-            local += share.swa_layers * self.row_bytes * self.kv_loss / reading
+            slope += share.full_layers * self.row_bytes * self.kv_loss(device) / reading
+            local += share.swa_layers * self.row_bytes * self.kv_loss(device) / reading
         cpu = self.placement.cpu
         slope += cpu.full_layers * self.row_bytes / self._cpu_rate()
         local += cpu.swa_layers * self.row_bytes / self._cpu_rate()
@@ -58,7 +58,7 @@ class TokenSpeed(Rates):
         work = cpu.rest_elements + cpu.expert_elements * self.used_share
         threads = self.settings.threads
         waiting = self._waiting_s()
-        cache = self.allocation.devices[0].cache_mib if self.devices else 0.0
+        cache = sum(buffers.cache_mib for buffers in self.allocation.devices)
         if cache and hosted:
             return self._cached_s(nbytes, cache * MIB / hosted) + self.cpu_s(own, work, threads)
         cached = min(nbytes, self.machine.quirks.cached_mib * MIB)
@@ -85,7 +85,7 @@ class TokenSpeed(Rates):
     def _cached_s(self, nbytes: float, cached_share: float) -> float:
         """Host experts through a cache on the device: hits are fast, misses cross the link."""
         hits = min(1.0, cached_share) ** self.machine.runtime.moe_cache_locality
-        device = self.devices[0]
+        device = self.devices[self.settings.uploader or 0]
         missing = (1.0 - hits) * nbytes / (self.upload_gb_s(device) * GB)
         reading = hits * nbytes / (device.memory_gb_s * device.expert_decode_share * GB)
         return missing + reading + 2e-6 * device.layer_us * self.placement.hosted_layers

@@ -1,0 +1,365 @@
+"""The simulated machine behaves as real ones were seen to behave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+
+import pytest
+from fakes.machine import Device, Host, Machine, Noise, Quirks, RuntimeTraits
+from fakes.physics import Run, Simulation
+from fakes.simulated_trial import measurement_of, outcome_of
+from fakes.synthetic_model import ModelShape, build_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+MODEL = build_model(
+    ModelShape(layers=40, experts=256, used=8, embd=2048, ff=512, heads=16, kv_heads=2,
+               head_dim=256, vocab=32768, rest_type="q4_K", output_type="q8_0")
+)  # fmt: skip
+CARD = Device("CUDA0", total_mib=12288, context_mib=500, reserve_mib=0)
+HOST = Host(ram_mib=64000)
+ONE = Machine("one", (CARD,), HOST).without_noise()
+TWO = Machine(
+    "two", (CARD, replace(CARD, name="CUDA1", link_gb_s=6.0)), HOST
+).without_noise()  # fmt: skip
+BASE = {"context": 16384, "parallel": 1, "batch": 4096, "ubatch": 2048, "load_mode": "none",
+        "flash_attn": "on"}  # fmt: skip
+REQUESTS = [(8192, 64)]
+
+
+def truth(machine: Machine, requests=REQUESTS, **params) -> Run:
+    """A noise-free launch of the usual settings."""
+    return Simulation(machine, MODEL).truth({**BASE, **params}, requests)
+
+
+def test_buffers_have_the_sizes_that_a_real_server_logged():
+    """Weights, KV and compute of the launch in cuda-ok-ncmoe24.log come out as logged."""
+    device = truth(ONE, n_cpu_moe=24).devices[0]
+
+    assert device.weights_mib == pytest.approx(7465.71, abs=0.5)
+    assert device.kv_mib == pytest.approx(1280.0)
+    assert device.compute_mib == pytest.approx(480.05, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("params", "stage", "buffer"),
+    [
+        ({"n_cpu_moe": 0}, "load", "weights"),
+        ({"n_cpu_moe": 18, "context": 65536}, "context", "kv"),
+        ({"n_cpu_moe": 17, "ubatch": 4096}, "context", "compute"),
+    ],
+)
+def test_a_launch_fails_where_memory_ends(params, stage, buffer):
+    """Each stage of loading can be the one that fails, with the device and the MiB asked."""
+    failure = truth(ONE, **params).failure
+
+    assert (failure.stage, failure.buffer, failure.device) == (stage, buffer, "CUDA0")
+    assert failure.requested_mib > 0
+
+
+def test_a_server_that_loads_can_die_at_the_first_large_prompt():
+    """Run-time pools are asked for by a large batch, not by loading nor by a short prompt."""
+    tight = replace(ONE, devices=(replace(CARD, total_mib=500 + 9226 + 40),))
+
+    assert truth(tight, [(8, 4)], n_cpu_moe=24).failure is None
+    failure = truth(tight, [(8, 4), (8192, 4)], n_cpu_moe=24).failure
+    assert (failure.stage, failure.buffer) == ("prompt", "pool")
+
+
+def test_quantized_kv_asks_for_more_as_the_context_fills():
+    """A long prompt needs memory that a short one did not, where the KV type is narrow."""
+    run = {n: truth(ONE, [(n, 4)], n_cpu_moe=24, cache_type_k="q4_0", cache_type_v="q4_0")
+           for n in (4096, 16000)}  # fmt: skip
+
+    assert run[16000].devices[0].pool_mib > run[4096].devices[0].pool_mib
+
+
+def test_each_host_layer_frees_its_experts():
+    """One more host expert layer frees exactly that layer's expert bytes."""
+    more, fewer = truth(ONE, n_cpu_moe=30).devices[0], truth(ONE, n_cpu_moe=29).devices[0]
+
+    expert_mib = MODEL.blocks[29].expert_bytes / 1024 / 1024
+    assert fewer.weights_mib - more.weights_mib == pytest.approx(expert_mib)
+
+
+def test_an_override_counts_as_the_layers_it_names():
+    """The same layers moved by -ncmoe and by a regex are the same launch."""
+    by_number = truth(ONE, n_cpu_moe=24)
+    names = "|".join(map(str, range(24)))
+    by_regex = truth(ONE, override_tensor=rf"blk\.({names})\.ffn_(up|down|gate)_exps=CPU")
+
+    assert by_regex.samples == by_number.samples
+    assert by_regex.devices == by_number.devices
+
+
+def test_the_first_matching_override_wins():
+    """An exemption before a wider rule keeps its tensors on the device."""
+    rules = r"blk\.3\.ffn_(up|down|gate)_exps=CUDA0,blk\.[0-9]\.ffn_(up|down|gate)_exps=CPU"
+
+    assert truth(ONE, override_tensor=rules, n_cpu_moe=0).hosted_layers == 9
+
+
+def test_split_integers_that_sum_to_the_units_land_exactly():
+    """30,11 puts thirty layers on the first device and ten with the output on the second."""
+    run = truth(TWO, n_cpu_moe=30, tensor_split="30,11", n_gpu_layers=41)
+
+    assert [round(device.kv_mib) for device in run.devices] == [960, 320]
+
+
+def test_pinned_host_weights_upload_faster_than_mapped_ones():
+    """Load mode none speeds prompts up and leaves generation alone."""
+    none, mapped = (truth(ONE, n_cpu_moe=30, load_mode=mode).samples[0]
+                    for mode in ("none", "mmap"))  # fmt: skip
+
+    assert none.prompt_s < 0.85 * mapped.prompt_s
+    assert none.predicted_s == pytest.approx(mapped.predicted_s)
+
+
+def test_a_larger_ubatch_uploads_fewer_times():
+    """With host experts a ubatch four times as large is more than half as slow per token."""
+    small, large = (truth(ONE, n_cpu_moe=34, ubatch=size).samples[0].prompt_s
+                    for size in (512, 2048))  # fmt: skip
+
+    assert large < 0.6 * small
+
+
+def test_batches_under_the_threshold_stay_on_the_cpu():
+    """The 32nd token of a prompt makes it an upload; a higher threshold defers that."""
+
+    def seconds(tokens, **params):
+        return truth(ONE, [(tokens, 4)], n_cpu_moe=34, **params).samples[0].prompt_s  # fmt: skip
+
+    jump = seconds(32) - seconds(31)
+    no_jump = seconds(32, op_offload_min_batch=64) - seconds(31, op_offload_min_batch=64)
+    assert abs(jump) > 5 * abs(no_jump)
+
+
+def test_the_first_device_uploads_everybodys_experts():
+    """The card with the slow link in front makes prompts slow, whoever owns the layers."""
+    half = {"n_cpu_moe": 36, "n_gpu_layers": 41, "tensor_split": "21,20"}
+    fast = truth(TWO, devices="CUDA0,CUDA1", **half).samples[0].prompt_s
+    slow = truth(TWO, devices="CUDA1,CUDA0", **half).samples[0].prompt_s
+
+    assert slow > 1.5 * fast
+
+
+def test_pipeline_parallelism_takes_memory_and_gives_speed():
+    """It comes on only without overrides, with larger compute buffers and faster prompts."""
+    roomy = replace(TWO, devices=tuple(replace(d, total_mib=24000) for d in TWO.devices))
+    without = truth(roomy, override_tensor="nothing_like_this=CPU")
+    with_it = truth(roomy)
+
+    assert (without.has_pipeline, with_it.has_pipeline) == (False, True)
+    assert with_it.devices[0].compute_mib > 1.5 * without.devices[0].compute_mib
+    assert with_it.samples[0].prompt_s < 0.8 * without.samples[0].prompt_s
+
+
+def test_a_pipeline_that_does_not_fit_is_given_up():
+    """The runtime goes on without pipeline parallelism where its buffers do not fit."""
+    roomy = replace(TWO, devices=tuple(replace(d, total_mib=24000) for d in TWO.devices))
+    wanted = max(device.used_mib for device in truth(roomy, tensor_split="21,20").devices)
+    tight = replace(TWO, devices=tuple(replace(d, total_mib=wanted - 200) for d in TWO.devices))
+    run = truth(tight, tensor_split="21,20")
+
+    assert run.failure is None
+    assert not run.has_pipeline
+
+
+def prefetching(**quirks) -> Machine:
+    """The machine with a runtime that prefetches."""
+    return replace(
+        ONE, runtime=RuntimeTraits(prefetch="slots"), quirks=Quirks(**quirks)
+    )  # fmt: skip
+
+
+def test_prefetch_hides_uploads_and_takes_memory_at_the_first_large_batch():
+    """Slots speed prompts up, are not there after loading, and change nothing in generation."""
+    off, on = (truth(prefetching(), n_cpu_moe=30, prefetch_slots=n) for n in (0, 4))
+    short = truth(prefetching(), [(16, 4)], n_cpu_moe=30, prefetch_slots=4)
+
+    assert on.samples[0].prompt_s < 0.8 * off.samples[0].prompt_s
+    assert on.samples[0].predicted_s == off.samples[0].predicted_s
+    assert on.devices[0].used_mib - off.devices[0].used_mib == pytest.approx(4 * 144)
+    assert short.devices[0].pool_mib == 0
+
+
+def test_prefetch_can_lose():
+    """On a machine whose link suffers from whole-tensor copies, prefetch makes prompts slower."""
+    off, on = (truth(prefetching(prefetch_link_share=0.3), n_cpu_moe=34, prefetch_slots=n)
+               for n in (0, 4))  # fmt: skip
+
+    assert on.samples[0].prompt_s > off.samples[0].prompt_s
+
+
+def test_prefetch_slots_that_do_not_fit_are_left_out():
+    """Too little memory for the slots is no failure; the launch runs without them."""
+    run = truth(prefetching(), n_cpu_moe=20, prefetch_slots=8)
+
+    assert run.failure is None
+    assert run.devices[0].free_mib < 144
+
+
+def test_a_spilling_machine_never_fails_and_gets_slow():
+    """Past the card memory stays at its ceiling, the rest lies with the host, speed collapses."""
+    windows = replace(ONE, policy="spill")
+    fits, spills = truth(windows, n_cpu_moe=20), truth(windows, n_cpu_moe=12)
+
+    assert (fits.spilled_mib, spills.failure) == (0, None)
+    assert spills.spilled_mib > 1000
+    assert spills.devices[0].used_mib == CARD.total_mib
+    assert spills.samples[0].tg_per_s < 0.5 * fits.samples[0].tg_per_s
+    assert outcome_of(spills).kind == "spilled"
+
+
+def test_unified_memory_is_one_memory():
+    """Moving experts to the host frees nothing there, and uploads cost nothing."""
+    unified = replace(ONE, policy="unified", devices=(replace(CARD, total_mib=40000),))
+    device, host = truth(unified), truth(unified, n_cpu_moe=30)
+
+    assert device.host_used_mib == pytest.approx(host.host_used_mib, rel=0.02)
+    assert host.samples[0].prompt_s < 1.2 * device.samples[0].prompt_s
+
+
+def test_a_backend_can_turn_the_slope_round():
+    """Where routed experts run badly on the device, host layers generate faster."""
+    bad = replace(ONE, devices=(replace(CARD, total_mib=24000, expert_decode_share=0.03),))
+    good = replace(ONE, devices=(replace(CARD, total_mib=24000),))
+
+    def rate(machine, layers):
+        return truth(machine, n_cpu_moe=layers).samples[0].tg_per_s
+
+    assert rate(bad, 30) > rate(bad, 0)
+    assert rate(good, 30) < rate(good, 0)
+
+
+def test_generation_reads_the_cache():
+    """Deep contexts generate slower, and a narrower KV type reads less."""
+    shallow, deep = (truth(ONE, [(n, 64)], n_cpu_moe=24).samples[0] for n in (512, 16000))
+    narrow = truth(
+        ONE, [(16000, 64)], n_cpu_moe=24, cache_type_k="q8_0", cache_type_v="q8_0"
+    ).samples[0]  # fmt: skip
+
+    assert shallow.tg_per_s > narrow.tg_per_s > deep.tg_per_s
+
+
+def test_too_many_threads_collapse_where_the_cpu_is_shared():
+    """A machine whose threads fight for cores loses most of its generation to the last one."""
+    shared = replace(ONE, host=replace(HOST, collapse_threads=8))
+
+    def rate(threads):
+        return truth(shared, n_cpu_moe=34, threads=threads).samples[0].tg_per_s
+
+    assert rate(8) < 0.5 * rate(7)
+
+
+def test_little_free_memory_can_cost_speed_without_a_word():
+    """The last layer that fits is slower than the one before where the driver needs room."""
+    edge = replace(ONE, quirks=Quirks(edge_mib=900, edge_loss=3.0))
+
+    assert truth(edge, n_cpu_moe=19).samples[0].tg_per_s < (
+        0.7 * truth(edge, n_cpu_moe=21).samples[0].tg_per_s
+    )
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"flash_attn": "off", "cache_type_v": "q4_0"},
+        {"cache_type_k": "q9"},
+        {"devices": "CUDA7"},
+    ],
+)
+def test_combinations_that_the_runtime_refuses_are_refused(params):
+    """A refused combination ends before anything is allocated, with the runtime's words."""
+    run = truth(ONE, n_cpu_moe=30, **params)
+
+    assert run.failure.kind == "rejected"
+    assert run.failure.reason
+    assert outcome_of(run).kind == "rejected"
+
+
+def test_context_and_batches_are_clamped_as_the_runtime_does():
+    """A slot's context is padded, and a ubatch is at most the batch, that at most the context."""
+    asked = truth(ONE, [(200, 4)], n_cpu_moe=30, context=300, batch=4096)
+    applied = truth(ONE, [(200, 4)], n_cpu_moe=30, context=300, batch=300, ubatch=300)
+
+    assert (asked.samples, asked.devices) == (applied.samples, applied.devices)
+    assert asked.devices == truth(ONE, [(200, 4)], n_cpu_moe=30, context=512, batch=300).devices
+
+
+NOISY = replace(ONE, noise=Noise(launch_decode=0.08, within_decode=0.04, first_prompt_s=2.0))
+
+
+def test_noise_is_repeatable_and_centred_on_the_truth():
+    """The same seed gives the same launches, another seed others, and the median is the truth."""
+    params = {**BASE, "n_cpu_moe": 24}
+
+    def rates(seed):
+        simulation = Simulation(NOISY, MODEL, seed)
+        return [simulation.launch(params, REQUESTS).samples[0].tg_per_s for _ in range(200)]
+
+    assert rates(1) == rates(1) != rates(2)
+    assert median(rates(1)) == pytest.approx(
+        truth(ONE, n_cpu_moe=24).samples[0].tg_per_s, rel=0.02
+    )
+
+
+def test_the_first_request_of_a_launch_is_penalised():
+    """Only the first prompt pays for warming up."""
+    simulation = Simulation(NOISY, MODEL)
+    run = simulation.launch({**BASE, "n_cpu_moe": 24}, [(8192, 8), (8192, 8)])
+
+    assert run.samples[0].prompt_s - run.samples[1].prompt_s > 1.5
+
+
+def test_other_programs_can_take_memory_between_launches():
+    """A drifting floor makes a launch fail that fitted before."""
+    drifting = replace(ONE, floor_drift_mib=200, floor_drift_limit_mib=2000)
+    simulation = Simulation(drifting, MODEL)
+    params = {**BASE, "n_cpu_moe": 20}
+
+    outcomes = [simulation.launch(params, REQUESTS).is_completed for _ in range(6)]
+    assert outcomes[0]
+    assert not outcomes[-1]
+
+
+def test_a_run_speaks_autofits_own_types():
+    """Samples, memory and outcome of a simulated launch are those of a real one."""
+    run = truth(ONE, n_cpu_moe=24)
+    measured = measurement_of(run)
+
+    assert measured.samples[0].tg_per_s == run.samples[0].tg_per_s
+    assert measured.peak_mib["CUDA0"] == run.devices[0].used_mib
+    assert outcome_of(run).kind == "completed"
+    assert outcome_of(truth(ONE, n_cpu_moe=0)).buffer == "weights"
+
+
+@st.composite
+def launches(draw):
+    """Parameters and a prompt length."""
+    kind = draw(st.sampled_from(["f16", "q8_0", "q4_0"]))
+    params = {
+        "n_cpu_moe": draw(st.integers(0, 40)),
+        "ubatch": draw(st.sampled_from([16, 64, 512, 700, 2048, 8192])),
+        "cache_type_k": kind,
+        "cache_type_v": kind,
+        "load_mode": draw(st.sampled_from(["none", "mmap", "mlock", "dio"])),
+        "tensor_split": draw(st.sampled_from(["", "1,1", "41,0", "0,41", "30,11"])),
+    }
+    return params, draw(st.integers(1, 16000))
+
+
+@settings(max_examples=40, deadline=None)
+@given(launches())
+def test_every_setting_gives_a_failure_or_positive_times(launch):
+    """No setting breaks the physics, and more memory never makes a fitting launch fail."""
+    params, prompt = launch
+    run = truth(TWO, [(prompt, 9)], **params)
+    roomier = replace(TWO, devices=tuple(replace(d, total_mib=14000) for d in TWO.devices))
+
+    if run.failure is None:
+        assert run.samples[0].prompt_s > 0
+        assert run.samples[0].predicted_s > 0
+        if params["tensor_split"]:  # without one, more memory moves layers about
+            assert truth(roomier, [(prompt, 9)], **params).failure is None
