@@ -5,6 +5,7 @@ A launch costs its load time whatever follows, so the cheaper efforts only save 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -25,12 +26,17 @@ _SHORT_PREDICTED_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One request to send; `request` is its index in the workload, -1 for none of them."""
+    """One request to send.
+
+    `request` is its index in the workload, -1 for none of them; `repeat` counts how often
+    the workload's requests have been sent before.
+    """
 
     prompt_tokens: int
     predicted_tokens: int
     request: int = -1
     is_warmup: bool = False
+    repeat: int = 0
 
 
 class Questions(Protocol):
@@ -43,11 +49,16 @@ class Questions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a launch is asked after it is ready, in order; `questions` come last."""
+    """What a launch is asked after it is ready, in order; `questions` come last.
+
+    Once the requests have taken `enough_s` seconds, none is repeated any more: on a slow
+    machine one good look costs what several do elsewhere.
+    """
 
     name: EffortName
     requests: tuple[PlannedRequest, ...]
     questions: Questions | None = None
+    enough_s: float = math.inf
 
     def within(self, slot_context: int) -> Effort:
         """The same effort with prompts cut so that each request fits a slot's context."""
@@ -76,14 +87,16 @@ def fit_effort(workload: Workload, ubatch: int) -> Effort:
     return Effort("fit", (_fit_proof(workload, ubatch),))
 
 
-def measuring_effort(workload: Workload, ubatch: int, *, repeats: int) -> Effort:
+def measuring_effort(
+    workload: Workload, ubatch: int, *, repeats: int, enough_s: float = math.inf
+) -> Effort:
     """The proof of fit as a discarded warm-up, then the workload's requests, repeated."""
     measured = tuple(
-        PlannedRequest(request.prompt_tokens, request.predicted_tokens, index)
-        for _ in range(repeats)
+        PlannedRequest(request.prompt_tokens, request.predicted_tokens, index, repeat=repeat)
+        for repeat in range(repeats)
         for index, request in enumerate(workload.requests)
     )
-    return Effort("full", (_fit_proof(workload, ubatch), *measured))
+    return Effort("full", (_fit_proof(workload, ubatch), *measured), enough_s=enough_s)
 
 
 def short_effort(workload: Workload, ubatch: int) -> Effort:

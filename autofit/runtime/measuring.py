@@ -5,6 +5,7 @@ Requests go out as many side by side as the workload says, each with a prompt of
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -55,8 +56,12 @@ def send_effort(
     if failure is not None:
         return Replies(failure=failure)
     samples: list[Sample] = []
+    began_s = time.monotonic()
     for request in effort.requests:
         check_stop()
+        begins_repeat = request.repeat > 0 and request.request == 0
+        if begins_repeat and time.monotonic() - began_s > effort.enough_s:
+            break
         on_stage("warmup" if request.is_warmup else "prompt")
         for answer in _send(client, request, prompts, limits, parallel):
             if isinstance(answer, RequestFailure):

@@ -12,6 +12,13 @@ from autofit.trial.trial import Phase
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")
 
+# A launch repeats its requests for at most this share of the whole time, or so many seconds.
+_REPEAT_SHARE = 1 / 40
+_REPEAT_LIMIT_S = 120.0
+# However slow the baseline was, so many candidates are tried while some time is left.
+_LEAST_CANDIDATES = 3
+_SHARE_FOR_THE_LEAST = 0.75
+
 # Shares of the time budget after which a phase gives way to the next: the search may not
 # eat what confirming and proving its result need.
 _SHARE_SPENT_BEFORE = {"baseline": 1.0, "boundary": 0.45, "search": 0.6, "confirm": 0.9}
@@ -51,11 +58,21 @@ class Budget:
         """Seconds since the run began."""
         return self.clock() - self._began_s
 
+    @property
+    def repeat_limit_s(self) -> float:
+        """Seconds after which a launch does not begin another repeat of its requests."""
+        if self.total_s is None:
+            return _REPEAT_LIMIT_S
+        return min(_REPEAT_LIMIT_S, self.total_s * _REPEAT_SHARE)
+
     def left_for_s(self, phase: Phase) -> float | None:
         """Seconds until a phase must give way to the next, None without a limit."""
         if self.total_s is None:
             return None
-        return max(0.0, self.total_s * _SHARE_SPENT_BEFORE.get(phase, 1.0) - self.spent_s)
+        share = _SHARE_SPENT_BEFORE.get(phase, 1.0)
+        if phase in ("boundary", "search") and self.launches <= _LEAST_CANDIDATES:
+            share = _SHARE_FOR_THE_LEAST
+        return max(0.0, self.total_s * share - self.spent_s)
 
     def count(self, phase: Phase) -> None:
         """Note a launch."""

@@ -133,7 +133,12 @@ class Explorer:
         trial = self.runner.run(
             phase,
             candidate,
-            measuring_effort(self.situation.workload, ubatch, repeats=_REPEATS),
+            measuring_effort(
+                self.situation.workload,
+                ubatch,
+                repeats=_REPEATS,
+                enough_s=self.runner.budget.repeat_limit_s,
+            ),
             layout=str(point.get(LAYOUT_AXIS, "")),
             purpose=purpose,
         )

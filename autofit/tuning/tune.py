@@ -90,7 +90,12 @@ class Tune:
         trial = self.runner.run(
             "baseline",
             self.situation.baseline,
-            measuring_effort(self.situation.workload, 512, repeats=_BASELINE_REPEATS),
+            measuring_effort(
+                self.situation.workload,
+                512,
+                repeats=_BASELINE_REPEATS,
+                enough_s=self.runner.budget.repeat_limit_s,
+            ),
             layout=RUNTIME_FIT,
             purpose="the runtime's own choice",
         )
@@ -186,7 +191,12 @@ class Tune:
             return self.runner.run(
                 "confirm",
                 finalist.candidate,
-                measuring_effort(self.situation.workload, ubatch, repeats=_CONFIRM_REPEATS),
+                measuring_effort(
+                    self.situation.workload,
+                    ubatch,
+                    repeats=_CONFIRM_REPEATS,
+                    enough_s=self.runner.budget.repeat_limit_s,
+                ),
                 layout=finalist.layout,
                 purpose=round_purpose(number),
             )
@@ -212,7 +222,11 @@ class Tune:
             )
             trial = prove(frozen, self.runner, self.situation)
             if trial.is_completed:
-                self._note("the runtime's own choice was confirmed as the best found")
+                self._note(
+                    "the runtime's own choice was confirmed as the best found"
+                    if finalists
+                    else "nothing else ran within the budget: a larger --budget would tell more"
+                )
                 return Proof(frozen, trial), Estimate(1.0, 1.0, 1.0, confirmation.rounds)
             self._note(f"the runtime's own choice does not hold at full context: {_why(trial)}")
         by_id = {finalist.candidate.key: finalist for finalist in finalists}
