@@ -21,7 +21,8 @@ from autofit.tuning.prove import Proof
 from autofit.tuning.search_phase import Boundary
 from autofit.tuning.situation import Situation
 
-_NAMES: dict[Metric, str] = {
+# The names of metrics in documents, with their units.
+METRIC_KEYS: dict[Metric, str] = {
     "pp": "pp_per_s",
     "tg": "tg_per_s",
     "ttft": "ttft_s",
@@ -130,7 +131,7 @@ def _estimates(parts: ResultParts, candidate: Candidate) -> dict[str, Any]:
     for metric in METRICS:
         told = estimate(pooled_values(launches, workload, metric))
         if told is not None:
-            found[_NAMES[metric]] = told.to_dict()
+            found[METRIC_KEYS[metric]] = told.to_dict()
     return found
 
 
