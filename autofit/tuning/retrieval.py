@@ -1,7 +1,8 @@
 """Records planted far apart in a long text, with decoys, and questions about them.
 
 A project names its tag in one place and the tag its secret in another, half the text away;
-other projects and tags look alike. Only who still reads both places exactly can answer.
+other projects and tags look alike. Who is asked for a tag's secret must read one place
+exactly, which small models can; who is asked for a project's, both.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ _NAMES = ("Alder", "Birch", "Cedar", "Hazel", "Linden", "Maple", "Rowan", "Willo
 
 @dataclass(frozen=True, slots=True)
 class RetrievalTask:
-    """A prompt, the secret that answers it, and the secrets that would be wrong."""
+    """A prompt, the secret that answers it, and the secrets that would be wrong.
+
+    `hops` is how many records must be read for it.
+    """
 
     project: str
+    hops: int
     prompt: tuple[int, ...]
     secret: str
     decoys: tuple[str, ...]
@@ -39,6 +44,15 @@ class _Chain:
             f"\n[record] TAG {self.tag} -> SECRET {self.secret}\n",
         )
 
+    def question(self, hops: int) -> str:
+        """The end of a prompt, in the records' own form: models continue what they know."""
+        if hops == 1:
+            return f"\n\n[record] TAG {self.tag} -> SECRET"
+        return (
+            "\n\nWhich secret belongs to a project? Look up its tag, then the tag's secret.\n"
+            f"ANSWER: PROJECT {self.project} -> TAG"
+        )
+
 
 def retrieval_tasks(
     filler: Sequence[int],
@@ -55,29 +69,37 @@ def retrieval_tasks(
         length: tokens of each prompt; leave room for an answer of some 40 in the context.
         tokenize: the tokens of a text, without special ones.
         rng: the same seed plants the same records at the same places.
-        questions: how many of the projects are asked for; there are twice as many.
+        questions: how many of the projects are asked for, each with one hop and with two;
+            there are twice as many.
 
     Raises:
         ValueError: the records alone are longer than the prompt, or there is no filler.
     """
     chains = _chains(2 * questions, rng)
-    asked = rng.sample(chains, questions)
-    endings = [list(tokenize(_question(chain.project))) for chain in asked]
+    asked = [(chain, hops) for chain in rng.sample(chains, questions) for hops in (1, 2)]
+    endings = [list(tokenize(chain.question(hops))) for chain, hops in asked]
     records = _placed(chains, tokenize, rng)
-    room = length - max(len(ending) for ending in endings)
-    free = room - sum(len(tokens) for _, tokens in records)
+    # The text before the questions is the same in all prompts, so that a cache can keep it;
+    # a shorter question has more ordinary text at its end.
+    planted = sum(len(tokens) for _, tokens in records)
+    free = length - max(len(ending) for ending in endings) - planted
     if free < 0 or not filler:
         raise ValueError(f"{length} tokens are too few for {len(chains)} planted projects")
+    document = _document(filler, free, records)
     secrets = [chain.secret for chain in chains]
     return [
         RetrievalTask(
             project=chain.project,
-            prompt=(*_document(filler, free + room_left, records), *ending),
+            hops=hops,
+            prompt=(
+                *document,
+                *_repeated(filler, length - len(document) - len(ending)),
+                *ending,
+            ),
             secret=chain.secret,
             decoys=tuple(secret for secret in secrets if secret != chain.secret),
         )
-        for chain, ending in zip(asked, endings, strict=True)
-        for room_left in (length - room - len(ending),)
+        for (chain, hops), ending in zip(asked, endings, strict=True)
     ]
 
 
@@ -86,13 +108,6 @@ def is_found(task: RetrievalTask, text: str) -> bool:
     places = {secret: text.find(secret) for secret in (task.secret, *task.decoys)}
     named = [secret for secret, place in places.items() if place >= 0]
     return bool(named) and min(named, key=places.__getitem__) == task.secret
-
-
-def _question(project: str) -> str:
-    return (
-        "\n\nWhich secret belongs to a project? Look up its tag, then the tag's secret.\n"
-        f"ANSWER: PROJECT {project} -> TAG"
-    )
 
 
 def _chains(count: int, rng: random.Random) -> list[_Chain]:
@@ -130,7 +145,7 @@ def _placed(
 def _document(
     filler: Sequence[int], free: int, records: Sequence[tuple[float, list[int]]]
 ) -> list[int]:
-    ordinary = (list(filler) * (free // len(filler) + 1))[:free]
+    ordinary = _repeated(filler, free)
     text: list[int] = []
     done = 0
     for place, tokens in records:
@@ -138,3 +153,7 @@ def _document(
         text += ordinary[done:until] + tokens
         done = until
     return text + ordinary[done:]
+
+
+def _repeated(filler: Sequence[int], length: int) -> list[int]:
+    return (list(filler) * (length // len(filler) + 1))[:length]

@@ -31,11 +31,11 @@ def test_prompts_have_the_length_asked_for(length, seed, questions):
     """Every prompt fills the length exactly and holds each record once."""
     tasks = _tasks(length, seed, questions)
 
-    assert len(tasks) == questions
+    assert [task.hops for task in tasks] == [1, 2] * questions
     for task in tasks:
         assert len(task.prompt) == length
         assert _text(task).count("[record] PROJECT") == 2 * questions
-        assert _text(task).count("[record] TAG") == 2 * questions
+        assert _text(task).count("[record] TAG") == 2 * questions + (task.hops == 1)
         assert _text(task).count(f"SECRET {task.secret}\n") == 1
 
 
@@ -59,10 +59,19 @@ def test_secrets_and_tags_are_told_apart_only_exactly():
 
 def test_prompts_share_their_text():
     """Only the endings differ, so that a cache can keep what they share."""
-    first, second, _ = _tasks()
-    shared = sum(a == b for a, b in zip(first.prompt, second.prompt, strict=True))
+    prompts = [task.prompt for task in _tasks()]
 
-    assert shared > 0.9 * len(first.prompt)
+    assert len({prompt[: len(prompt) - 200] for prompt in prompts}) == 1
+    assert len(set(prompts)) == len(prompts)
+
+
+def test_only_a_questions_own_tag_is_told():
+    """With one hop the tag is named, with two it must be looked up."""
+    for task in _tasks():
+        text = _text(task)
+        tag = text.split(f"PROJECT {task.project} -> TAG ")[1].split("\n")[0]
+
+        assert text.count(tag) == (3 if task.hops == 1 else 2)
 
 
 def test_the_same_seed_plants_the_same():
@@ -92,6 +101,6 @@ def test_too_short_a_prompt_is_refused():
 )
 def test_an_answer_counts_if_the_secret_comes_before_any_decoy(text, found):
     """The exact secret counts, a decoy before it does not."""
-    task = RetrievalTask("Alder-1", (1, 2), "12345", ("54321", "11111"))
+    task = RetrievalTask("Alder-1", 2, (1, 2), "12345", ("54321", "11111"))
 
     assert is_found(task, text) == found
