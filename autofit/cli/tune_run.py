@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
 from autofit.cli.preparation import header, launcher, planner
+from autofit.cli.stopping import Stopping
 from autofit.cli.task_options import TaskOptions
-from autofit.errors import Interrupted
 from autofit.machine.host import host_state
 from autofit.machine.lock import machine_lock
 from autofit.output.console import TuneConsole
@@ -35,7 +32,7 @@ from autofit.search.study import SearchStudy
 from autofit.tuning.budget import Budget
 from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.event import Finished, Listener, Notice
-from autofit.tuning.runner import TrialRunner, resume_hint
+from autofit.tuning.runner import TrialRunner
 from autofit.tuning.situation import Situation
 from autofit.tuning.tune import Tune
 
@@ -55,7 +52,7 @@ class TuneRun:
     total_s: float
     max_launches: int
     seed: int
-    _stops: int = field(default=0)
+    _stopping: Stopping = field(default_factory=Stopping)
 
     def command_lines(self) -> Iterator[str]:
         """The commands that a tune would begin with, each as a shell line after a comment."""
@@ -115,7 +112,7 @@ class TuneRun:
             machine_lock(str(path.absolute())),
             Study.resume(path, head) if resume else Study.create(path, head) as study,
             console,
-            self._stopping(study, console),
+            self._stopping.watched(study, console),
         ):
             for notice in self._notices(study):
                 console(Notice(notice))
@@ -132,7 +129,7 @@ class TuneRun:
             budget=Budget(time.monotonic, self.total_s, self.max_launches),
             emit=listener,
             wall_clock=time.time,
-            should_stop=lambda: self._stops > 0,
+            should_stop=self._stopping.is_asked,
         )
         maker = self._maker()
         search = SearchStudy(maker.problem(), seed=self.seed)
@@ -175,26 +172,3 @@ class TuneRun:
         if find_spec("plotly") and find_spec("jinja2"):  # the extra `report`
             study.write_output("report.html", html_report(study))
         return preset
-
-    @contextmanager
-    def _stopping(self, study: Study, listener: Listener) -> Iterator[None]:
-        """The first Ctrl-C ends the run after the stage under way, the second at once.
-
-        Raises:
-            Interrupted: the user stopped the run, by Ctrl-C or SIGTERM; says how to go on.
-        """
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            del number, frame
-            self._stops += 1
-            if self._stops > 1:
-                raise KeyboardInterrupt
-            listener(Notice("stopping after this stage; Ctrl-C again stops at once"))
-
-        before = signal.signal(signal.SIGINT, stop)
-        try:
-            yield
-        except KeyboardInterrupt as error:
-            raise Interrupted("stopped", resume_hint(study)) from error
-        finally:
-            signal.signal(signal.SIGINT, before)
