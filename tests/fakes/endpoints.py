@@ -61,6 +61,9 @@ class Endpoints:
                 route(request, reply)
         except RequestError as error:
             reply.json(error.body, error.status)
+        except (TypeError, ValueError, KeyError) as error:
+            what = f"[json.exception.type_error.302] {error}"
+            reply.json(api_shape.error(400, "invalid_request_error", what), 400)
         except StoppedError as stopped:
             self.end(stopped)  # returns only where the server lives on
             reply.json(api_shape.error(500, "server_error", "Compute error."), 500)

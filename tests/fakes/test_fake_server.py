@@ -200,6 +200,37 @@ def test_timings_are_those_of_the_simulation(start: Start, machine: Machine, mod
     assert timings["predicted_per_second"] == pytest.approx(sample.tg_per_s, rel=1e-3)
 
 
+def test_the_boundary_is_that_of_the_simulation(start: Start, machine: Machine, model):
+    """The last layer count that runs in-process runs as a process, and one fewer fails there."""
+    simulation = Simulation(machine, model)
+
+    def fits(layers: int) -> bool:
+        params = {"devices": "CUDA0", "n_cpu_moe": layers, "context": 4096, "parallel": 1}
+        return simulation.fits(params, [(2000, 8)])
+
+    edge = next(layers for layers in range(24) if fits(layers))
+    words = [*ONE_CARD[:2], "-c", "4096", "-np", "1", "-fit", "off", "-ncmoe"]
+    running = start(*words, str(edge)).wait_ready()
+    assert running.complete([65] * 2000, 8)["tokens_predicted"] == 8
+    running.stop()
+    failing = start(*words, str(edge - 1))
+    while failing.process.poll() is None and failing.health() != 200:
+        time.sleep(0.02)
+    if failing.process.poll() is None:
+        with pytest.raises(httpx.TransportError):
+            failing.complete([65] * 2000, 8)
+
+    assert failing.ended() in (1, -signal.SIGABRT)
+
+
+def test_a_request_of_the_wrong_kind_is_an_error(start: Start):
+    """A body with values of the wrong type is answered with 400."""
+    server = start().wait_ready()
+
+    assert server.post("/completion", {"prompt": 7}).status_code == 400
+    assert server.post("/completion", {"prompt": "x", "n_predict": "many"}).status_code == 400
+
+
 def test_time_can_really_pass(fake: FakeMachine, model_file: Path, tmp_path: Path):
     """With a time scale of 1 a stream's first token comes when the timings say."""
     with RunningServer(fake.server, model_file, tmp_path / "slow.log", ONE_CARD,
