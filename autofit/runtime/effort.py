@@ -21,7 +21,7 @@ CONTEXT_RESERVE_TOKENS = 64
 # second one adds.
 FIT_PROOF_UBATCHES = 2
 _FIT_PREDICTED_TOKENS = 8
-_SHORT_PREDICTED_TOKENS = 32
+_SHORT_PREDICTED_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +88,32 @@ def fit_effort(workload: Workload, ubatch: int) -> Effort:
 
 
 def measuring_effort(
-    workload: Workload, ubatch: int, *, repeats: int, enough_s: float = math.inf
+    workload: Workload,
+    ubatch: int,
+    *,
+    repeats: int,
+    enough_s: float = math.inf,
+    is_short: bool = False,
 ) -> Effort:
-    """The proof of fit as a discarded warm-up, then the workload's requests, repeated."""
+    """The proof of fit as a discarded warm-up, then the workload's requests, repeated.
+
+    A short effort generates only as many tokens as the rate takes to show; the time of the
+    whole request follows from it.
+    """
+    most = (
+        _SHORT_PREDICTED_TOKENS
+        if is_short
+        else max(request.predicted_tokens for request in workload.requests)
+    )
     measured = tuple(
-        PlannedRequest(request.prompt_tokens, request.predicted_tokens, index, repeat=repeat)
+        PlannedRequest(
+            request.prompt_tokens, min(request.predicted_tokens, most), index, repeat=repeat
+        )
         for repeat in range(repeats)
         for index, request in enumerate(workload.requests)
     )
-    return Effort("full", (_fit_proof(workload, ubatch), *measured), enough_s=enough_s)
-
-
-def short_effort(workload: Workload, ubatch: int) -> Effort:
-    """Each request once with a short generation: tells rates, not the whole request's time."""
-    measured = tuple(
-        PlannedRequest(
-            request.prompt_tokens, min(request.predicted_tokens, _SHORT_PREDICTED_TOKENS), index
-        )
-        for index, request in enumerate(workload.requests)
-    )
-    return Effort("short", (_fit_proof(workload, ubatch), *measured))
+    name: EffortName = "short" if is_short else "full"
+    return Effort(name, (_fit_proof(workload, ubatch), *measured), enough_s=enough_s)
 
 
 def proving_effort(workload: Workload, slot_context: int) -> Effort:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Literal
 
 from autofit.trial.measurement import Measurement, Sample
-from autofit.trial.workload import Workload
+from autofit.trial.workload import Request, Workload
 
 Metric = Literal["request_s", "pp", "tg", "ttft"]
 METRICS: tuple[Metric, ...] = ("request_s", "pp", "tg", "ttft")
@@ -21,12 +21,18 @@ def is_higher_better(metric: Metric) -> bool:
     return metric in ("pp", "tg")
 
 
-def _value(sample: Sample, metric: Metric) -> float | None:
+def _value(sample: Sample, metric: Metric, request: Request) -> float | None:
     if metric == "pp":
         return sample.pp_per_s
     if metric == "tg":
         return sample.tg_per_s
-    return sample.ttft_s if metric == "ttft" else sample.total_s
+    if metric == "ttft" or request.predicted_tokens <= 1:
+        return sample.ttft_s
+    # A shorter generation than the workload's tells the rate, and so the whole time.
+    rate = sample.tg_per_s
+    if rate is None:
+        return None
+    return sample.ttft_s + (request.predicted_tokens - 1) / rate
 
 
 def metric_values(measurement: Measurement, workload: Workload, metric: Metric) -> list[float]:
@@ -43,9 +49,10 @@ def metric_values(measurement: Measurement, workload: Workload, metric: Metric) 
     }
     by_request: dict[int, list[float]] = {index: [] for index in counted}
     for sample in measurement.samples:
-        value = _value(sample, metric)
-        is_counted = not sample.is_warmup and sample.request in by_request
-        if is_counted and value is not None:
+        if sample.is_warmup or sample.request not in by_request:
+            continue
+        value = _value(sample, metric, workload.requests[sample.request])
+        if value is not None:
             by_request[sample.request].append(value)
     weights = list(counted.values())
     total = sum(weights)

@@ -137,6 +137,7 @@ class Explorer:
                 self.situation.workload,
                 ubatch,
                 repeats=_REPEATS,
+                is_short=True,
                 enough_s=self.runner.budget.repeat_limit_s,
             ),
             layout=str(point.get(LAYOUT_AXIS, "")),

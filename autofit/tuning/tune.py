@@ -94,6 +94,7 @@ class Tune:
                 self.situation.workload,
                 512,
                 repeats=_BASELINE_REPEATS,
+                is_short=True,
                 enough_s=self.runner.budget.repeat_limit_s,
             ),
             layout=RUNTIME_FIT,
