@@ -142,6 +142,8 @@ def _gains(model: PerformanceModel, forecast: Forecast) -> Floats:
     While nothing measured keeps them, that chance alone counts.
     """
     known = model.forecast_measured()
+    if not len(forecast.mean):
+        return forecast.mean
     if known is None:
         promise: Floats = (forecast.mean.max() - forecast.mean + 0.01) * forecast.chance
         return promise
