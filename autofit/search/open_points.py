@@ -130,8 +130,10 @@ class OpenPoints:
         walks[..., layout] = np.arange(shape[1])[None, :, None]
         walks[..., layers] = np.arange(shape[2])
         chances = self._memory_chances(walks.reshape(-1, len(axes))).reshape(shape)
+        # Estimates may be wrong altogether: where none is likely, the likeliest are kept.
+        least = min(LEAST_FIT_PROBABILITY, float(chances.max()))
         for key, layout_place in np.ndindex(shape[:2]):
-            likely = np.flatnonzero(chances[key, layout_place] >= LEAST_FIT_PROBABILITY)
+            likely = np.flatnonzero(chances[key, layout_place] >= least)
             near, rest = likely[:_LAYERS_ABOVE], likely[_LAYERS_ABOVE:]
             if len(rest) > _LAYERS_BEYOND:
                 rest = rest[np.linspace(0, len(rest) - 1, _LAYERS_BEYOND + 1).astype(int)[1:]]

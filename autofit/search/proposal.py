@@ -54,9 +54,10 @@ class ModelProposer:
         points = OpenPoints(self._grid, self._margins, self._similarity, observations)
         asked = 0
         for _ in range(_PASSES):
-            judged = self._judge(model, points.rows())
-            if not len(judged.rows):
+            rows = points.rows()
+            if not len(rows):
                 return None
+            judged = self._judge(model, rows)
             asked_before = asked
             while asked < _MOST_ESTIMATES:
                 chances = points.chances(judged.rows)

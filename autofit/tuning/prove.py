@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from autofit.model.exchange import UnusedRoom
+from autofit.model.memory import MemoryEstimate
 from autofit.runtime.effort import proving_effort
 from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
@@ -14,6 +16,7 @@ from autofit.trial.trial import Trial
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.situation import Situation
 
+_MIB = 1024 * 1024
 # A candidate that runs at the workload's prompts but not at full context wants a little
 # more room; each step gives it one host layer.
 _MOST_STEPS_BACK = 4
@@ -65,6 +68,30 @@ def prove_or_step_back(
         if not is_memory_failure(trial.outcome):
             return None
     return None
+
+
+def spare_rooms(
+    proof: Proof, estimate: MemoryEstimate | None, situation: Situation
+) -> list[UnusedRoom]:
+    """Devices that the proof left with room for an expert layer while some are on the host.
+
+    `estimate` tells where layers lie; None tells nothing.
+    """
+    measured = proof.trial.measurement
+    layers = [block.expert_bytes / _MIB for block in situation.inventory.expert_blocks]
+    if estimate is None or measured is None or not layers:
+        return []
+    if not any(device.host_expert_layers for device in estimate.devices):
+        return []
+    rooms = []
+    for device in estimate.devices:
+        free_mib, peak_mib = measured.free_mib.get(device.name), measured.peak_mib.get(device.name)
+        limit_mib = situation.limits_mib.get(device.name)
+        if free_mib is not None and peak_mib is not None and limit_mib is not None:
+            free_mib = min(free_mib, limit_mib - peak_mib)
+        if free_mib is not None and free_mib >= min(layers):
+            rooms.append(UnusedRoom(device.name, free_mib, min(layers)))
+    return rooms
 
 
 def _steps_back(finalist: Finalist, problem: Problem) -> Iterator[Finalist]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from autofit.errors import UsageError
 from autofit.trial.measurement import Measurement
@@ -48,6 +49,14 @@ def parse_requirement(text: str) -> Requirement:
             f"metrics: {', '.join(METRICS)}; for example --require 'tg>=20'",
         )
     return Requirement(metric, found[2], float(found[3]))
+
+
+def are_kept(
+    requirements: Sequence[Requirement], measurements: Sequence[Measurement], workload: Workload
+) -> bool:
+    """Whether the middle one of several launches keeps all requirements; False without any."""
+    missed = [total_shortfall(requirements, measured, workload) for measured in measurements]
+    return bool(missed) and median(missed) == 0
 
 
 def total_shortfall(

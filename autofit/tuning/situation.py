@@ -13,7 +13,7 @@ from autofit.model.inventory import ModelInventory
 from autofit.model.kv import CACHE_TYPES
 from autofit.runtime.ability import Runtime
 from autofit.search.space import Space
-from autofit.trial.candidate import Candidate, Params
+from autofit.trial.candidate import Candidate, Params, ParamValue
 from autofit.trial.device import Device
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
@@ -130,9 +130,7 @@ def fitted_space(
                 f"--set {name}: {runtime.name} has no such parameter",
                 f"it has: {', '.join(runtime.parameters)}",
             )
-        if not runtime.supports(name, value):
-            known = ", ".join(runtime.values(name))
-            raise UsageError(f"--set {name}={value}: {runtime.name} takes {known}")
+        _check_pin(runtime, name, value)
     fitted = expanded
     for axis in expanded.axes:
         supported = [name for name in axis.params if runtime.supports(name)]
@@ -156,7 +154,27 @@ def fitted_space(
         # Prefetch and expert caches have nothing to work on.
         for name in ("prefetch_slots", "moe_cache_mib"):
             fitted = fitted.with_values(name, lambda _: False)
+    if next(fitted.points(), None) is None:
+        rules = ", ".join(f"{c.left} {c.comparison} {c.right}" for c in fitted.constraints)
+        raise UsageError(
+            f"no combination of the space's values keeps its constraints: {rules}",
+            "fix the other parameters of the constraint with --set, too",
+        )
     return fitted
+
+
+def _check_pin(runtime: Runtime, name: str, value: ParamValue) -> None:
+    """See that a parameter can take a value that a user gave it.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not runtime.supports(name, value):
+        known = ", ".join(runtime.values(name))
+        raise UsageError(f"--set {name}={value}: {runtime.name} takes {known}")
+    parameter = runtime.dialect.parameters[name]
+    if parameter.type == "integer" and not isinstance(value, int):
+        raise UsageError(f"--set {name}={value}: not a whole number", f"as in --set {name}=1")
 
 
 def _bits(cache_type: str) -> float:

@@ -12,6 +12,7 @@ from autofit.runtime.launch import RUNTIME_FIT
 from autofit.search.problem import Problem
 from autofit.search.space import LAYOUT_AXIS
 from autofit.search.study import SearchStudy
+from autofit.trial.candidate import Candidate
 from autofit.trial.estimate import Estimate
 from autofit.trial.metric import median_metric, time_ratio
 from autofit.trial.sequential import FIRST_LOOK, Rule
@@ -22,7 +23,8 @@ from autofit.tuning.confirmation import Confirmation
 from autofit.tuning.default_point import default_point
 from autofit.tuning.event import Incumbent, Listener, Notice, PhaseStarted
 from autofit.tuning.frozen import FROZEN, frozen_baseline
-from autofit.tuning.prove import Finalist, Proof, prove, prove_or_step_back
+from autofit.tuning.prove import Finalist, Proof, prove, prove_or_step_back, spare_rooms
+from autofit.tuning.requirement import are_kept
 from autofit.tuning.result import ResultParts, result_document
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.search_phase import Explorer
@@ -66,6 +68,8 @@ class Tune:
         finalists = self._finalists(explorer)
         confirmation = self._confirm(baseline, finalists)
         proof, gain = self._prove(baseline, finalists, confirmation)
+        if proof is not None:
+            self._look_over(proof, baseline)
         return result_document(
             ResultParts(
                 situation=self.situation,
@@ -101,11 +105,14 @@ class Tune:
             purpose="the runtime's own choice",
         )
         if not trial.is_completed:
-            self._note(
-                f"the runtime's own choice failed ({trial.outcome.kind.replace('_', ' ')}: "
-                f"{trial.outcome.evidence}), so there is no gain to tell"
-            )
+            self._note(f"{self._own_choice} failed ({_why(trial)}), so there is no gain to tell")
         return trial
+
+    @property
+    def _own_choice(self) -> str:
+        """What the baseline is, for a sentence."""
+        is_given = self.situation.baseline_params is not None
+        return "the command given with --baseline" if is_given else "the runtime's own choice"
 
     def _watching(self, baseline: Trial) -> Listener:
         """The listener of the search, which also tells when something beats all before."""
@@ -212,24 +219,23 @@ class Tune:
     ) -> tuple[Proof | None, Estimate | None]:
         self.emit(PhaseStarted("prove"))
         winner = confirmation.winner if confirmation else None
-        if (
-            confirmation
-            and winner is not None
-            and baseline.is_completed
-            and winner == baseline.candidate.key
-        ):
+        is_best = baseline.is_completed and winner == baseline.candidate.key
+        if is_best and finalists and not self._keeps(baseline.candidate):
+            self._note(f"{self._own_choice} is the fastest, but misses a requirement")
+            is_best = False
+        if confirmation and is_best:
             frozen = Finalist(
                 frozen_baseline(self.situation, baseline, self.maker.estimator), FROZEN
             )
             trial = prove(frozen, self.runner, self.situation)
             if trial.is_completed:
                 self._note(
-                    "the runtime's own choice was confirmed as the best found"
+                    f"{self._own_choice} was confirmed as the best found"
                     if finalists
                     else "nothing else ran within the budget: a larger --budget would tell more"
                 )
                 return Proof(frozen, trial), Estimate(1.0, 1.0, 1.0, confirmation.rounds)
-            self._note(f"the runtime's own choice does not hold at full context: {_why(trial)}")
+            self._note(f"{self._own_choice} does not hold at full context: {_why(trial)}")
         by_id = {finalist.candidate.key: finalist for finalist in finalists}
         for key in self._order(by_id, confirmation):
             proof = prove_or_step_back(by_id[key], self.runner, self.situation, self.problem)
@@ -248,6 +254,28 @@ class Tune:
         first = [confirmation.winner, confirmation.leader] if confirmation else []
         wanted = [key for key in first if key in by_id]
         return list(dict.fromkeys([*wanted, *by_id]))  # type: ignore[list-item]
+
+    def _keeps(self, candidate: Candidate) -> bool:
+        """Whether a candidate keeps what the user requires."""
+        launches = [
+            trial.measurement
+            for trial in self.runner.trials
+            if trial.candidate == candidate and trial.is_completed and trial.phase != "prove"
+        ]
+        measured = [measurement for measurement in launches if measurement is not None]
+        situation = self.situation
+        return are_kept(situation.requirements, measured, situation.workload)
+
+    def _look_over(self, proof: Proof, baseline: Trial) -> None:
+        """Note what the user should know of a winner."""
+        is_frozen = proof.finalist.layout == FROZEN
+        candidate = baseline.candidate if is_frozen else proof.finalist.candidate
+        if self.situation.requirements and not self._keeps(candidate):
+            wanted = ", ".join(str(requirement) for requirement in self.situation.requirements)
+            self._note(f"the winner misses what was required ({wanted}): nothing found keeps it")
+        estimate = self.maker.estimate(proof.finalist.candidate)
+        for room in spare_rooms(proof, estimate, self.situation):
+            self._note(room.text)
 
     def _last(self) -> Trial:
         return self.runner.trials[-1]
