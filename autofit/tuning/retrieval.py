@@ -25,10 +25,10 @@ class RetrievalTask:
     """
 
     project: str
-    hops: int
     prompt: tuple[int, ...]
     secret: str
     decoys: tuple[str, ...]
+    hops: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,6 @@ def retrieval_tasks(
     return [
         RetrievalTask(
             project=chain.project,
-            hops=hops,
             prompt=(
                 *document,
                 *_repeated(filler, length - len(document) - len(ending)),
@@ -98,6 +97,7 @@ def retrieval_tasks(
             ),
             secret=chain.secret,
             decoys=tuple(secret for secret in secrets if secret != chain.secret),
+            hops=hops,
         )
         for (chain, hops), ending in zip(asked, endings, strict=True)
     ]

@@ -11,7 +11,7 @@ from autofit.tuning.quality import QualityLimits, QualityScore, score
 from autofit.tuning.recorded_answer import RecordedAnswer
 from autofit.tuning.retrieval import RetrievalTask
 
-TASKS = [RetrievalTask(f"P-{n}", 1, (1,), f"1000{n}", ("99999",)) for n in range(3)]
+TASKS = [RetrievalTask(f"P-{n}", (1,), f"1000{n}", ("99999",)) for n in range(3)]
 
 
 def test_the_reference_itself_scores_best():

@@ -101,6 +101,6 @@ def test_too_short_a_prompt_is_refused():
 )
 def test_an_answer_counts_if_the_secret_comes_before_any_decoy(text, found):
     """The exact secret counts, a decoy before it does not."""
-    task = RetrievalTask("Alder-1", 2, (1, 2), "12345", ("54321", "11111"))
+    task = RetrievalTask("Alder-1", (1, 2), "12345", ("54321", "11111"))
 
     assert is_found(task, text) == found
