@@ -98,8 +98,12 @@ def record(
     *,
     prompt_limit_s: float,
     generate_limit_s: float,
+    cache_prompt: bool = False,
 ) -> list[RecordedAnswer] | RequestFailure:
-    """The server's greedy answers to fixed prompts, in order; the first failure ends it."""
+    """The server's greedy answers to fixed prompts, in order; the first failure ends it.
+
+    `cache_prompt` lets prompts that share a long beginning read it once.
+    """
     recorded = []
     for prompt in prompts:
         answer = client.complete(
@@ -107,6 +111,7 @@ def record(
             predicted_tokens,
             prompt_limit_s=prompt_limit_s,
             generate_limit_s=generate_limit_s,
+            cache_prompt=cache_prompt,
             n_probs=_LISTED_TOKENS,
         )
         if isinstance(answer, RequestFailure):
