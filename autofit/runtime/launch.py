@@ -43,11 +43,10 @@ _RELEASE_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LaunchResult:
-    """What a launch brought; `argv` is what was really run."""
+    """What a launch brought."""
 
     outcome: Outcome
     measurement: Measurement | None = None
-    argv: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -163,7 +162,6 @@ class Launcher:
                 reported=verdict.log.reported,
                 readings=watcher.readings(),
             ),
-            argv=server.argv,
             notes=(*verdict.advice, *((release.notice,) if release.notice else ())),
         )
 

@@ -18,11 +18,10 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A started server; `argv` is what was really run, its port filled in."""
+    """A started server; it is ready within `limit_s`, or not at all."""
 
     process: ManagedProcess
     client: Client
-    argv: tuple[str, ...]
     limit_s: float
 
     def wait_ready(self, check_stop: Callable[[], None]) -> Ready:
@@ -52,12 +51,11 @@ def started(plan: LaunchPlan, dialect: Dialect, log_path: Path) -> Iterator[Serv
         AutofitError: the log cannot be written, or the system refused to start it.
     """
     port = free_port()
-    argv = tuple(word.replace("{port}", str(port)) for word in plan.argv)
     process = ManagedProcess.start(
-        argv,
+        [word.replace("{port}", str(port)) for word in plan.argv],
         env=scrubbed_environment(plan.env, also_remove=dialect.variables),
         log_path=log_path,
         grace_s=plan.limits.stop_s,
     )
     with process, Client(f"http://{HOST}:{port}", dialect) as client:
-        yield Server(process, client, argv, plan.limits.load_s)
+        yield Server(process, client, plan.limits.load_s)

@@ -141,7 +141,7 @@ class TrialRunner:
                 candidate=candidate,
                 outcome=result.outcome,
                 layout=layout,
-                argv=tuple(result.argv or argv),
+                argv=tuple(argv),
                 env=dict(env),
                 measurement=result.measurement,
                 started_at=started_at,

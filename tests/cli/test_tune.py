@@ -1,0 +1,196 @@
+"""A whole tune as a program, on a simulated card that the model does not fit."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+from autofit_program import AutofitProgram, Done
+from cli.tune_document import RESULT
+from fakes.running import RunningServer
+from tune_machine import MODEL, TuneMachine
+
+from autofit.results.study import Study
+
+pytestmark = [pytest.mark.xdist_group("tune"), pytest.mark.timeout(180)]
+
+CARD_MIB = 2600.0
+
+
+class Tuned:
+    """A finished tune with what it was made with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.program = AutofitProgram(folder)
+        self.machine = TuneMachine(folder, CARD_MIB)
+        # A prompt that fills the context wants more than the workload's.
+        self.machine.fail("oom-prompt", when={"n_cpu_moe": ["<", 4]})
+        self.done: Done = self.program.run(*self.machine.words("study", max_launches=6), "--json")
+        self.study = folder / "study"
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory) -> Tuned:
+    """One tune for all tests of this module."""
+    return Tuned(tmp_path_factory.mktemp("tune"))
+
+
+def test_the_result_has_every_key_that_is_promised(tuned):
+    """With --json stdout is one document with the keys and kinds of value that are documented."""
+    assert tuned.done.code == 0, tuned.done.err
+    jsonschema.validate(tuned.done.json, RESULT)
+
+
+def test_the_winner_was_proven_at_full_context(tuned):
+    """The winner ran with a prompt that fills the context beside the longest generation, twice."""
+    winner = tuned.done.json["winner"]
+
+    proof = Study.open(tuned.study).trials()[-1]
+    assert (proof.phase, proof.outcome.kind) == ("prove", "completed")
+    assert dict(proof.candidate.params) == winner["params"]
+    assert [(s.prompt_tokens, s.predicted_tokens) for s in proof.measurement.samples] == [
+        (2048 - 33 - 64, 33)
+    ] * 2
+    assert proof.measurement.free_mib == winner["free_mib"]
+    assert 0 < winner["free_mib"]["CUDA0"] < CARD_MIB - 1000
+    assert winner["peak_mib"]["CUDA0"] + winner["free_mib"]["CUDA0"] == pytest.approx(CARD_MIB)
+
+
+def test_the_winner_is_faster_than_the_runtimes_own_choice(tuned):
+    """The gain is the baseline's time over the winner's, from interleaved launches of both."""
+    result = tuned.done.json
+
+    ratio = (
+        result["baseline"]["estimates"]["request_s"]["median"]
+        / result["winner"]["estimates"]["request_s"]["median"]
+    )
+    assert result["gain"]["median"] == pytest.approx(ratio, rel=0.02)
+    assert result["gain"]["median"] > 1.1
+    assert result["tie"] is False
+
+
+def test_the_boundary_is_where_the_runtime_fails(tuned):
+    """The boundary beside the winner names what fits and what a launch or estimate rules out."""
+    (boundary, *_) = tuned.done.json["boundary"]
+
+    assert boundary["layout"] == "single:CUDA0"
+    assert boundary["n_cpu_moe"] == boundary["fits"]
+    assert boundary["fails"] is None or boundary["fails"] < boundary["fits"]
+    assert boundary["proven"] == (boundary["source"] == "launch")
+
+
+def test_every_launch_is_counted_by_its_phase(tuned):
+    """Launches add up by phase and outcome to the processes that really loaded the model."""
+    result = tuned.done.json
+
+    phases = result["launches_by_phase"]
+    assert sum(phases.values()) == result["launches"] == sum(result["outcomes"].values())
+    assert result["launches"] == tuned.machine.launches
+    assert phases["baseline"] == 1
+    assert phases["baseline"] + phases["boundary"] + phases["search"] <= 6
+    assert phases["confirm"] >= 6
+    assert phases["prove"] >= 1
+
+
+def test_progress_is_plain_lines_on_stderr(tuned):
+    """Without a terminal there is one line for each launch, numbered, and no control codes."""
+    lines = tuned.done.launches
+
+    assert [int(line.split()[0][1:]) for line in lines] == [*range(1, len(lines) + 1)]
+    assert len(lines) == tuned.done.json["launches"]
+    assert "\x1b" not in tuned.done.err
+    assert "proven at full context" in tuned.done.err
+
+
+def test_nothing_is_left_running_and_no_memory_held(tuned):
+    """Servers and guards are gone, and the card has all its memory back."""
+    assert tuned.program.stage.living() == []
+    assert tuned.machine.owners == []
+
+
+def test_the_presets_say_what_was_proven(tuned):
+    """All formats of the preset can be read, and carry the winner's settings."""
+    result, presets = tuned.done.json, tuned.study / "presets"
+
+    params = {str(value) for value in result["winner"]["params"].values()}
+    ini = configparser.ConfigParser(interpolation=None)
+    ini.read_string("[top]\n" + (presets / "model.ini").read_text())
+    settings = {k: v for section in ini.sections() for k, v in ini[section].items()}
+    assert settings["n-cpu-moe"] == str(result["winner"]["params"]["n_cpu_moe"])
+    assert params <= set(settings.values())
+    words = shlex.split((presets / "model.args").read_text(), comments=True)
+    assert params <= set(words)
+    document = json.loads((presets / "model.json").read_text())
+    assert document["params"] == result["winner"]["params"]
+    assert Path(result["preset"]) == presets / "model.ini"
+
+
+def test_a_preset_carries_nothing_of_the_measuring(tuned):
+    """Switches that only measuring needs and the port of a launch are not in the winner's argv."""
+    words = tuned.done.json["winner"]["argv"]
+
+    assert "--fit" in words
+    assert not {"--port", "--cache-ram", "--ctx-checkpoints", "--verbosity"} & set(words)
+
+
+def test_the_args_preset_starts_a_server(tuned, tmp_path):
+    """The words of the preset serve the model."""
+    words = shlex.split((tuned.study / "presets/model.args").read_text(), comments=True)
+
+    program = words[0] if Path(words[0]).exists() else str(tuned.machine.server)
+    rest = words[1:] if Path(words[0]).exists() else words
+    with RunningServer(Path(program), tuned.machine.model, tmp_path / "log", rest) as server:
+        answer = server.wait_ready(60).complete([1, 2, 3], 4)
+        server.stop()
+    assert answer["timings"]["predicted_n"] == 4
+
+
+def test_the_reports_name_the_winner(tuned):
+    """A report for people lies in the study, with settings and gain."""
+    text = (tuned.study / "report.md").read_text()
+
+    assert f"n_cpu_moe={tuned.done.json['winner']['params']['n_cpu_moe']}" in text.replace(" ", "")
+    assert "proven at full context" in text
+
+
+def test_a_launch_can_be_repeated_by_hand(tuned):
+    """`show --command N` prints a line for sh that starts what launch N started."""
+    trial = Study.open(tuned.study).trials()[1]
+    shown = tuned.program.run("show", tuned.study, "--command", 2, "--port", 1)
+
+    words = shlex.split(shown.out)
+    assert words[words.index(str(tuned.machine.server)) :] == [
+        "1" if before == "--port" else word
+        for before, word in zip(("", *trial.argv), trial.argv, strict=False)
+    ]
+    ended = subprocess.run(
+        ["sh", "-c", f"{shown.out.strip()} --help"], capture_output=True, text=True,
+        timeout=30, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0
+    assert "--n-cpu-moe" in ended.stdout
+
+
+def test_a_finished_study_resumes_without_a_launch(tuned):
+    """Going on with what is done gives the same winner, and starts nothing."""
+    before = tuned.machine.launches
+    again = tuned.program.run(*tuned.machine.words("study", max_launches=6), "--resume", "--json")
+
+    assert again.code == 0, again.err
+    assert tuned.machine.launches == before
+    for key in ("winner", "gain", "boundary", "launches", "launches_by_phase", "outcomes"):
+        assert again.json[key] == tuned.done.json[key]
+
+
+def test_the_model_on_disk_is_as_the_runtime_counts_it(tuned):
+    """The study's head says which model, build and machine the result holds for."""
+    header = Study.open(tuned.study).header
+
+    assert header.model_path == str(tuned.machine.model)
+    assert header.environment.devices == ("CUDA0: Fake Card, 2600 MiB",)
+    assert tuned.machine.model.stat().st_size >= MODEL.total_bytes
