@@ -33,7 +33,10 @@ class MemorySource(Protocol):
     """Something that reads memory counters by the runtime's names of devices."""
 
     def read(self) -> Mapping[str, Counter]:
-        """The counters now. A device that has none is missing or None, never 0."""
+        """The counters now. A device that has none is missing or None, never 0.
+
+        A source may also tell of the `host`, where that is not this machine.
+        """
 
 
 class NoSource:
@@ -133,12 +136,13 @@ class MemoryWatcher:
             self.failure = f"{type(error).__name__}: {error}"
             counters = {}
         process = self._tree.read() if self._tree is not None else None
+        host = counters.get(HOST)
         reading = MemoryReading(
             at_s=round(self._clock() - self._began_s, 3),
             device_used_mib={name: counter.used_mib for name, counter in counters.items()},
             device_free_mib={name: counter.free_mib for name, counter in counters.items()},
             process_mib=process.total_mib if process else None,
-            host_available_mib=self._host.available_mib(),
+            host_available_mib=host.free_mib if host else self._host.available_mib(),
             major_faults=process.major_faults if process else None,
             process_file_mib=process.file_mib if process else None,
             process_swapped_mib=process.swapped_mib if process else None,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autofit.machine.memory import (
+    HOST,
     MemorySource,
     MemoryWatcher,
     NoSource,
@@ -26,7 +27,9 @@ from autofit.runtime.effort import Effort
 from autofit.runtime.measuring import Replies, send_effort
 from autofit.runtime.prompt import PromptSource
 from autofit.runtime.server import Server, started
-from autofit.runtime.verdict import Seen, judge
+from autofit.runtime.spill import shared_devices
+from autofit.runtime.verdict import Seen, Watched, judge, reported_memory
+from autofit.runtime.watch import OomKills, stands_still
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 from autofit.trial.measurement import Measurement
 from autofit.trial.outcome import Outcome, Rejected, Stage
@@ -57,7 +60,8 @@ class Launcher:
     `env`, `wrapper` and `extra_args` are the user's and go into every launch. `memory` reads
     the devices' counters; `baseline_args` are words of the user's own command that are no
     parameters; `units` are the model's layers and output layer, `limits_mib` what the user
-    lets a device hold.
+    lets a device hold. `unreported_mib` tells by device what a candidate takes beside the
+    runtime's buffers, where earlier launches showed it.
     """
 
     runtime: Runtime
@@ -73,6 +77,7 @@ class Launcher:
     limits: Limits = field(default_factory=Limits)
     units: int | None = None
     limits_mib: Mapping[str, float] = field(default_factory=dict)
+    unreported_mib: Callable[[Candidate], Mapping[str, float]] = lambda _: {}
     _reference_mib: Mapping[str, float | None] | None = None
 
     def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
@@ -105,12 +110,29 @@ class Launcher:
     ) -> LaunchResult:
         """Start, ask, measure, stop, and wait until devices have their memory back.
 
+        A server that finds its port taken is started again once, on another.
+
         Raises:
             AutofitError: the run cannot go on.
             KeyboardInterrupt, Interrupted: the user stopped it; nothing is left running.
         """
+        result = self._launch(plan, effort, log_path, on_stage, check_stop)
+        if getattr(result.outcome, "reason", None) != "port_in_use":
+            return result
+        again = self._launch(plan, effort, log_path, on_stage, check_stop)
+        return replace(again, notes=(*again.notes, "its first port was taken by another program"))
+
+    def _launch(
+        self,
+        plan: LaunchPlan,
+        effort: Effort,
+        log_path: Path,
+        on_stage: Callable[[Stage], None],
+        check_stop: Callable[[], None],
+    ) -> LaunchResult:
         if self._reference_mib is None:
             self._reference_mib = used_mib(self.memory)
+        kills = OomKills()
         began_s = time.monotonic()
         on_stage("load")
         with (
@@ -126,16 +148,20 @@ class Launcher:
             if ready is Ready.READY:
                 props = server.client.props()
                 replies = self._ask(server, plan, effort, on_stage, check_stop)
-                died = server.process.wait(_DEATH_S) if _is_cut_off(replies) else None
+                died = server.process.wait(_DEATH_S) if _is(replies, "disconnected") else None
                 died = server.process.poll() if died is None else died
             elif ready is Ready.EXITED:
                 died = server.process.poll()
+            is_late = ready is Ready.TIMED_OUT or (died is None and _is(replies, "timed_out"))
+            stood_still = is_late and stands_still(server.process.pid, log_path)
             watcher.read()
             on_stage("stop")
             server.process.stop()
         release = wait_for_release(self.memory, self._reference_mib, limit_s=_RELEASE_LIMIT_S)
         self._reference_mib = release.reference
         peak = watcher.peak()
+        # Where a command tells of the host, the kernel that counts is not ours.
+        is_own_host = HOST not in watcher.readings()[0].device_used_mib
         verdict = judge(
             self.runtime.dialect,
             log_path,
@@ -147,8 +173,15 @@ class Launcher:
                 props=props,
                 limits=plan.limits,
                 units=self.units,
-                free_mib=peak.free_mib,
                 limits_mib=self.limits_mib,
+                watched=Watched(
+                    readings=watcher.readings(),
+                    free_mib=peak.free_mib,
+                    unreported_mib=self.unreported_mib(plan.candidate),
+                    shared=shared_devices(self.runtime.devices or ()),
+                    oom_kills=kills.since() if is_own_host else None,
+                    stood_still=stood_still,
+                ),
             ),
         )
         return LaunchResult(
@@ -159,7 +192,7 @@ class Launcher:
                 peak_mib=peak.used_mib,
                 free_mib=peak.free_mib,
                 applied=verdict.applied,
-                reported=verdict.log.reported,
+                reported=reported_memory(verdict.log),
                 readings=watcher.readings(),
             ),
             notes=(*verdict.advice, *((release.notice,) if release.notice else ())),
@@ -191,5 +224,5 @@ class Launcher:
         return replace(replies, failure=effort.questions.ask(server.client, plan.limits))
 
 
-def _is_cut_off(replies: Replies) -> bool:
-    return getattr(replies.failure, "kind", None) == "disconnected"
+def _is(replies: Replies, kind: str) -> bool:
+    return getattr(replies.failure, "kind", None) == kind

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import signal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,40 @@ from autofit.runtime.dialect import Dialect
 from autofit.runtime.failure import Diagnosis, diagnose, diagnose_answer
 from autofit.runtime.readback import applied_by_props, find_unapplied
 from autofit.runtime.server_log import ServerLog
+from autofit.runtime.spill import Holding, find_spill
 from autofit.trial.candidate import Candidate, Limits, ParamValue
+from autofit.trial.measurement import MemoryReading, ReportedMemory
 from autofit.trial.outcome import (
     Completed,
     Crashed,
     Incorrect,
     Outcome,
     OutOfMemory,
+    Spilled,
     TimedOut,
 )
+
+# With this much of the host's memory left, nobody kills a process for want of it.
+_PLENTY_MIB = 1024.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What the counters of machine and process showed of a launch.
+
+    `free_mib` is what was free at the peak by device, `unreported_mib` what a launch takes of
+    a device beside the runtime's buffers where earlier ones have shown it, `shared` the
+    devices whose memory is not their own. `oom_kills` counts the kernel's kills for want of
+    memory meanwhile, None where it is not known; `stood_still` tells that a server that was
+    late did nothing at all.
+    """
+
+    readings: tuple[MemoryReading, ...] = ()
+    free_mib: Mapping[str, float | None] = field(default_factory=dict)
+    unreported_mib: Mapping[str, float] = field(default_factory=dict)
+    shared: Collection[str] = ()
+    oom_kills: int | None = None
+    stood_still: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +56,8 @@ class Seen:
 
     `died` is the exit status of a process that ended by itself, None for one that ran until
     it was stopped. `failure` is what ended the requests early. `units` are the model's layers
-    and output layer, `free_mib` what was free at the peak by device, `limits_mib`
-    what the user lets a device hold, which may be less than it has.
+    and output layer, `limits_mib` what the user lets a device hold, which may be less than it
+    has.
     """
 
     candidate: Candidate
@@ -41,8 +67,8 @@ class Seen:
     props: Mapping[str, Any]
     limits: Limits
     units: int | None = None
-    free_mib: Mapping[str, float | None] = field(default_factory=dict)
     limits_mib: Mapping[str, float] = field(default_factory=dict)
+    watched: Watched = field(default_factory=Watched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +83,46 @@ class Verdict:
 
 def judge(dialect: Dialect, log_path: Path, seen: Seen) -> Verdict:
     """Judge a launch that is over; its log is read once, in bounded memory."""
-    counted = {name: mib for name, mib in seen.free_mib.items() if mib is not None}
+    counted = {name: mib for name, mib in seen.watched.free_mib.items() if mib is not None}
     with log_path.open(encoding="utf-8", errors="replace") as lines:
         told = diagnose(lines, dialect, exit_status=seen.died, free_mib=counted or None)
     applied = {**told.log.values, **applied_by_props(dialect, seen.props)}
-    return Verdict(_outcome(dialect, seen, told, applied), told.log, applied, told.advice)
+    outcome = _outcome(dialect, seen, told, applied)
+    if outcome.kind in ("completed", "timed_out"):
+        outcome = _spilled(seen, told.log) or outcome
+    return Verdict(outcome, told.log, applied, told.advice)
+
+
+def reported_memory(log: ServerLog) -> dict[str, ReportedMemory]:
+    """The runtime's memory table, or for devices that it lacks what the log says of buffers."""
+    by_log = {
+        device: ReportedMemory(
+            model_mib=log.mib("weights", device),
+            context_mib=log.mib("kv", device) + log.mib("recurrent", device),
+            compute_mib=log.mib("compute", device),
+        )
+        for device in {buffer.device for buffer in log.buffers}
+        if device is not None
+    }
+    return {**by_log, **log.reported}
+
+
+def _spilled(seen: Seen, log: ServerLog) -> Spilled | None:
+    watched = seen.watched
+    spill = find_spill(
+        watched.readings,
+        [
+            Holding(
+                device=name,
+                buffers_mib=row.model_mib + row.context_mib + row.compute_mib,
+                unreported_mib=watched.unreported_mib.get(name),
+                is_shared=name in watched.shared,
+            )
+            for name, row in reported_memory(log).items()
+        ],
+        pinned_mib=sum(buffer.mib for buffer in log.buffers if buffer.where == "pinned"),
+    )
+    return spill.outcome if spill else None
 
 
 def _outcome(
@@ -69,25 +130,25 @@ def _outcome(
 ) -> Outcome:
     if seen.ready is Ready.TIMED_OUT:
         late = f"not ready within {seen.limits.load_s:.0f} s; last line: {told.evidence}"
-        return _failure_of(told) or TimedOut(told.stage, late, seen.limits.load_s)
+        return _failure_of(told) or _late(seen, TimedOut(told.stage, late, seen.limits.load_s))
     if seen.ready is Ready.EXITED:
-        return _failure_of(told) or _exited(told, seen.died)
+        return _failed(seen, told) or _exited(told, seen.died)
     unapplied = find_unapplied(seen.candidate, applied, units=seen.units)
     if unapplied is not None:
         return unapplied
     if seen.failure is None and seen.died is None:
         return _over_limit(told.log, seen.limits_mib) or Completed()
     if seen.failure is None:
-        return _failure_of(told) or _exited(told, seen.died)
+        return _failed(seen, told) or _exited(told, seen.died)
     if isinstance(seen.failure, Incorrect):
-        return _failure_of(told) or seen.failure
-    return _failure_of(told) or _unanswered(dialect, seen, seen.failure, told)
+        return _failed(seen, told) or seen.failure
+    return _failed(seen, told) or _unanswered(dialect, seen, seen.failure, told)
 
 
 def _over_limit(log: ServerLog, limits_mib: Mapping[str, float]) -> OutOfMemory | None:
     """A device that holds more than the user lets it, though it had the room."""
     for name, limit_mib in limits_mib.items():
-        row = log.reported.get(name)
+        row = reported_memory(log).get(name)
         taken_mib = row.model_mib + row.context_mib + row.compute_mib if row else 0.0
         if taken_mib > limit_mib:
             text = f"{name} took {taken_mib:.0f} MiB, {limit_mib:.0f} MiB are allowed"
@@ -97,6 +158,32 @@ def _over_limit(log: ServerLog, limits_mib: Mapping[str, float]) -> OutOfMemory 
 
 def _failure_of(told: Diagnosis) -> Outcome | None:
     return told.outcome if told.is_failure else None
+
+
+def _failed(seen: Seen, told: Diagnosis) -> Outcome | None:
+    """The failure that the log or the exit status tells, a kill put down to who did it."""
+    outcome = _failure_of(told)
+    is_kill = seen.died == -signal.SIGKILL and told.reason == "killed"
+    if outcome is None or not is_kill:
+        return outcome
+    kills = seen.watched.oom_kills
+    if kills:
+        return replace(outcome, evidence=f"{outcome.evidence}; the kernel had no memory left")
+    last = seen.watched.readings[-1] if seen.watched.readings else None
+    left_mib = last.host_available_mib if last else None
+    if kills is None or left_mib is None or left_mib < _PLENTY_MIB:
+        return outcome
+    text = (
+        f"{told.evidence}; not for memory: the kernel killed nobody, {left_mib:.0f} MiB are left"
+    )
+    return Crashed(outcome.stage, text, "killed", seen.died)
+
+
+def _late(seen: Seen, outcome: TimedOut) -> Outcome:
+    if not seen.watched.stood_still:
+        return outcome
+    text = f"{outcome.evidence}; it did nothing any more: no output, no CPU time, no reading"
+    return Crashed(outcome.stage, text, "hang")
 
 
 def _exited(told: Diagnosis, status: int | None) -> Outcome:
@@ -110,7 +197,7 @@ def _unanswered(dialect: Dialect, seen: Seen, failure: RequestFailure, told: Dia
     if failure.kind == "timed_out":
         limits = seen.limits
         limit_s = limits.prompt_s if failure.stage == "prompt" else limits.generate_s
-        return TimedOut(failure.stage, failure.detail, limit_s)
+        return _late(seen, TimedOut(failure.stage, failure.detail, limit_s))
     if failure.kind == "malformed":
         return Incorrect(failure.stage, failure.detail)
     if failure.kind == "http":

@@ -57,6 +57,7 @@ class FakeMachine:
         seed: int = 0,
         env: Mapping[str, str] | None = None,
         with_fit_params: bool = True,
+        memory_words: Sequence[str] = ("--host",),
     ) -> None:
         self.folder = folder / f"machine-{machine.name}"
         self.bin = self.folder / "bin"
@@ -70,6 +71,7 @@ class FakeMachine:
             if name != "llama-fit-params" or with_fit_params:
                 self._write_script(self.bin / name, program)
         self._write_libraries()
+        self.memory_words = memory_words
         self.dialect = self.folder / "fake_server.yaml"
         self.dialect.write_text(self._dialect(), encoding="utf-8")
 
@@ -86,7 +88,9 @@ class FakeMachine:
     def _dialect(self) -> str:
         """fake_server.yaml for this machine: its memory command, its prefetch."""
         text = (_FAKES / "fake_server.yaml").read_text(encoding="utf-8")
-        text = text.replace("[fake-memory]", json.dumps([str(self.memory_command)]))
+        text = text.replace(
+            "[fake-memory]", json.dumps([str(self.memory_command), *self.memory_words])
+        )
         spelling = _PREFETCH.get(self.machine.runtime.prefetch)
         return f"{text}\nparameters:\n{spelling}" if spelling else text
 

@@ -190,3 +190,13 @@ def reading(state: State) -> list[tuple[str, float, float, float]]:
     ram = state.machine.host.ram_mib
     rows.append(("host", ram, max(0.0, ram - host), min(ram, host)))
     return rows
+
+
+def lent(state: State) -> list[tuple[str, float]]:
+    """(name, MiB in host memory) of every device."""
+    with state.edit() as data:
+        owners = [*data["owners"].values(), *data["lingering"]]
+    return [
+        (device.name, sum(owner["spilled"][place] for owner in owners))
+        for place, device in enumerate(state.machine.devices)
+    ]
