@@ -82,7 +82,8 @@ def test_narrow_kv_types_are_scored_against_f16(about, tmp_path):
     narrow = check_answers(trials, about, _with_kv("q4_0"), BASELINE)
 
     assert (wide.verdict, narrow.verdict) == ("good", "poor")
-    assert (wide.quality.agreement, wide.quality.asked) == (1.0, 3)
+    assert wide.quality.agreement == 1.0
+    assert wide.quality.asked == narrow.quality.asked > 0
     assert narrow.words[1].startswith("not good enough: ")
 
 

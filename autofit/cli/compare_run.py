@@ -1,0 +1,229 @@
+"""One comparison from the command line: study, lock, console and signals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from autofit import __version__
+from autofit.cli.preparation import environment, launcher
+from autofit.cli.preset_argument import PresetOptions, preset_situation
+from autofit.cli.stopping import Stopping
+from autofit.errors import UsageError
+from autofit.machine.host import host_state
+from autofit.machine.lock import machine_lock
+from autofit.output.console import TuneConsole
+from autofit.output.preset.reading import ReadPreset
+from autofit.process import removed_variables, system_config
+from autofit.results.header import StudyHeader
+from autofit.results.location import new_study_folder
+from autofit.results.study import Study
+from autofit.trial.candidate import Candidate
+from autofit.trial.metric import Metric
+from autofit.trial.workload import Workload
+from autofit.tuning.budget import Budget
+from autofit.tuning.compare import SIDES, AsGiven, Match, Side, SideName
+from autofit.tuning.comparison import comparison_document
+from autofit.tuning.event import Finished, Listener, Notice, PhaseStarted
+from autofit.tuning.runner import TrialRunner
+from autofit.tuning.situation import Situation
+
+
+@dataclass(slots=True)
+class CompareRun:
+    """A comparison of two situations, A and B in this order; both have the same workload."""
+
+    situations: tuple[Situation, Situation]
+    labels: tuple[str, str]
+    rounds: int
+    min_effect: float
+    total_s: float
+    seed: int
+    _stopping: Stopping = field(default_factory=Stopping)
+
+    @classmethod
+    def of(
+        cls,
+        presets: tuple[ReadPreset, ReadPreset],
+        options: tuple[PresetOptions, PresetOptions],
+        *,
+        objective: Metric,
+        workload: Workload | None,
+        rounds: int,
+        min_effect: float,
+        total_s: float,
+        seed: int,
+    ) -> CompareRun:
+        """Look at both presets.
+
+        Raises:
+            UsageError: one cannot be launched here, or the two cannot be asked alike.
+        """
+        first, second = (
+            preset_situation(preset, wanted, objective=objective, workload=workload)
+            for preset, wanted in zip(presets, options, strict=True)
+        )
+        parallel = [_slots(one.baseline) for one in (first, second)]
+        if parallel[0] != parallel[1]:
+            raise UsageError(
+                f"A answers {parallel[0]} requests at once and B {parallel[1]}",
+                "say how many with --parallel, for both",
+            )
+        labels = (presets[0].label, presets[1].label)
+        return cls((first, second), labels, rounds, min_effect, total_s, seed)
+
+    @property
+    def slot_context(self) -> int:
+        """The tokens of context that both have for a request."""
+        return min(_slot_context(situation) for situation in self.situations)
+
+    def execute(self, folder: Path | None, *, resume: bool, argv: list[str]) -> dict[str, Any]:
+        """Run the comparison and keep what came of it."""
+        head = self._header(argv)
+        path = folder or new_study_folder(
+            f"compare-{head.model_name}",
+            today=date.today(),  # noqa: DTZ011
+        )
+        workload = self.situations[0].workload
+        console = TuneConsole(workload, budget_s=self.total_s)
+        with (
+            machine_lock(str(path.absolute())),
+            Study.resume(path, head) if resume else Study.create(path, head) as study,
+            console,
+            self._stopping.watched(study, console),
+        ):
+            notices = list(self._notices(study))
+            for notice in notices:
+                console(Notice(notice))
+            result = self._compare(study, console, notices)
+            study.conclude(result)
+            console(Finished(result))
+        return result
+
+    def _compare(self, study: Study, listener: Listener, notices: list[str]) -> dict[str, Any]:
+        first = self.situations[0]
+        budget = Budget(time.monotonic, self.total_s)
+        sides = tuple(
+            Side(
+                name=name,
+                candidate=situation.baseline,
+                runner=TrialRunner(
+                    study=study,
+                    launching=AsGiven(launcher(situation)),
+                    budget=budget,
+                    emit=listener,
+                    wall_clock=time.time,
+                    should_stop=self._stopping.is_asked,
+                ),
+                model_digest=situation.inventory.digest,
+                is_sparse=situation.inventory.is_moe,
+            )
+            for name, situation in zip(SIDES, self.situations, strict=True)
+        )
+        match = Match(
+            sides=(sides[0], sides[1]),
+            workload=first.workload,
+            slot_context=self.slot_context,
+            metric=first.objective,
+            rounds=self.rounds,
+            min_effect=self.min_effect,
+            seed=self.seed,
+        )
+        listener(PhaseStarted("confirm"))
+        compared = match.run()
+        document = comparison_document(
+            compared, first.workload, first.objective, self.min_effect, self._about()
+        )
+        return {
+            "study": str(study.path),
+            **document,
+            "seconds": round(budget.spent_s, 1),
+            "notes": notices[1:],
+        }
+
+    def _about(self) -> dict[SideName, dict[str, Any]]:
+        return {
+            name: {
+                "name": label,
+                "model": str(situation.model_path),
+                "runtime": situation.runtime.name,
+                "program": str(situation.runtime.program),
+                "build": environment(situation).build,
+                "params": dict(situation.baseline.params),
+            }
+            for name, label, situation in zip(SIDES, self.labels, self.situations, strict=True)
+        }
+
+    def _header(self, argv: list[str]) -> StudyHeader:
+        first = self.situations[0]
+        return StudyHeader(
+            autofit_version=__version__,
+            created_at=time.time(),
+            model_path=str(first.model_path),
+            model_name=first.model_path.stem,
+            runtime_path=str(first.runtime.program),
+            dialect=first.runtime.dialect.name,
+            space={"name": "compare"},
+            workload=first.workload,
+            objective=first.objective,
+            environment=environment(first),
+            seed=self.seed,
+            argv=tuple(argv),
+            options={
+                name: {
+                    "params": dict(situation.baseline.params),
+                    "args": [*situation.baseline_args, *situation.extra_args],
+                    "env": dict(situation.env),
+                    "wrapper": list(situation.wrapper),
+                    "rpc": situation.rpc,
+                    "build": environment(situation).build,
+                    "model": situation.inventory.digest,
+                }
+                for name, situation in zip(SIDES, self.situations, strict=True)
+            },
+        )
+
+    def _notices(self, study: Study) -> Iterator[str]:
+        yield f"study {study.path}"
+        yield from study.notices
+        first, second = self.situations
+        requests = first.workload.requests
+        needed = max(request.prompt_tokens + request.predicted_tokens for request in requests)
+        if needed > self.slot_context:
+            yield f"requests are cut to the {self.slot_context} tokens of context that both have"
+        if _is_same(first, second):
+            yield "A and B are the same command: what differs is noise"
+        config = system_config()
+        if config:
+            yield f"{config} changes llama.cpp's defaults"
+        removed = removed_variables({**first.env, **second.env})
+        if removed:
+            yield f"not passed on to the runtimes: {', '.join(removed)}"
+        yield from host_state(0.3).words()
+
+
+def _slots(candidate: Candidate) -> int:
+    return max(1, candidate.get_int("parallel", 1))
+
+
+def _slot_context(situation: Situation) -> int:
+    candidate = situation.baseline
+    context = candidate.get_int("context", situation.workload.context)
+    # 0 asks the runtime for all that the model was trained for.
+    known = context if context > 0 else situation.inventory.context_train
+    return max(1, known // _slots(candidate))
+
+
+def _is_same(one: Situation, other: Situation) -> bool:
+    return (
+        one.runtime.fingerprint == other.runtime.fingerprint
+        and one.baseline == other.baseline
+        and one.baseline_args == other.baseline_args
+        and one.env == other.env
+        and one.wrapper == other.wrapper
+        and one.model_path == other.model_path
+    )

@@ -1,0 +1,220 @@
+"""Two launch commands against each other: rounds of fresh processes until a rule decides.
+
+Both are started as they were given, so each with what its user switched on. The first request
+of a launch is told apart from the second one like it: page-locking, caches and pools that
+grow make it slower. In the first round both are also asked for their answers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from autofit.runtime.effort import Effort, PlannedRequest
+from autofit.runtime.launch import RUNTIME_FIT, Launcher, LaunchResult
+from autofit.trial.candidate import Candidate, LaunchPlan
+from autofit.trial.metric import Metric
+from autofit.trial.outcome import Rejected, Stage
+from autofit.trial.sequential import FIRST_LOOK, Rule
+from autofit.trial.trial import Trial
+from autofit.trial.workload import Workload
+from autofit.tuning.answer_check import (
+    AnswerCheck,
+    judge_answers,
+    kv_types,
+    kv_words,
+    narrowest_kv_bits,
+)
+from autofit.tuning.confirm import Contender, confirm, round_purpose
+from autofit.tuning.confirmation import Confirmation
+from autofit.tuning.interview import Answers, Interview, interviewed
+from autofit.tuning.runner import TrialRunner
+
+SideName = Literal["A", "B"]
+SIDES: tuple[SideName, SideName] = ("A", "B")
+_REPEATS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the two: what is launched, and what launches it.
+
+    `model_digest` tells whether both serve the same model; `is_sparse` whether that is a
+    mixture of experts.
+    """
+
+    name: SideName
+    candidate: Candidate
+    runner: TrialRunner
+    model_digest: str
+    is_sparse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AsGiven:
+    """Launches a candidate as its user would: with all other words, and nothing added."""
+
+    launcher: Launcher
+
+    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
+        """The command of a candidate, or why the runtime cannot be told it."""
+        del layout  # it names the side
+        return self.launcher.plan(candidate, layout=RUNTIME_FIT, as_served=as_served)
+
+    def launch(
+        self,
+        plan: LaunchPlan,
+        effort: Effort,
+        *,
+        log_path: Path,
+        on_stage: Callable[[Stage], None],
+        check_stop: Callable[[], None],
+    ) -> LaunchResult:
+        """Start, ask, measure and stop."""
+        return self.launcher.launch(
+            plan, effort, log_path=log_path, on_stage=on_stage, check_stop=check_stop
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What came of it; the confirmation is None where the first round failed."""
+
+    trials: dict[SideName, tuple[Trial, ...]]
+    confirmation: Confirmation | None
+    answers: AnswerCheck
+
+    def failed(self, name: SideName) -> Trial | None:
+        """The first launch of a side that did not complete."""
+        return next((trial for trial in self.trials[name] if not trial.is_completed), None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Match:
+    """A comparison of two sides; `run` goes through its rounds.
+
+    `slot_context` is the smaller one of the two, so that both are asked the same. `rounds`
+    are the most there will be; fewer than three decide nothing.
+    """
+
+    sides: tuple[Side, Side]
+    workload: Workload
+    slot_context: int
+    metric: Metric
+    rounds: int = 12
+    min_effect: float = 0.03
+    seed: int = 1
+    _trials: dict[SideName, list[Trial]] = field(default_factory=dict)
+
+    def run(self) -> Compared:
+        """Launch both in turns until their order is known or the budget ends.
+
+        Raises:
+            Interrupted: the user stopped the run.
+        """
+        self._trials = {side.name: [] for side in self.sides}
+        rng = random.Random(self.seed)
+        check = self._first_round(rng)
+        confirmation = None
+        if all(trial.is_completed for trials in self._trials.values() for trial in trials):
+            confirmation = self._further_rounds(rng)
+        return Compared(
+            trials={name: tuple(trials) for name, trials in self._trials.items()},
+            confirmation=confirmation,
+            answers=check,
+        )
+
+    def effort(self) -> Effort:
+        """The longest request first, as a warm-up that is kept; then all, it leading."""
+        order = sorted(
+            range(len(self.workload.requests)),
+            key=lambda index: -self.workload.requests[index].prompt_tokens,
+        )
+        planned = [
+            PlannedRequest(
+                self.workload.requests[index].prompt_tokens,
+                self.workload.requests[index].predicted_tokens,
+                index,
+            )
+            for index in order
+        ]
+        first = replace(planned[0], is_warmup=True)
+        return Effort("full", (first, *planned * _REPEATS)).within(self.slot_context)
+
+    def _first_round(self, rng: random.Random) -> AnswerCheck:
+        a, b = self.sides
+        is_same_model = a.model_digest == b.model_digest
+        has_other_kv = kv_types(a.candidate) != kv_types(b.candidate)
+        interview = Interview(
+            self.workload, self.slot_context, has_retrieval=is_same_model and has_other_kv
+        )
+        said: dict[SideName, Answers | None] = {}
+        for side in rng.sample(self.sides, len(self.sides)):
+            # Other models may have other tokens: there each is asked in its own.
+            asked = interview if is_same_model else replace(interview)
+            trial, said[side.name] = interviewed(
+                *(side.runner, asked, "confirm", side.candidate, self.effort()),
+                layout=side.name,
+                purpose=round_purpose(1, side.name),
+            )
+            self._trials[side.name].append(trial)
+        if not is_same_model:
+            words = "A and B serve other models: their answers are not judged"
+            return AnswerCheck("unknown", "A", None, None, (words,))
+        reference, other = (a, b)
+        if has_other_kv and narrowest_kv_bits(b.candidate) > narrowest_kv_bits(a.candidate):
+            reference, other = (b, a)
+        kv = f" ({kv_words(reference.candidate)} KV)" if has_other_kv else ""
+        return judge_answers(
+            *(said[reference.name], said[other.name]),
+            reference_words=f"{reference.name}{kv}",
+            may_differ=has_other_kv,
+            is_sparse=a.is_sparse,
+        )
+
+    def _further_rounds(self, rng: random.Random) -> Confirmation:
+        made = [trial for trials in self._trials.values() for trial in trials]
+        return confirm(
+            [self._contender(side) for side in self.sides],
+            workload=self.workload,
+            metric=self.metric,
+            rng=rng,
+            rule=Rule(max_rounds=self._affordable_rounds(made), min_effect=self.min_effect),
+            budget_left=self._may_launch,
+            made=made,
+        )
+
+    def _contender(self, side: Side) -> Contender:
+        def launch(number: int) -> Trial:
+            trial = side.runner.run(
+                *("confirm", side.candidate, self.effort()),
+                layout=side.name,
+                purpose=round_purpose(number, side.name),
+            )
+            self._trials[side.name].append(trial)
+            return trial
+
+        return Contender(side.name, launch)
+
+    def _affordable_rounds(self, first_round: list[Trial]) -> int:
+        """Rounds that the budget has room for, fixed before speeds are looked at.
+
+        The rule spends its chance of error over all its rounds: cut off before their end it
+        would give needlessly wide intervals.
+        """
+        round_s = sum(trial.seconds for trial in first_round)
+        left_s = self.sides[0].runner.budget.left_for_s("confirm")
+        most = self.rounds
+        if left_s is not None:
+            most = min(most, 1 + int(left_s / max(0.1, round_s)))
+        return max(FIRST_LOOK, most)
+
+    def _may_launch(self) -> bool:
+        trials = [trial for side in self._trials.values() for trial in side]
+        if len(trials) >= len(self.sides) * self.rounds:
+            return False
+        mean_s = sum(trial.seconds for trial in trials) / len(trials)
+        return self.sides[0].runner.budget.allows("confirm", mean_s)

@@ -1,0 +1,218 @@
+"""`autofit compare` on simulated machines: two presets, and one preset on two builds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from fakes.machine import Device, Machine, Noise, RuntimeTraits
+from fakes.machine_fixtures import FakeMachine
+from fakes.synthetic_model import ModelShape, build_model
+
+MODEL = build_model(ModelShape(layers=12, experts=16, used=2, embd=1024, ff=512, vocab=512))
+WORKLOAD = """\
+name: sample
+context: 4096
+requests:
+  - {prompt_tokens: 600, predicted_tokens: 24, weight: 1}
+"""
+QUIET = Noise(launch_prompt=0.01, launch_decode=0.01)
+MACHINE = Machine(
+    "compared",
+    (Device("CUDA0", total_mib=8192.0),),
+    noise=QUIET,
+    runtime=RuntimeTraits(kv_text_change={"q8_0": 0.0, "q4_0": 0.3}),
+)
+
+
+@pytest.fixture
+def fake(tmp_path):
+    """A simulated machine with a fast device and slow experts in host memory."""
+    return FakeMachine(tmp_path, MACHINE)
+
+
+@pytest.fixture
+def compare(cli, fake, tmp_path):
+    """Runs `autofit compare`; the exit code and the document, None where there is none."""
+    workload = tmp_path / "sample.yaml"
+    workload.write_text(WORKLOAD)
+
+    def run(*words, code=0):
+        study = tmp_path / "study"
+        ended = cli(
+            *("compare", *words, "--workload", workload, "--study", study, "--json"),
+            *("--dialect", fake.dialect),
+        )
+        assert ended.code == code, ended.err
+        return json.loads(ended.out.splitlines()[0])
+
+    return run
+
+
+@pytest.fixture
+def served(fake):
+    """A launch command of the fake with some flags."""
+    model = fake.write_model(MODEL)
+
+    def words(flags: str, server=fake.server) -> str:
+        return f"{server} -m {model} -c 4096 -np 1 -ngl 99 --fit off {flags}"
+
+    return words
+
+
+def test_the_faster_of_two_commands_is_better(compare, served, fake):
+    """Fewer experts in host memory: better, with intervals, and the same answers."""
+    found = compare(served("-ncmoe 12"), served("-ncmoe 2"), "--rounds", 6)
+
+    assert (found["verdict"], found["because"]) == ("better", "speed")
+    assert found["words"][0].startswith("better: B has ")
+    ratio = found["ratio"]
+    assert 1 < ratio["low"] <= ratio["median"] <= ratio["high"]
+    assert found["equality"]["verdict"] == "equal"
+    assert found["b"]["params"]["n_cpu_moe"] == 2
+    assert (
+        found["b"]["estimates"]["tg_per_s"]["median"]
+        > (found["a"]["estimates"]["tg_per_s"]["median"])
+    )
+    assert found["b"]["peak_mib"]["CUDA0"] > found["a"]["peak_mib"]["CUDA0"]
+    assert found["launches"] == fake.launches == 2 * found["rounds"]
+    assert fake.owners == []
+
+
+def test_a_slower_one_fails_only_when_asked_to(compare, served):
+    """Exit 5 is for who wants it; else a loss is an answer like any other."""
+    words = [served("-ncmoe 2"), served("-ncmoe 12"), "--rounds", 5]
+
+    assert compare(*words)["verdict"] == "worse"
+    assert compare(*words, "--resume", "--fail", code=5)["verdict"] == "worse"
+
+
+def test_the_same_twice_is_a_tie(compare, served):
+    """Without a difference none is claimed, and the user is told that there is none."""
+    found = compare(served("-ncmoe 6"), served("-ncmoe 6"), "--fail", "--min-effect", 15)
+
+    assert found["verdict"] == "tie"
+    assert "A and B are the same command: what differs is noise" in found["notes"]
+
+
+def test_the_first_request_is_told_apart(compare, served, fake):
+    """A build that is slow at first shows it in the first request only."""
+    fake.change(noise=replace(QUIET, first_prompt_share=0.5))
+
+    found = compare(served("-ncmoe 6"), served("-ncmoe 2"), "--rounds", 3)
+
+    for side in (found["a"], found["b"]):
+        first, second = (side[f"{which}_request"]["pp_per_s"] for which in ("first", "second"))
+        assert first["median"] < 0.9 * second["median"]
+    assert found["ratios"]["first_request_pp_per_s"]["n"] == 3
+
+
+def test_two_builds_of_one_preset_are_compared(compare, served, fake, tmp_path):
+    """A slower build with the same settings is worse, though its answers are the same."""
+    fork = FakeMachine(tmp_path / "fork", MACHINE)
+    fork.fail("speed", 3)
+
+    found = compare(served("-ncmoe 6"), "--runtime-b", fork.server, "--rounds", 5)
+
+    assert found["verdict"] == "worse"
+    assert found["a"]["program"] == str(fake.server)
+    assert found["b"]["program"] == str(fork.server)
+    assert found["equality"]["identical"] == found["equality"]["prompts"] == 8
+
+
+def test_a_build_that_answers_otherwise_is_worse_however_fast(compare, served, fake, tmp_path):
+    """Speed does not make up for wrong answers; the first of them is shown."""
+    fork = FakeMachine(tmp_path / "fork", MACHINE)
+    fork.fail("garbage")
+    fork.fail("speed", 0.3)
+
+    found = compare(
+        served("-ncmoe 6"), "--runtime-b", fork.server, "--rounds", 5, "--fail", code=5
+    )
+
+    assert (found["verdict"], found["because"], found["speed"]) == ("worse", "answers", "better")
+    assert found["equality"]["first"]["prompt"] == 0
+    assert any("first difference in prompt 1" in words for words in found["words"])
+
+
+def test_a_narrower_kv_type_is_scored_not_refused(compare, served):
+    """KV types may change answers: the verdict is about speed, the score is told beside it."""
+    found = compare(
+        served("-ncmoe 6 -fa on"), served("-ncmoe 6 -fa on -ctk q4_0 -ctv q4_0"), "--rounds", 3
+    )
+
+    assert found["because"] == "speed"
+    assert found["quality"]["agreement"] < 0.85
+    assert found["quality"]["asked"] > 0
+    assert any(words.startswith("not good enough") for words in found["words"])
+
+
+def test_one_that_does_not_run_is_worse(compare, served, fake):
+    """A failure is an answer too, with its reason, after one round."""
+    found = compare(served("-ncmoe 12"), served("-ncmoe 12 -c 999999"), "--parallel", 1)
+
+    assert (found["verdict"], found["because"]) == ("worse", "failure")
+    assert found["b"]["outcome"]["kind"] == "out_of_memory"
+    assert found["words"][1].startswith("B failed (out of memory)")
+    assert found["launches"] == 2
+
+
+def test_two_that_do_not_run_have_no_winner(compare, served):
+    """Exit 3, and the document still tells why."""
+    found = compare(served("-c 999999"), served("-c 999999"), code=3)
+
+    assert (found["verdict"], found["because"]) == ("undecided", "failure")
+
+
+def test_a_comparison_goes_on_without_a_launch(cli, served, fake, tmp_path):
+    """Resumed, it reads its rounds and its answers, and says the same."""
+    words = [served("-ncmoe 12"), served("-ncmoe 2"), "--context", 1024, "--rounds", 3, "--json"]
+    words += ["--study", tmp_path / "study"]
+    first = json.loads(cli("compare", *words).out)
+    launches = fake.launches
+
+    again = json.loads(cli("compare", *words, "--resume").out)
+
+    assert fake.launches == launches
+    for key in ("verdict", "ratios", "answers", "a", "b"):
+        assert again[key] == first[key]
+
+
+def test_people_get_a_table(cli, served, tmp_path):
+    """Without --json the verdict and both sides are printed on stdout."""
+    ended = cli(
+        *("compare", served("-ncmoe 12"), served("-ncmoe 2"), "--rounds", 2),
+        *("--context", 1024, "--study", tmp_path / "study"),
+    )
+
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert lines[1].startswith("undecided: B has ")
+    assert any(line.startswith("first request, prompt tokens/s") for line in lines)
+    assert any(line.startswith("CUDA0 left free") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["missing.json", "other.json"], "no such preset: missing.json"),
+        (["llama-server -m x.gguf"], "nothing to compare A with"),
+        (["A", "B", "--resume"], "--resume needs --study"),
+        (["A", "B", "--rounds", "0"], "rounds"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(cli, words, message):
+    """Faults of the command line are told before anything is launched."""
+    ended = cli("compare", *words)
+
+    assert ended.code == 2
+    assert message in ended.err
+
+
+def test_sides_that_answer_different_numbers_at_once_are_refused(cli, served):
+    """Speeds of one request and of four at once do not compare."""
+    ended = cli("compare", served("-ncmoe 2"), served("-ncmoe 2").replace("-np 1", "-np 4"))
+
+    assert ended.code == 2
+    assert "say how many with --parallel" in ended.err
