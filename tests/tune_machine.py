@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from fakes.machine import Device, Host, Machine
@@ -24,7 +23,7 @@ parameters:
     values: [512, 256]
   cache_type:
     sets: [cache_type_k, cache_type_v]
-    values: [q8_0]
+    values: [q8_0, f16]
   flash_attn:
     values: ["on"]
 """
@@ -53,11 +52,6 @@ class TuneMachine(FakeMachine):
         self.space = self.folder / "small.yaml"
         self.space.write_text(SPACE.format(layout="single" if len(devices) == 1 else "balanced"))
         self.workload = self.write_workload()
-        self.dialect_file = self.folder / "with_memory.yaml"
-        self.dialect_file.write_text(
-            "description: a fake llama-server whose devices tell their memory\n"
-            f"extends: llama_server\nmemory_command: {json.dumps([str(self.memory_command)])}\n"
-        )
 
     def write_workload(self, *, parallel: int = 1, more: str = "") -> Path:
         """A workload of one short request."""
@@ -65,11 +59,11 @@ class TuneMachine(FakeMachine):
         path.write_text(WORKLOAD.format(parallel=parallel) + more)
         return path
 
-    def words(self, study: Path | str = "study", **changed: object) -> list[str]:
+    def words(self, study: Path | str | None = "study", **changed: object) -> list[str]:
         """The words of a short tune of this machine; None leaves an option out."""
         options: dict[str, object] = {
             "runtime": self.server,
-            "dialect": self.dialect_file,
+            "dialect": self.dialect,
             "space": self.space,
             "workload": self.workload,
             "budget": "60s",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shlex
 import time
 from dataclasses import asdict
@@ -39,6 +40,7 @@ from autofit.tuning.requirement import Requirement
 from autofit.tuning.situation import Situation, fitted_space, usable_devices
 
 _MIB = 1024 * 1024
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 # A slow disk or network share still reads this much, and a load is more than reading.
 _SLOWEST_READ_MIB_S = 50.0
 _LEAST_LOAD_LIMIT_S = 300.0
@@ -65,7 +67,7 @@ def look(
     runtime = _runtime(options, may_imagine=may_imagine)
     found = list_devices(runtime, options.rpc) if runtime.fingerprint else ()
     devices = usable_devices(found or (), options.devices_mib, may_imagine=may_imagine)
-    own = _own_command(baseline, runtime) if baseline else None
+    own = _own_command(baseline, runtime, options) if baseline is not None else None
     cores = read_cores()
     space = read_space(options.space or _usual_space(model, devices), cores=cores.performance)
     return Situation(
@@ -89,8 +91,12 @@ def look(
     )
 
 
-def _own_command(text: str, runtime: Runtime) -> Command:
-    """The user's own launch command, given as such or in a file that holds only it."""
+def _own_command(text: str, runtime: Runtime, options: TaskOptions) -> Command:
+    """The user's own launch command, given as such or in a file that holds only it.
+
+    Raises:
+        UsageError: it cannot be read, or would be measured under other conditions.
+    """
     path = Path(text).expanduser()
     try:
         if path.is_file():
@@ -100,7 +106,41 @@ def _own_command(text: str, runtime: Runtime) -> Command:
         raise UsageError(f"--baseline: {error}", "give one launch command, quoted") from error
     if not words:
         raise UsageError("--baseline is empty", "give one launch command, quoted")
-    return read_command(words, runtime.dialect, runtime.help)
+    words = words[words[0] == "env" :]
+    count = next((i for i, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
+    env = dict(word.split("=", 1) for word in words[:count])
+    own = read_command(words[count:], runtime.dialect, runtime.help, env)
+    _check_conditions(own, options)
+    return own
+
+
+def _check_conditions(own: Command, options: TaskOptions) -> None:
+    """See that nothing but settings tells the user's own command from what is tuned."""
+    for name, value in own.env.items():
+        if options.env.get(name) != value:
+            raise UsageError(
+                f"--baseline sets the variable {name}",
+                f"give it to all launches: --env {name}=...",
+            )
+    if own.program[:-1] not in ((), options.wrapper):
+        wrapper = shlex.join(own.program[:-1])
+        raise UsageError(
+            f"--baseline runs under `{wrapper}`", f"so must all launches: --wrapper '{wrapper}'"
+        )
+    if own.rpc and own.rpc != options.rpc:
+        raise UsageError(f"--baseline uses remote devices: {own.rpc}", f"add --rpc {own.rpc}")
+    if own.model is not None and not _is_same_file(Path(own.model), options.model):
+        raise UsageError(
+            f"--baseline serves {own.model}, not {options.model}", "both must serve one model"
+        )
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    """Whether two paths name one file, as far as can be told from another folder."""
+    path, other = path.expanduser(), other.expanduser()
+    if path.exists() and other.exists():
+        return path.samefile(other)
+    return path.name == other.name
 
 
 def _runtime(options: TaskOptions, *, may_imagine: bool) -> Runtime:

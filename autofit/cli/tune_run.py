@@ -145,9 +145,14 @@ class TuneRun:
         config = system_config()
         if config:
             yield f"{config} changes llama.cpp's defaults; autofit sets what it measures itself"
-        removed = removed_variables(self.situation.env)
+        dialect = self.situation.runtime.dialect
+        removed = removed_variables(self.situation.env, also_remove=dialect.variables)
         if removed:
             yield f"not passed on to the runtime: {', '.join(removed)} (use --env to do so)"
+        for name, value in self.situation.task_params.items():
+            own = (self.situation.baseline_params or {}).get(name, value)
+            if own != value:
+                yield f"the baseline is measured with {name} {value} like all, not with {own}"
         yield from host_state(0.3).words()
 
     def _write(self, study: Study, result: dict[str, Any]) -> str | None:

@@ -207,13 +207,13 @@ class Launcher:
         check_stop: Callable[[], None],
     ) -> Replies:
         context = plan.candidate.get_int("context", self.workload.context)
-        parallel = plan.candidate.get_int("parallel", self.workload.parallel)
+        slots = plan.candidate.get_int("parallel", self.workload.parallel)
         replies = send_effort(
             server.client,
-            effort.within(context // parallel),
+            effort.within(context // slots),
             self.prompts,
             plan.limits,
-            parallel=parallel,
+            parallel=self.workload.parallel,
             on_stage=on_stage,
             check_stop=check_stop,
         )

@@ -58,9 +58,12 @@ class Situation:
 
     @property
     def baseline(self) -> Candidate:
-        """What is started without tuning: the user's own command, else the runtime's choice."""
+        """What is started without tuning: the user's own command, else the runtime's choice.
+
+        Context and slots are the task's: with others it would be asked something else.
+        """
         if self.baseline_params is not None:
-            return Candidate({**self.task_params, **self.baseline_params})
+            return Candidate({**self.baseline_params, **self.task_params})
         params = dict(self.task_params)
         if self.chooses_devices and self.runtime.supports("devices"):
             params["devices"] = ",".join(device.name for device in self.devices)
@@ -172,6 +175,8 @@ def _check_pin(runtime: Runtime, name: str, value: ParamValue) -> None:
     if not runtime.supports(name, value):
         known = ", ".join(runtime.values(name))
         raise UsageError(f"--set {name}={value}: {runtime.name} takes {known}")
+    if name in {"context", "parallel"}:
+        raise UsageError(f"--set {name}: it belongs to the task", f"give --{name} {value}")
     parameter = runtime.dialect.parameters[name]
     if parameter.type == "integer" and not isinstance(value, int):
         raise UsageError(f"--set {name}={value}: not a whole number", f"as in --set {name}=1")
