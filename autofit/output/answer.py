@@ -49,7 +49,11 @@ class Answer:
 def answer(result: Mapping[str, Any] | None) -> Answer:
     """The conclusion in words; None is a tune that has not ended."""
     if result is None:
-        return Answer("not finished: go on with `autofit tune MODEL --study STUDY --resume`")
+        return Answer("not finished: go on with the same command and --study STUDY --resume")
+    if "because" in result:  # of a comparison, which has its words with it
+        headline, *others = (one_line(words) for words in result["words"])
+        told = (*(("", words) for words in others), *_facts(result, {}))
+        return Answer(headline, told, notes=tuple(map(one_line, result.get("notes") or ())))
     winner: Mapping[str, Any] = result.get("winner") or {}
     baseline: Mapping[str, Any] = result.get("baseline") or {}
     return Answer(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 from fakes.machine import Device, Machine, Noise, RuntimeTraits
 from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
+
+from autofit.model.synth import SynthSpec, write
 
 MODEL = build_model(ModelShape(layers=12, experts=16, used=2, embd=1024, ff=512, vocab=512))
 WORKLOAD = """\
@@ -191,6 +194,27 @@ def test_people_get_a_table(cli, served, tmp_path):
     assert lines[1].startswith("undecided: B has ")
     assert any(line.startswith("first request, prompt tokens/s") for line in lines)
     assert any(line.startswith("CUDA0 left free") for line in lines)
+
+
+@pytest.mark.runtime
+def test_two_real_builds_answer_the_same(cli, llama_cpp, tmp_path):
+    """llama-server and the embedded build serve one model: measured, and equal in answers."""
+    model = tmp_path / "tiny.gguf"
+    write(SynthSpec(layers=3, experts=8, used=2, embd=256, heads=4, vocab=600), model)
+    server = f"{llama_cpp / 'llama-server'} -m {model} -t 1"
+    embedded = f"{sys.executable} -m autofit.runtime.embedded -m {model} -t 1 -ub 128"
+
+    ended = cli(
+        *("compare", server, embedded, "--workload", "demo", "--context", 1024),
+        *("--rounds", 1, "--study", tmp_path / "study", "--json"),
+    )
+
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    assert (found["verdict"], found["because"]) == ("undecided", "speed")
+    assert found["answers"]["verdict"] in ("equal", "rounding")
+    assert found["a"]["build"] != found["b"]["build"]
+    assert found["b"]["runtime"].startswith("embedded")
 
 
 @pytest.mark.parametrize(
