@@ -36,12 +36,16 @@ class Rule:
 
     `alpha` is the chance that any claim of the whole family of `comparisons` is false (each
     gets an equal part, Bonferroni); `min_effect` is the smallest effect a user cares about.
+    `ended_at` is the round after which a budget ended it early: the last look then spends
+    all that is left of the chance, which is valid as long as the budget did not look at the
+    ratios (Lan and DeMets 1983).
     """
 
     max_rounds: int = 12
     alpha: float = 0.05
     min_effect: float = 0.03
     comparisons: int = 1
+    ended_at: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_rounds < FIRST_LOOK:
@@ -53,16 +57,23 @@ class Rule:
         A tenth rises evenly, so that a large gain is told early; the rest is kept for the
         last rounds, which need it for a gain of a few percent.
         """
+        if self.ended_at is not None and rounds >= self.ended_at:
+            return self.alpha / self.comparisons
         share = min(rounds / self.max_rounds, 1.0)
         return self.alpha / self.comparisons * (0.1 * share + 0.9 * share**6)
 
     @property
+    def last_round(self) -> int:
+        """The last round that is looked at."""
+        return self.max_rounds if self.ended_at is None else min(self.ended_at, self.max_rounds)
+
+    @property
     def first_flip(self) -> int:
         """The first round at which a sign-flip test is able to reject anything by itself."""
-        for rounds in range(FIRST_LOOK + 1, self.max_rounds + 1):
+        for rounds in range(FIRST_LOOK + 1, self.last_round + 1):
             if (self.spent(rounds) - self.spent(rounds - 1)) * 2**rounds >= 2:  # noqa: PLR2004
                 return rounds
-        return self.max_rounds + 1
+        return self.last_round + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +106,7 @@ def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
 
     Values beyond the rule's rounds are not looked at. A verdict, once reached, stays.
     """
-    return _decide(tuple(log_ratios[: rule.max_rounds]), rule)
+    return _decide(tuple(log_ratios[: rule.last_round]), rule)
 
 
 @lru_cache(maxsize=1024)
@@ -141,7 +152,7 @@ def _look(values: tuple[float, ...], rule: Rule) -> tuple[float, float]:
     count = len(values)
     flip_from = rule.first_flip
     if count < flip_from:
-        looks = range(FIRST_LOOK, min(flip_from, rule.max_rounds + 1))
+        looks = range(FIRST_LOOK, min(flip_from, rule.last_round + 1))
         critical = sequential_t.critical_values(tuple(rule.spent(look) for look in looks))
         return sequential_t.interval(values, critical[count - FIRST_LOOK])
     spent_by_t = rule.spent(flip_from - 1)

@@ -181,6 +181,8 @@ class _Contest:
         return all(self._decision(name, leader).verdict != "undecided" for name in others)
 
     def _conclude(self, ended: Ended) -> Confirmation:
+        if ended == "budget" and self.rounds >= FIRST_LOOK:
+            self.rule = replace(self.rule, ended_at=self.rounds)
         leader = self._leader()
         baseline = self.baseline if self.baseline not in self.dropped else None
         standings = [

@@ -195,3 +195,17 @@ def test_equal_contenders_are_seldom_claimed_different():
     # 5% of 150 and two and a half standard deviations.
     assert sum(verdict in ("better", "worse") for verdict in claims) <= 14
     assert "undecided" in claims
+
+
+@pytest.mark.parametrize("ended_at", [3, 5, 7])
+def test_a_budget_that_ends_early_leaves_a_usable_and_honest_interval(ended_at):
+    """The last look spends all that is left: narrower than before, and seldom wrong."""
+    rng = np.random.default_rng(ended_at)
+    planned, ended = Rule(), Rule(ended_at=ended_at)
+    runs = rng.normal(0.0, 0.03, size=(300, ended_at))
+
+    wide, narrow = decide(list(runs[0]), planned).ratio, decide(list(runs[0]), ended).ratio
+    claims = sum(decide(list(run), ended).verdict in ("better", "worse") for run in runs)
+
+    assert narrow.high - narrow.low < wide.high - wide.low
+    assert claims <= 0.09 * len(runs)
