@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,14 +87,13 @@ def read_task_options(given: dict[str, Any]) -> TaskOptions:
     Raises:
         UsageError: a `NAME=VALUE` is not one.
     """
-    pairs = dict(_pair(text, "--device", "NAME=MIB") for text in given.pop("device"))
     rpc = ",".join(part.strip() for part in given.pop("rpc").split(",") if part.strip())
     try:
         wrapper = tuple(shlex.split(given.pop("wrapper")))
     except ValueError as error:
         raise UsageError(f"--wrapper: {error}", "quote it as a shell would") from error
     return TaskOptions(
-        devices_mib={name: _mib(name, text) for name, text in pairs.items()},
+        devices_mib=read_devices(given.pop("device")),
         rpc=rpc,
         pins={
             name.replace("-", "_"): _value(text)
@@ -117,6 +116,16 @@ def read_task_options(given: dict[str, Any]) -> TaskOptions:
             )
         },
     )
+
+
+def read_devices(texts: Iterable[str]) -> dict[str, float]:
+    """Device names and their usable MiB of `NAME=MIB` texts, in order.
+
+    Raises:
+        UsageError: one is not such a text.
+    """
+    pairs = dict(_pair(text, "--device", "NAME=MIB") for text in texts)
+    return {name: _mib(name, text) for name, text in pairs.items()}
 
 
 def _pair(text: str, option: str, form: str) -> tuple[str, str]:

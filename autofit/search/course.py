@@ -17,6 +17,8 @@ from autofit.search.study import SearchStudy
 
 StepPhase = Literal["boundary", "search"]
 
+# A fall of log cost that no launch is worth, where nobody says better.
+LEAST_GAIN = 0.003
 # No stop before that many launches say something about the axes that usually matter.
 _LEAST_LAUNCHES = 3
 # A neighbour less likely to fit than this is believed to fail without a launch.
@@ -41,7 +43,7 @@ class Course:
     """
 
     study: SearchStudy
-    least_gain: float
+    least_gain: float = LEAST_GAIN
     last: Proposal | None = None
     _is_over: bool = False
 
@@ -68,7 +70,7 @@ class Course:
     def _closing(self) -> Proposal | None:
         """The next launch at the best point's fit boundary, None once both sides are known."""
         best = next(iter(self.study.ranked()), None)
-        if best is None or HOST_LAYERS_AXIS not in best.point:
+        if best is None or not self.study.problem.walks_layers:
             return None
         walk = self.walk(best.point)
         value = walk.next_value()

@@ -20,10 +20,13 @@ from autofit.trial.candidate import ParamValue
 
 _GROWING = frozenset({"ubatch", "context", "prefetch_slots", "moe_cache_mib"})
 _KV_PARAMS = frozenset({"cache_type", "cache_type_k", "cache_type_v"})
-# Params that take nothing of a kind of memory: how a file is loaded and how prompts are cut
-# into batches changes what the host holds, not what a device does.
+# Params that take nothing of a kind of memory: how a file is loaded changes what the host
+# holds and not what a device does; caches and buffers lie on devices.
 _FREE_ANYWHERE = frozenset({"threads", "threads_batch", "op_offload_min_batch", "batch"})
-_FREE = {"device": _FREE_ANYWHERE | {"load_mode"}, "host": _FREE_ANYWHERE}
+_FREE: dict[Memory, frozenset[str]] = {
+    "device": _FREE_ANYWHERE | {"load_mode"},
+    "host": _FREE_ANYWHERE | _KV_PARAMS | _GROWING - {"context"},
+}
 
 
 def kv_bytes(value: ParamValue) -> float:
@@ -41,9 +44,9 @@ def demand(name: str, value: ParamValue) -> float:
     return kv_bytes(value) if name in _KV_PARAMS else math.nan
 
 
-def is_memory_param(name: str) -> bool:
-    """Whether a value of the param may change what a device must hold."""
-    return name not in _FREE["device"]
+def is_free(name: str, memory: Memory) -> bool:
+    """Whether a param takes nothing of a memory, whatever its value."""
+    return name in _FREE[memory]
 
 
 def needing_at_least(grid: Grid, rows: Rows, failed: Rows, memory: Memory) -> NDArray[np.bool_]:

@@ -8,22 +8,23 @@ in, of which the launches tell the place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from autofit.search.dominance import demand, needing_at_least, needing_at_most
+from autofit.search.dominance import demand
 from autofit.search.grid import Floats, Grid, Rows
-from autofit.search.problem import Fit, Observation
+from autofit.search.problem import Fit, Memory
 from autofit.search.space import HOST_LAYERS_AXIS
 
 # The runtime's estimator is right within some MiB, but not about pools that grow at run
-# time: a server with 66 MiB left died at its first long prompt, one with 40 lived.
-_SD_SHARE = 0.01
-_SD_FLOOR_MIB = 48.0
-# What candidates of one machine do not share of the estimate's error.
-_OWN_SD_MIB = 24.0
+# time: a server with 66 MiB left died at its first long prompt, one with 40 lived. What the
+# system leaves of its own memory is known less well.
+_SD_SHARE: dict[Memory, float] = {"device": 0.01, "host": 0.03}
+_SD_FLOOR_MIB: dict[Memory, float] = {"device": 48.0, "host": 256.0}
+# What candidates of one machine do not share of the estimate's error, as a share of it.
+_OWN_SHARE = 0.5
 # How far the shift of a whole machine may lie from 0, in standard deviations; one machine
 # in eight is far off.
 _SHIFTS = np.concatenate(
@@ -40,18 +41,24 @@ def fit_probability(fit: Fit | None) -> float:
     """The chance that a candidate fits by its estimate alone; 0.5 where nothing is known."""
     if fit is None:
         return 0.5
-    return float(ndtr(fit.margin_mib / _sd_mib(fit.needed_mib)))
+    chance = ndtr(fit.margin_mib / _sd_mib(fit.needed_mib, "device"))
+    if not math.isnan(fit.host_margin_mib):
+        chance *= ndtr(fit.host_margin_mib / _sd_mib(fit.host_needed_mib, "host"))
+    return float(chance)
 
 
-def _sd_mib(needed_mib: float) -> float:
-    return max(_SD_FLOOR_MIB, _SD_SHARE * needed_mib)
+def _sd_mib(needed_mib: float, memory: Memory) -> float:
+    return max(_SD_FLOOR_MIB[memory], _SD_SHARE[memory] * needed_mib)
 
 
 class ShiftBelief:
-    """The belief about the estimate's shift; `told` adds launches."""
+    """The belief about how far the estimates of a memory are off.
 
-    def __init__(self, needed_mib: float) -> None:
-        self._unit_mib = _sd_mib(needed_mib)
+    `needed_mib` is the most that any estimate needed.
+    """
+
+    def __init__(self, memory: Memory, needed_mib: float) -> None:
+        self._unit_mib = _sd_mib(needed_mib, memory)
         near = np.exp(-0.5 * _SHIFTS**2)
         far = np.exp(-0.5 * (_SHIFTS / _FAR_SD) ** 2) / _FAR_SD
         widths = np.gradient(_SHIFTS)
@@ -59,7 +66,7 @@ class ShiftBelief:
 
     def add_outcome(self, margin_mib: float, *, fitted: bool) -> None:
         """A launch with that estimated margin did or did not fit."""
-        z = (margin_mib - _SHIFTS * self._unit_mib) / _OWN_SD_MIB
+        z = (margin_mib / self._unit_mib - _SHIFTS) / _OWN_SHARE
         # Any launch may fail for a passing reason: certainty is never complete.
         chance = np.clip(ndtr(z if fitted else -z), 1e-4, 1.0)
         self._log_weights += np.log(chance)
@@ -69,7 +76,7 @@ class ShiftBelief:
         weights = np.exp(self._log_weights - self._log_weights.max())
         weights /= weights.sum()
         distinct, back = np.unique(margins_mib, return_inverse=True)
-        z = (distinct[:, None] - _SHIFTS * self._unit_mib) / _OWN_SD_MIB
+        z = (distinct[:, None] / self._unit_mib - _SHIFTS) / _OWN_SHARE
         found: Floats = (ndtr(z) @ weights)[back]
         return found
 
@@ -127,25 +134,3 @@ def _unit(values: Floats) -> Floats:
     """Values brought to 0..1; a constant becomes 0."""
     low, high = np.nanmin(values), np.nanmax(values)
     return np.zeros_like(values) if high == low else (values - low) / (high - low)
-
-
-def certain(
-    grid: Grid, rows: Rows, observations: Sequence[Observation]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows are sure to fit, and which are sure to fail, by what they dominate.
-
-    Returns:
-        two arrays of truth values, each of shape (rows,).
-    """
-    fits = np.zeros(len(rows), dtype=np.bool_)
-    fails = np.zeros(len(rows), dtype=np.bool_)
-    for observation in observations:
-        row = grid.row_of(observation.point)
-        if row is None:
-            continue
-        place = np.array(row)
-        if observation.cost is not None:
-            fits |= needing_at_most(grid, rows, place, "device")
-        elif observation.lacked is not None:
-            fails |= needing_at_least(grid, rows, place, observation.lacked)
-    return fits, fails

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from autofit.search.dominance import is_memory_param
-from autofit.search.fit_belief import ShiftBelief, ThresholdBelief, certain
+from autofit.search.dominance import is_free, needing_at_least, needing_at_most
+from autofit.search.fit_belief import ShiftBelief, ThresholdBelief
 from autofit.search.grid import Floats, Grid, Rows
 from autofit.search.margin_map import IMPOSSIBLE_MIB, MarginMap
-from autofit.search.problem import Observation
+from autofit.search.problem import MEMORIES, Memory, Observation
 from autofit.search.similarity import Similarity
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 
 # Points less likely to fit than this are not worth a launch that probably fails.
 LEAST_FIT_PROBABILITY = 0.1
+# What needs no more than something that ran fits as surely as anything does.
+_SURE = 0.99
 # Host layers looked at: so many above the fewest that may fit, and some of the rest, for on
 # some machines experts in system RAM are faster.
 _LAYERS_ABOVE = 4
@@ -43,41 +44,63 @@ class OpenPoints:
         self._tried = self._tried.reshape(-1, len(grid.axes))
         margins.refresh()
         margins.ask_ends()
-        self._told = [margins.estimate(row) for _, row in self._seen]
-        self._belief = self._learn()
+        for _, row in self._seen:
+            margins.estimate(row)
+        self._beliefs = {memory: self._learn(memory) for memory in MEMORIES}
 
-    def _learn(self) -> ShiftBelief | ThresholdBelief:
+    def _learn(self, memory: Memory) -> ShiftBelief | ThresholdBelief | None:
+        """What launches told of a memory; None where nothing is known that could be wrong."""
+        told = [
+            (row, observation.cost is not None)
+            for observation, row in self._seen
+            if observation.cost is not None or observation.lacked == memory
+        ]
         if not self._margins.has_estimates:
+            if memory == "host":
+                return None
             threshold = ThresholdBelief(self._grid)
-            for observation, row in self._seen:
-                if observation.cost is not None or observation.lacked == "device":
-                    threshold.add_outcome(row, fitted=observation.cost is not None)
+            for row, fitted in told:
+                threshold.add_outcome(row, fitted=fitted)
             return threshold
-        shift = ShiftBelief(self._margins.needed_mib)
-        for (observation, _), margin in zip(self._seen, self._told, strict=True):
-            if math.isnan(margin) or margin <= IMPOSSIBLE_MIB:
-                continue
-            if observation.cost is not None or observation.lacked == "device":
-                shift.add_outcome(margin, fitted=observation.cost is not None)
+        shift = ShiftBelief(memory, self._margins.needed_mib[memory])
+        if told:
+            margins = self._margins.margins(np.array([row for row, _ in told]), memory)
+            for margin, (_, fitted) in zip(margins, told, strict=True):
+                if margin > IMPOSSIBLE_MIB:
+                    shift.add_outcome(float(margin), fitted=fitted)
         return shift
 
     def chances(self, rows: Rows) -> Floats:
         """How likely rows are to run, of shape (rows,); 0 for those tried or ruled out."""
         found = self._memory_chances(rows)
-        fits, fails = certain(self._grid, rows, self._observations)
-        found[fits] = np.maximum(found[fits], 0.99)
-        found[fails] = 0.0
         every = range(len(self._grid.axes))
         tried = self._grid.codes(self._tried, every)
         found[np.isin(self._grid.codes(rows, every), tried)] = 0.0
         return found * self._works(rows)
 
     def _memory_chances(self, rows: Rows) -> Floats:
-        if isinstance(self._belief, ThresholdBelief):
-            return self._belief.probability(rows)
-        margins = self._margins.margins(rows)
-        found = self._belief.probability(np.nan_to_num(margins, nan=0.0))
-        found[np.isnan(margins)] = 0.5
+        found = np.ones(len(rows))
+        for memory in MEMORIES:
+            chances = self._estimated(rows, memory)
+            for observation, row in self._seen:
+                if observation.cost is not None:
+                    fits = needing_at_most(self._grid, rows, row, memory)
+                    chances[fits] = np.maximum(chances[fits], _SURE)
+            for observation, row in self._seen:
+                if observation.lacked == memory:
+                    chances[needing_at_least(self._grid, rows, row, memory)] = 0.0
+            found *= chances
+        return found
+
+    def _estimated(self, rows: Rows, memory: Memory) -> Floats:
+        belief = self._beliefs[memory]
+        if belief is None:
+            return np.ones(len(rows))
+        if isinstance(belief, ThresholdBelief):
+            return belief.probability(rows)
+        margins = self._margins.margins(rows, memory)
+        found = belief.probability(np.nan_to_num(margins, nan=0.0))
+        found[np.isnan(margins)] = 0.5 if memory == "device" else 1.0
         found[margins <= IMPOSSIBLE_MIB] = 0.0
         return found
 
@@ -107,7 +130,8 @@ class OpenPoints:
         places = [
             place
             for place, axis in enumerate(self._grid.axes)
-            if is_memory_param(axis.name) and place not in (layers, layout)
+            if place not in (layers, layout)
+            and not all(is_free(axis.name, memory) for memory in MEMORIES)
         ]
         codes = self._grid.codes(combinations, places)
         alike = [combinations[codes == code] for code in np.unique(codes)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -12,6 +13,7 @@ from autofit.search.trait import Traits
 from autofit.trial.candidate import Candidate
 
 Memory = Literal["device", "host"]
+MEMORIES: tuple[Memory, ...] = ("device", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +21,14 @@ class Fit:
     """What the estimate says of a candidate: the smallest margin over all devices.
 
     `margin_mib` is usable minus needed on the tightest device, negative when it does not
-    fit; `needed_mib` is what that device must hold.
+    fit; `needed_mib` is what that device must hold. The same of the host, nan where nothing
+    is known of it.
     """
 
     margin_mib: float
     needed_mib: float
+    host_margin_mib: float = math.nan
+    host_needed_mib: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,33 +75,36 @@ class ProposingSampler(BaseSampler):
         """The whole space, always the same."""
         return distributions(self._problem)
 
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """The proposer's next point; empty, and `last_proposal` None, when it has none."""
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Ask for the next point; `last_proposal` is None when there is none.
+
+        Here and not in `sample_relative`, which Optuna leaves out where every axis has but
+        one value.
+        """
         seen = observations_of(study.get_trials(deepcopy=False))
         proposal = self._proposer.propose(self._problem, seen)
         if proposal is not None and proposal.is_open is not None:
-            point = self._drawn(study, trial, search_space, proposal)
+            point = self._drawn(study, trial, proposal)
             if point is not None:
                 proposal = replace(proposal, point=point, why="the model is contradicted: drawn")
         self.last_proposal = proposal
-        if proposal is None:
-            return {}
-        return {name: proposal.point[name] for name in search_space}
 
-    def _drawn(
+    def sample_relative(
         self,
-        study: Study,
-        trial: FrozenTrial,
+        study: Study,  # noqa: ARG002 - the interface's
+        trial: FrozenTrial,  # noqa: ARG002
         search_space: Mapping[str, BaseDistribution],
-        proposal: Proposal,
-    ) -> Point | None:
+    ) -> dict[str, Any]:
+        """The proposed point, empty when there is none."""
+        proposal = self.last_proposal
+        return {} if proposal is None else {name: proposal.point[name] for name in search_space}
+
+    def _drawn(self, study: Study, trial: FrozenTrial, proposal: Proposal) -> Point | None:
         """A point of Optuna's own that the proposal holds open, None when no draw is one."""
         for _ in range(_DRAWS):
             point = {
                 name: self._tpe.sample_independent(study, trial, name, distribution)
-                for name, distribution in search_space.items()
+                for name, distribution in distributions(self._problem).items()
             }
             if proposal.is_open is not None and proposal.is_open(point):
                 return point

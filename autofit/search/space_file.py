@@ -11,7 +11,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 
 from autofit import definition
 from autofit.errors import UsageError
-from autofit.search.space import Axis, Constraint, Space
+from autofit.search.space import (
+    HOST_LAYERS_AXIS,
+    LAYOUT_AXIS,
+    PLACING_PARAMS,
+    Axis,
+    Constraint,
+    Space,
+)
 from autofit.trial.candidate import ParamValue
 from autofit.trial.workload import Request, Workload
 
@@ -27,10 +34,18 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _readable_value(value: ParamValue) -> ParamValue:
+    if isinstance(value, str) and value.startswith("cores") and not _CORES.match(value):
+        raise ValueError(f"'{value}' is not cores, cores - N or cores / N")
+    return value
+
+
 class AxisFile(_Strict):
     """One parameter of a space file."""
 
-    values: list[bool | int | float | str] = Field(min_length=1)
+    values: list[Annotated[bool | int | float | str, AfterValidator(_readable_value)]] = Field(
+        min_length=1
+    )
     sets: list[str] = []
     about: str = ""
 
@@ -39,6 +54,21 @@ def _known_layout(name: str) -> str:
     if name not in LAYOUTS:
         raise ValueError(f"unknown layout {name}; known: {', '.join(LAYOUTS)}")
     return name
+
+
+def _independent(parameters: dict[str, AxisFile], info: ValidationInfo) -> dict[str, AxisFile]:
+    by_param: dict[str, str] = {}
+    layouts = info.data.get("layouts")
+    for name, axis in parameters.items():
+        if name in (LAYOUT_AXIS, HOST_LAYERS_AXIS):
+            raise ValueError(f"'{name}' is searched by `layouts`, it is no parameter")
+        for param in axis.sets or [name]:
+            if param in by_param:
+                raise ValueError(f"'{name}' and '{by_param[param]}' both set {param}")
+            by_param[param] = name
+            if layouts and param in PLACING_PARAMS:
+                raise ValueError(f"'{name}' places layers, which `layouts` does here")
+    return parameters
 
 
 def _readable_constraint(text: str, info: ValidationInfo) -> str:
@@ -63,7 +93,7 @@ class SpaceFile(_Strict):
     about: str = ""
     suits: Literal["moe", "dense", "any"] = "any"
     layouts: list[Annotated[str, AfterValidator(_known_layout)]] = []
-    parameters: dict[str, AxisFile] = {}
+    parameters: Annotated[dict[str, AxisFile], AfterValidator(_independent)] = {}
     constraints: list[Annotated[str, AfterValidator(_readable_constraint)]] = []
 
 

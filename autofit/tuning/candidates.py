@@ -101,14 +101,18 @@ class CandidateMaker:
         return self._placing[key]
 
     def fit_of(self, candidate: Candidate) -> Fit | None:
-        """The margin of the tightest device, or of the host; None where nothing is known."""
+        """The margins of the tightest device and of the host; None where nothing is known."""
         estimate = self.estimate(candidate)
         if estimate is None or not estimate.devices:
             return None
+        tightest = min(estimate.devices, key=lambda device: device.free_mib)
         host_mib = estimate.host.resident_mib
-        fits = [Fit(device.free_mib, device.total_mib) for device in estimate.devices]
-        fits.append(Fit(self.situation.host_available_mib - host_mib, host_mib))
-        return min(fits, key=lambda fit: fit.margin_mib)
+        return Fit(
+            tightest.free_mib,
+            tightest.total_mib,
+            self.situation.host_available_mib - host_mib,
+            host_mib,
+        )
 
     def estimate(self, candidate: Candidate) -> MemoryEstimate | None:
         """What a candidate takes, as far as arithmetic, planner and launches tell."""

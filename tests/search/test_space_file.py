@@ -1,0 +1,93 @@
+"""Search spaces and workloads as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autofit.errors import UsageError
+from autofit.search.space_file import cores_value, read_space, read_workload
+
+ROOT = Path(__file__).parents[2]
+SPACES = sorted(path.stem for path in (ROOT / "search_spaces").glob("*.yaml"))
+WORKLOADS = sorted(path.stem for path in (ROOT / "search_spaces" / "workloads").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_every_bundled_space_has_points(name: str) -> None:
+    """A bundled space is found by its name and allows something."""
+    space = read_space(name, cores=8)
+
+    assert space.name == name
+    assert next(space.points(), None)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_bundled_workload_asks_something(name: str) -> None:
+    """A bundled workload is found by its name and its text is there."""
+    workload = read_workload(name)
+
+    assert workload.requests
+    assert not workload.text or Path(workload.text).is_file()
+
+
+def test_cores_become_numbers_of_this_machine() -> None:
+    """Threads are written as cores and read as numbers, each once."""
+    axis = read_space("cpu", cores=2).axis("threads")
+
+    assert axis is not None
+    assert axis.values == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "cores", "number"),
+    [("cores", 6, 6), ("cores - 1", 6, 5), ("cores/2", 6, 3), ("cores - 8", 6, 1)],
+)
+def test_sums_of_cores(text: str, cores: int, number: int) -> None:
+    """A sum never falls below one."""
+    assert cores_value(text, cores) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "fault"),
+    [
+        ("parameters:\n  threads: {values: [cores * 2]}\n", 2, "cores / N"),
+        ("parameters:\n  layout: {values: [balanced]}\n", 1, "`layouts`"),
+        ("parameters:\n  a: {values: [1], sets: [x]}\n  x: {values: [1]}\n", 1, "both set x"),
+        ("layouts: [balanced]\nparameters:\n  n_cpu_moe: {values: [1]}\n", 2, "places layers"),
+    ],
+)
+def test_contradictions_are_told_with_their_line(
+    tmp_path: Path, text: str, line: int, fault: str
+) -> None:
+    """What a search could not make sense of is refused when the file is read."""
+    path = tmp_path / "space.yaml"
+    path.write_text(text, encoding="utf-8")
+
+    with pytest.raises(UsageError) as error:
+        read_space(str(path), cores=4)
+
+    assert f"{path}:{line}: " in error.value.message
+    assert fault in error.value.message
+
+
+def test_a_smaller_context_cuts_the_requests_in_proportion() -> None:
+    """A user's own context keeps the shares of prompt and generation."""
+    whole = read_workload("agent")
+
+    cut = read_workload("agent", context=8192)
+
+    assert cut.context == 8192
+    for request, before in zip(cut.requests, whole.requests, strict=True):
+        assert request.prompt_tokens + request.predicted_tokens <= 8192
+        share = before.prompt_tokens / before.predicted_tokens
+        assert request.prompt_tokens / request.predicted_tokens == pytest.approx(share, rel=0.05)
+
+
+def test_more_slots_than_the_requests_leave_room_for_cut_them_too() -> None:
+    """A slot holds only its part of the context."""
+    workload = read_workload("chat", parallel=8)
+
+    slot = workload.context // 8
+    assert all(r.prompt_tokens + r.predicted_tokens <= slot for r in workload.requests)
