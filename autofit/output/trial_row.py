@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,7 +117,15 @@ def _params_cell(params: Params, common: Params) -> str:
 
 def brief_params(params: Params) -> str:
     """The params that the layout's name and the workload do not tell already."""
-    return params_line({k: v for k, v in params.items() if k not in _TOLD_ELSEWHERE})
+    told = {k: v for k, v in params.items() if k not in _TOLD_ELSEWHERE}
+    hosted = _hosted_layers(str(params.get("override_tensor", "")))
+    return params_line({**({"host_experts": hosted} if hosted else {}), **told})
+
+
+def _hosted_layers(overrides: str) -> int:
+    """How many layers an override sends to system RAM, in part or whole."""
+    to_host = (rule for rule in overrides.split(",") if rule.endswith("=CPU"))
+    return len({number for rule in to_host for number in re.findall(r"\d+", rule)})
 
 
 def outcome_text(outcome: Outcome) -> str:

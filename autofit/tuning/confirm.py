@@ -25,6 +25,9 @@ from autofit.trial.workload import Workload
 from autofit.tuning.confirmation import Confirmation, Dropped, Ended, Standing
 from autofit.tuning.preference import prefer
 
+# Rounds that rivals get to be told apart once the gain over the baseline is known.
+_ROUNDS_FOR_RIVALS = 2
+
 _PURPOSE = re.compile(r"round (\d+)(?: of (.+))?")
 
 
@@ -178,7 +181,12 @@ class _Contest:
         if leader is None:
             return False
         others = [name for name in self._alive() if name != leader]
-        return all(self._decision(name, leader).verdict != "undecided" for name in others)
+        open_ones = [n for n in others if self._decision(n, leader).verdict == "undecided"]
+        if not open_ones or self.baseline in (None, leader) or self.baseline in open_ones:
+            return not open_ones
+        # The gain is told; between rivals that are nearly alike there is little left to win.
+        told_at = self._decision(leader, self.baseline).decided_at
+        return told_at is not None and self.rounds >= told_at + _ROUNDS_FOR_RIVALS
 
     def _conclude(self, ended: Ended) -> Confirmation:
         if ended == "budget" and self.rounds >= FIRST_LOOK:
@@ -206,13 +214,13 @@ class _Contest:
             ended=ended,
             baseline=self.baseline,
             leader=leader,
-            winner=_winner(standings, leader),
+            winner=_winner(standings, leader, self.rule.min_effect),
             standings=tuple(standings),
         )
 
 
-def _winner(standings: Sequence[Standing], leader: str | None) -> str | None:
-    """The preferred one of the fastest and those tied with it.
+def _winner(standings: Sequence[Standing], leader: str | None, min_effect: float) -> str | None:
+    """The preferred one of the fastest and those as fast, by all that is known.
 
     A gain that was shown is not given away: where one of them is better than the baseline,
     so must be whoever wins.
@@ -220,12 +228,14 @@ def _winner(standings: Sequence[Standing], leader: str | None) -> str | None:
     if leader is None:
         return None
     fastest = [standing for standing in standings if standing.id == leader]
-    tied = [
-        standing
-        for standing in standings
-        if standing.dropped is None
-        and standing.against_leader is not None
-        and standing.against_leader.verdict == "tie"
-    ]
-    group = fastest + tied
+    group = fastest + [standing for standing in standings if _is_as_fast(standing, min_effect)]
     return prefer([standing for standing in group if standing.is_better] or group).id
+
+
+def _is_as_fast(standing: Standing, min_effect: float) -> bool:
+    """Whether one still in ties with the leader, or was not told apart and looks alike."""
+    against = standing.against_leader
+    if standing.dropped is not None or against is None or against.ratio is None:
+        return False
+    looks_alike = against.ratio.median > 1 / (1 + min_effect)
+    return against.verdict == "tie" or (against.verdict == "undecided" and looks_alike)
