@@ -15,6 +15,7 @@ from autofit.trial.metric import METRICS, Metric, pooled_values
 from autofit.trial.outcome import outcome_to_dict
 from autofit.trial.trial import PHASES, Trial
 from autofit.trial.workload import Workload
+from autofit.tuning.answer_check import AnswerCheck
 from autofit.tuning.confirmation import Confirmation
 from autofit.tuning.frozen import FROZEN
 from autofit.tuning.prove import Proof
@@ -44,6 +45,7 @@ class ResultParts:
     boundaries: Sequence[Boundary]
     seconds: float
     notes: Sequence[str]
+    answers: AnswerCheck | None = None
 
 
 def result_document(parts: ResultParts) -> dict[str, Any]:
@@ -74,6 +76,7 @@ def result_document(parts: ResultParts) -> dict[str, Any]:
         "seconds": round(parts.seconds, 1),
         "preset": None,
         "confirmation": parts.confirmation.to_dict() if parts.confirmation else None,
+        "answers": parts.answers.to_dict() if parts.answers else None,
         "notes": list(parts.notes),
     }
 

@@ -17,6 +17,7 @@ from autofit.trial.estimate import Estimate
 from autofit.trial.metric import median_metric, time_ratio
 from autofit.trial.sequential import FIRST_LOOK, Rule
 from autofit.trial.trial import Trial
+from autofit.tuning.answer_check import AnswerCheck, check_answers
 from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.confirm import Contender, confirm, round_purpose
 from autofit.tuning.confirmation import Confirmation
@@ -48,6 +49,7 @@ class Tune:
     emit: Listener
     seed: int
     notes: list[str] = field(default_factory=list)
+    answers: AnswerCheck | None = None
     _best_cost: float = float("inf")
 
     @property
@@ -82,6 +84,7 @@ class Tune:
                 boundaries=explorer.boundaries,
                 seconds=self.runner.budget.spent_s,
                 notes=self.notes,
+                answers=self.answers,
             )
         )
 
@@ -242,11 +245,21 @@ class Tune:
             if proof is None:
                 self._note(f"a finalist does not hold at full context: {_why(self._last())}")
                 continue
+            if not self._answers_well(proof.finalist, baseline):
+                continue
             if proof.steps_back:
                 self._note(f"stepped back {proof.steps_back} layers to hold at full context")
                 return proof, self._measured_again(baseline, proof)
             return proof, _gain(confirmation, key)
         return None, None
+
+    def _answers_well(self, finalist: Finalist, baseline: Trial) -> bool:
+        """Whether a finalist's answers are right; what cannot be told is no objection."""
+        reference = Finalist(baseline.candidate, RUNTIME_FIT)
+        self.answers = check_answers(self.runner, self.situation, finalist, reference)
+        for words in self.answers.words:
+            self._note(words)
+        return self.answers.holds is not False
 
     @staticmethod
     def _order(by_id: Mapping[str, Finalist], confirmation: Confirmation | None) -> list[str]:
