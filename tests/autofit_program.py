@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from process_stage import Stage, wait_for
 
@@ -49,44 +49,71 @@ class AutofitProgram:
             "AUTOFIT_LOCK_DIR": str(folder / "lock"),
             "TMPDIR": str(folder),
         }
+        self._count = 0
 
     def run(self, *words: object, timeout_s: float = 100, **env: str) -> Done:
         """Run autofit to its end; no traceback, and no process left."""
-        with self.start(*words, **env) as process:
-            return self.finish(process, timeout_s)
+        with self.start(*words, **env) as run:
+            return run.finish(timeout_s)
 
-    def start(self, *words: object, **env: str) -> subprocess.Popen[str]:
-        """Start autofit; it ends with `finish`, or killed when the block is left."""
-        return _Run(
-            [*AUTOFIT, *(str(word) for word in words)],
-            cwd=self.folder,
-            env={**self.env, **env},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def finish(self, process: subprocess.Popen[str], timeout_s: float = 60) -> Done:
-        """Wait for a run that was started; nothing of it may be left."""
-        out, err = process.communicate(timeout=timeout_s)
-        done = Done(process.returncode, out, err)
-        assert "Traceback" not in err, err
-        assert "fault in autofit itself" not in err, err
-        self.stage.wait_empty()
-        return done
+    def start(
+        self, *words: object, wrapper: Sequence[str] = (), cwd: Path | None = None, **env: str
+    ) -> Run:
+        """Start autofit, in the test's folder; killed when the block is left."""
+        self._count += 1
+        argv = [*wrapper, *AUTOFIT, *(str(word) for word in words)]
+        return Run(self, argv, cwd or self.folder, self.folder / f"run-{self._count}", env)
 
 
-class _Run(subprocess.Popen):  # type: ignore[type-arg]
-    """A process that is killed, should it still run when its block is left."""
+class Run:
+    """One autofit that was started."""
 
-    def __exit__(self, *details: object) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-        super().__exit__(*details)
+    def __init__(
+        self, program: AutofitProgram, argv: list[str], cwd: Path, path: Path, env: dict[str, str]
+    ) -> None:
+        self.program = program
+        self._out, self._err = path.with_suffix(".out"), path.with_suffix(".err")
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                argv, cwd=cwd, env={**program.env, **env}, stdin=subprocess.DEVNULL, stdout=out,
+                stderr=err, start_new_session=True,
+            )  # fmt: skip
 
+    def __enter__(self) -> Self:
+        return self
 
-def wait_for_trials(study: Path, count: int) -> None:
-    """Wait until a study holds so many trials."""
-    wait_for(lambda: len([*study.glob("trials/*.json")]) >= count, limit_s=60)
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(20)
+
+    @property
+    def err(self) -> str:
+        """What it has written to stderr so far."""
+        return self._err.read_text(encoding="utf-8", errors="surrogateescape")
+
+    def wait_until_told(self, text: str, limit_s: float = 60) -> None:
+        """Wait until a text stands on stderr; it is an error when the run ends before."""
+
+        def is_told() -> bool:
+            is_over = self.process.poll() is not None
+            told = text in self.err
+            assert told or not is_over, self.err
+            return told
+
+        wait_for(is_told, limit_s)
+
+    def send(self, *numbers: int) -> None:
+        """Send signals, a little apart."""
+        for number in numbers:
+            self.process.send_signal(number)
+            time.sleep(0.05)
+
+    def finish(self, timeout_s: float = 60) -> Done:
+        """Wait for its end; nothing of it may be left."""
+        code = self.process.wait(timeout_s)
+        out = self._out.read_text(encoding="utf-8", errors="surrogateescape")
+        assert "Traceback" not in self.err, self.err
+        assert "fault in autofit itself" not in self.err, self.err
+        self.program.stage.wait_empty()
+        return Done(code, out, self.err)

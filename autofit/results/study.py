@@ -168,6 +168,10 @@ class Study:
         """The numbers of launches that ended with autofit: they took place, but are no trials."""
         return tuple(sorted(number for number, kind in self._numbered() if kind == "cut_off"))
 
+    def started(self) -> tuple[int, ...]:
+        """The numbers of all launches that started a process, whatever became of them."""
+        return tuple(sorted(number for number, kind in self._numbered() if kind == "log"))
+
     def log_path(self, number: int) -> Path:
         """Where the server's output of a launch goes."""
         return self._file(number, "log")

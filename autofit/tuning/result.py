@@ -68,7 +68,7 @@ def result_document(parts: ResultParts) -> dict[str, Any]:
         "tie": _is_tie(parts),
         "boundary": [boundary.to_dict() for boundary in parts.boundaries],
         "cliffs": [],
-        "launches": len(parts.trials) + len(parts.study.cut_off()),
+        "launches": len(parts.study.started()),
         "launches_by_phase": {
             phase: sum(trial.phase == phase for trial in parts.trials) for phase in PHASES
         },

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from autofit.runtime.effort import measuring_effort
@@ -14,7 +16,8 @@ from autofit.search.space import LAYOUT_AXIS
 from autofit.search.study import SearchStudy
 from autofit.trial.candidate import Candidate
 from autofit.trial.estimate import Estimate
-from autofit.trial.metric import median_metric, time_ratio
+from autofit.trial.measurement import Measurement
+from autofit.trial.metric import cost, median_metric, time_ratio
 from autofit.trial.sequential import FIRST_LOOK, Rule
 from autofit.trial.trial import Trial
 from autofit.tuning.answer_check import AnswerCheck, check_answers
@@ -221,23 +224,18 @@ class Tune:
         confirmation: Confirmation | None,
     ) -> tuple[Proof | None, Estimate | None]:
         self.emit(PhaseStarted("prove"))
-        winner = confirmation.winner if confirmation else None
-        is_best = baseline.is_completed and winner == baseline.candidate.key
-        if is_best and finalists and not self._keeps(baseline.candidate):
-            self._note(f"{self._own_choice} is the fastest, but misses a requirement")
-            is_best = False
-        if confirmation and is_best:
+        if self._is_baseline_best(baseline, finalists, confirmation):
             frozen = Finalist(
                 frozen_baseline(self.situation, baseline, self.maker.estimator), FROZEN
             )
             trial = prove(frozen, self.runner, self.situation)
             if trial.is_completed:
-                self._note(
-                    f"{self._own_choice} was confirmed as the best found"
-                    if finalists
-                    else "nothing else ran within the budget: a larger --budget would tell more"
-                )
-                return Proof(frozen, trial), Estimate(1.0, 1.0, 1.0, confirmation.rounds)
+                rounds = confirmation.rounds if confirmation else 0
+                if not finalists:
+                    self._note("nothing else ran: a larger --budget may tell more")
+                elif rounds:
+                    self._note(f"{self._own_choice} was confirmed as the best found")
+                return Proof(frozen, trial), Estimate(1.0, 1.0, 1.0, rounds)
             self._note(f"{self._own_choice} does not hold at full context: {_why(trial)}")
         by_id = {finalist.candidate.key: finalist for finalist in finalists}
         for key in self._order(by_id, confirmation):
@@ -261,6 +259,37 @@ class Tune:
             self._note(words)
         return self.answers.holds is not False
 
+    def _is_baseline_best(
+        self,
+        baseline: Trial,
+        finalists: Sequence[Finalist],
+        confirmation: Confirmation | None,
+    ) -> bool:
+        """Whether the baseline is what to prove first."""
+        if not baseline.is_completed:
+            return False
+        own = baseline.candidate
+        if confirmation is not None and confirmation.winner is not None:
+            is_fastest = confirmation.winner == own.key
+        else:
+            if finalists:
+                self._note("the budget ended before the fastest could be confirmed")
+            is_fastest = not any(self._cost(f.candidate) < self._cost(own) for f in finalists)
+        if is_fastest and finalists and not self._keeps(own):
+            self._note(f"{self._own_choice} is the fastest, but misses a requirement")
+            return False
+        return is_fastest
+
+    def _cost(self, candidate: Candidate) -> float:
+        """What a candidate cost in the middle of all its launches, infinite without any."""
+        situation = self.situation
+        values = [
+            median_metric(measured, situation.workload, situation.objective)
+            for measured in self._measurements(candidate)
+        ]
+        known = [cost(value, situation.objective) for value in values if value is not None]
+        return median(known) if known else math.inf
+
     @staticmethod
     def _order(by_id: Mapping[str, Finalist], confirmation: Confirmation | None) -> list[str]:
         """Finalists in the order in which they are proven: the winner, then the rest."""
@@ -270,14 +299,20 @@ class Tune:
 
     def _keeps(self, candidate: Candidate) -> bool:
         """Whether a candidate keeps what the user requires."""
-        launches = [
+        situation = self.situation
+        measured = self._measurements(candidate)
+        return are_kept(situation.requirements, measured, situation.workload)
+
+    def _measurements(self, candidate: Candidate) -> list[Measurement]:
+        """What the launches of a candidate measured, proofs excepted."""
+        return [
             trial.measurement
             for trial in self.runner.trials
-            if trial.candidate == candidate and trial.is_completed and trial.phase != "prove"
+            if trial.candidate == candidate
+            and trial.is_completed
+            and trial.phase != "prove"
+            and trial.measurement is not None
         ]
-        measured = [measurement for measurement in launches if measurement is not None]
-        situation = self.situation
-        return are_kept(situation.requirements, measured, situation.workload)
 
     def _look_over(self, proof: Proof, baseline: Trial) -> None:
         """Note what the user should know of a winner."""

@@ -1,0 +1,163 @@
+"""A tune that is stopped at any moment, and goes on: nothing left, lost or repeated."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter
+
+import pytest
+from autofit_program import AutofitProgram
+from process_stage import wait_for
+from tune_machine import TuneMachine
+
+from autofit.results.study import Study
+
+pytestmark = pytest.mark.timeout(240)
+
+CARD_MIB = 2600.0
+
+
+@pytest.fixture
+def program(tmp_path) -> AutofitProgram:
+    """Where autofit runs."""
+    return AutofitProgram(tmp_path)
+
+
+@pytest.fixture
+def machine(tmp_path) -> TuneMachine:
+    """A card that the model does not fit."""
+    return TuneMachine(tmp_path, CARD_MIB)
+
+
+def kept(study) -> dict[str, bytes]:
+    """Every trial's file and its bytes."""
+    return {path.name: path.read_bytes() for path in study.glob("trials/*.json")}
+
+
+def assert_nothing_is_repeated(study) -> None:
+    """No launch that a study holds was made twice."""
+    trials = Study.open(study).trials()
+    made = Counter((trial.phase, trial.candidate.key, trial.purpose) for trial in trials)
+    assert made.most_common(1)[0][1] == 1, made
+
+
+def test_a_tune_that_is_stopped_in_every_phase_ends_as_one(program, machine, tmp_path):
+    """Ctrl-C once and twice, SIGTERM and kill -9 lose at most the launch under way."""
+    study = tmp_path / "study"
+    words = machine.words(study, max_launches=4)
+    stops = [
+        ("phase baseline", (signal.SIGINT,)),
+        (" baseline runtime_fit", (signal.SIGINT, signal.SIGINT)),
+        ("phase confirm", (signal.SIGTERM,)),
+        (" confirm runtime_fit", (signal.SIGKILL,)),
+        ("phase prove", (signal.SIGINT,)),
+    ]
+    for count, (told, numbers) in enumerate(stops):
+        before = kept(study)
+        with program.start(*words, *["--resume"] * (count > 0)) as run:
+            run.wait_until_told(told)
+            run.send(*numbers)
+            done = run.finish()
+
+        assert before.items() <= kept(study).items()
+        if signal.SIGKILL in numbers:
+            assert done.code == -signal.SIGKILL
+            continue
+        assert done.code == 130, done.err
+        assert f"--study {study} --resume" in done.err
+        assert "what was measured is saved" in done.err
+        assert done.out == ""
+    done = program.run(*words, "--resume", "--json")
+
+    assert done.code == 0, done.err
+    result = done.json
+    assert result["winner"]["proven"] is True
+    assert_nothing_is_repeated(study)
+    trials = Study.open(study).trials()
+    # Each stop costs at most the launch that it cut off.
+    assert len(trials) <= machine.launches <= len(trials) + len(stops)
+    assert machine.launches <= result["launches"] <= len(trials) + len(stops)
+    assert machine.owners == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(4))
+def test_kills_at_random_moments_lose_nothing(program, machine, tmp_path, seed):
+    """However often autofit is killed, what it had measured stays, and the tune ends well."""
+    rng = random.Random(seed)
+    study = tmp_path / "study"
+    words = machine.words(study, max_launches=4)
+    kills = 0
+    for count in range(6):
+        before = kept(study)
+        is_there = (study / "study.json").exists()
+        with program.start(*words, *["--resume"] * is_there) as run:
+            time.sleep(rng.uniform(1.0, 9.0))
+            kills += run.process.poll() is None
+            run.send(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP]))
+            run.finish()
+        assert before.items() <= kept(study).items(), count
+    done = program.run(*words, "--resume", "--json", timeout_s=200)
+
+    assert done.code == 0, done.err
+    assert_nothing_is_repeated(study)
+    trials = Study.open(study).trials()
+    assert len(trials) <= machine.launches <= len(trials) + kills
+
+
+def test_ctrl_c_while_a_model_loads_for_long_ends_at_once(program, machine, tmp_path):
+    """A load that hangs does not hold up the first Ctrl-C."""
+    machine.fail("hang-load", 3600)
+    with program.start(*machine.words()) as run:
+        run.wait_until_told("phase baseline")
+        wait_for(lambda: machine.owners, 30)
+        run.send(signal.SIGINT)
+        done = run.finish(30)
+
+    assert done.code == 130
+    assert "--resume" in done.err
+
+
+def test_the_second_ctrl_c_ends_a_request_that_hangs(program, machine, tmp_path):
+    """The first Ctrl-C waits for the stage under way and says so, the second does not."""
+    machine.fail("hang-request", 3600)
+    with program.start(*machine.words()) as run:
+        wait_for(lambda: machine.owners, 60)
+        wait_for(lambda: "slot" in _log(tmp_path) or "listening" in _log(tmp_path), 30)
+        time.sleep(1.0)
+        run.send(signal.SIGINT)
+        run.wait_until_told("Ctrl-C again stops at once", 10)
+        assert run.process.poll() is None
+        run.send(signal.SIGINT)
+        done = run.finish(30)
+
+    assert done.code == 130
+    assert f"--study {tmp_path}/study --resume" in done.err
+
+
+def _log(folder) -> str:
+    path = folder / "study/trials/0001.log"
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def test_two_at_once_are_refused(program, machine, tmp_path):
+    """The second autofit on a machine ends with 4, names the first, and leaves no folder."""
+    machine.fail("hang-load", 3600)
+    with program.start(*machine.words("first")) as run:
+        run.wait_until_told("phase baseline")
+        second = AutofitProgram(tmp_path / "second")
+        second.folder.mkdir()
+        second.env["AUTOFIT_LOCK_DIR"] = program.env["AUTOFIT_LOCK_DIR"]
+        done = second.run(*machine.words(tmp_path / "other"), "--json")
+        run.send(signal.SIGTERM)
+        run.finish(30)
+
+    assert done.code == 4
+    error = done.json["error"]
+    assert error["kind"] == "machine_in_use"
+    assert f"process {run.process.pid}" in error["message"]
+    assert "kill" in error["hint"]
+    assert not (tmp_path / "other").exists()
