@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,9 @@ def command(study: Path | None, *, as_json: bool) -> int:
 
 def run_demo(study: Path | None) -> dict[str, Any]:
     """Tune the demo model; returns the result."""
-    from autofit.cli.tune import run_tune  # noqa: PLC0415 - heavy, and --help must be quick
+    from autofit.cli.demo_tour import tour  # noqa: PLC0415 - heavy, and --help must be quick
+    from autofit.cli.tune import run_tune  # noqa: PLC0415
+    from autofit.output.console import make_console  # noqa: PLC0415
 
     model = demo_model()
     options = TaskOptions(
@@ -68,6 +71,7 @@ def run_demo(study: Path | None) -> dict[str, Any]:
     )
     click.echo(f"tuning {model.name} (random weights) on this machine's CPU", err=True)
     result = run_tune(options, budget=_BUDGET, max_launches=_MAX_LAUNCHES, study=study, yes=True)
+    tour(make_console(sys.stderr), options)
     return result or {}
 
 

@@ -27,8 +27,7 @@ _COLUMNS = (
 def print_plan(plan: Plan, console: Console) -> None:
     """Print a table per layout, the prices, and the arguments to paste."""
     for layout in plan.layouts:
-        is_best = plan.recommended is layout
-        console.print(_table(layout, is_recommended=is_best))
+        print_layout(layout, console, is_recommended=plan.recommended is layout)
     for notice in plan.notices:
         console.print(Text(f"notice: {notice}"))
     rates = plan.exchange
@@ -46,6 +45,11 @@ def print_plan(plan: Plan, console: Console) -> None:
         return
     console.print(Text(f"\narguments for {plan.recommended.name}:"))
     console.print(Text(shlex.join(plan.recommended.args)), soft_wrap=True)
+
+
+def print_layout(layout: PlannedLayout, console: Console, *, is_recommended: bool = False) -> None:
+    """Print what one layout takes on each device."""
+    console.print(_table(layout, is_recommended=is_recommended))
 
 
 def _table(layout: PlannedLayout, *, is_recommended: bool) -> Table:
