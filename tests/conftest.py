@@ -5,7 +5,14 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# Timing is the machine's business: a busy one must not fail a property.
+hypothesis.settings.register_profile(
+    "project", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("project")
 
 
 def _llama_cpp_folder() -> Path | None:
