@@ -87,6 +87,7 @@ def run_tune(
 ) -> dict[str, Any] | None:
     """Tune; returns the result, None after a dry run."""
     from autofit.cli.preparation import look  # noqa: PLC0415 - heavy, and --help must be quick
+    from autofit.cli.study_run import ask_when_busy  # noqa: PLC0415
     from autofit.cli.tune_run import TuneRun  # noqa: PLC0415
     from autofit.tuning.budget import parse_duration_s  # noqa: PLC0415
     from autofit.tuning.requirement import parse_requirement  # noqa: PLC0415
@@ -107,5 +108,5 @@ def run_tune(
             click.echo(line)
         return None
     if not yes:
-        run.ask_when_busy()
+        ask_when_busy()
     return run.execute(study, resume=resume, argv=sys.argv)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,27 +10,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import click
-
 from autofit.cli.preparation import header, launcher, planner
 from autofit.cli.stopping import Stopping
+from autofit.cli.study_run import opened_study
 from autofit.cli.task_options import TaskOptions
-from autofit.machine.host import host_state
-from autofit.machine.lock import machine_lock
-from autofit.output.console import TuneConsole
 from autofit.output.html_report import html_report
 from autofit.output.markdown_report import markdown_report
 from autofit.output.preset.facts import winner_facts
 from autofit.output.preset.format import SUFFIXES, write_preset
 from autofit.output.trial_row import command_line
-from autofit.process import removed_variables, system_config
-from autofit.results.location import new_study_folder
+from autofit.process import removed_variables
 from autofit.results.study import Study
 from autofit.runtime.argv import Unsupported, launch_plan
+from autofit.runtime.spill import shared_devices
 from autofit.search.study import SearchStudy
 from autofit.tuning.budget import Budget
 from autofit.tuning.candidates import CandidateMaker
-from autofit.tuning.event import Finished, Listener, Notice
+from autofit.tuning.event import Finished, Listener
+from autofit.tuning.memory_record import MemoryRecord
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.situation import Situation
 from autofit.tuning.tune import Tune
@@ -92,68 +88,41 @@ class TuneRun:
         unset = removed_variables({}, also_remove=situation.runtime.dialect.variables)
         return command_line(plan.argv, plan.env, port=_PORT, unset=unset)
 
-    def ask_when_busy(self) -> None:
-        """On a terminal, ask before measuring on a machine that others use."""
-        if not sys.stdin.isatty():
-            return
-        state = host_state(0.5)
-        if state.is_busy:
-            for line in state.words():
-                click.echo(line, err=True)
-            click.confirm("The machine is busy; measure anyway?", abort=True, err=True)
-
     def execute(self, folder: Path | None, *, resume: bool, argv: list[str]) -> dict[str, Any]:
         """Run the tune and write study, presets and reports."""
         situation = self.situation
         head = header(situation, self.options, seed=self.seed, argv=argv)
-        path = folder or new_study_folder(head.model_name, today=date.today())  # noqa: DTZ011
-        console = TuneConsole(situation.workload, budget_s=self.total_s)
-        with (
-            machine_lock(str(path.absolute())),
-            Study.resume(path, head) if resume else Study.create(path, head) as study,
-            console,
-            self._stopping.watched(study, console),
-        ):
-            for notice in self._notices(study):
-                console(Notice(notice))
+        with opened_study(
+            folder,
+            head,
+            situation,
+            resume=resume,
+            stopping=self._stopping,
+            budget_s=self.total_s,
+        ) as (study, console):
             result = self._tune(study, console)
             result["preset"] = self._write(study, result)
             console(Finished(result))
         return result
 
     def _tune(self, study: Study, listener: Listener) -> dict[str, Any]:
-        situation = self.situation
+        situation, maker = self.situation, self._maker()
+        launching = launcher(situation)
         runner = TrialRunner(
             study=study,
-            launching=launcher(situation),
+            launching=launching,
             budget=Budget(time.monotonic, self.total_s, self.max_launches),
             emit=listener,
             wall_clock=time.time,
             should_stop=self._stopping.is_asked,
         )
-        maker = self._maker()
+        shared = shared_devices(situation.devices)
+        launching.unreported_mib = MemoryRecord(maker, runner.trials, shared).unreported_mib
         search = SearchStudy(maker.problem(), seed=self.seed)
         return Tune(situation, runner, maker, search, listener, self.seed).run()
 
     def _maker(self) -> CandidateMaker:
         return CandidateMaker(self.situation, planner(self.situation))
-
-    def _notices(self, study: Study) -> Iterator[str]:
-        yield f"study {study.path}"
-        yield from study.notices
-        yield from self.situation.inventory.notices
-        config = system_config()
-        if config:
-            yield f"{config} changes llama.cpp's defaults; autofit sets what it measures itself"
-        dialect = self.situation.runtime.dialect
-        removed = removed_variables(self.situation.env, also_remove=dialect.variables)
-        if removed:
-            yield f"not passed on to the runtime: {', '.join(removed)} (use --env to do so)"
-        for name, value in self.situation.task_params.items():
-            own = (self.situation.baseline_params or {}).get(name, value)
-            if own != value:
-                yield f"the baseline is measured with {name} {value} like all, not with {own}"
-        yield from host_state(0.3).words()
 
     def _write(self, study: Study, result: dict[str, Any]) -> str | None:
         preset: str | None = None

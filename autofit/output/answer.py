@@ -71,6 +71,9 @@ def answer(result: Mapping[str, Any] | None) -> Answer:
 
 
 def _headline(result: Mapping[str, Any], winner: Mapping[str, Any]) -> str:
+    if "winner" not in result:  # a probe looks for none
+        rows = result.get("boundary") or ()
+        return f"{sum(bool(row.get('proven')) for row in rows)} of {len(rows)} boundaries proven"
     if not winner:
         return "nothing was proven: no settings to recommend"
     sentence = gain_sentence(result.get("gain"), tie=bool(result.get("tie")))

@@ -29,6 +29,9 @@ _CLEAR_MIB = 128.0
 # With another sign beside it, less is enough; on a device that is not full, nothing less
 # than both.
 _SUPPORTED_MIB = 48.0
+# A device hardly ever comes out filled to the last byte by chance.
+_BRIM_FREE_MIB = 16.0
+_BRIM_SIGN_MIB = 32.0
 LENT = ".gtt"
 
 
@@ -143,9 +146,7 @@ def _signs(
     missing = 0.0 if taken is None else holding.needed_mib - taken
     lent = max(0.0, (taken_mib(readings, f"{device}{LENT}") or 0.0) - pinned_mib)
     is_supported = lent >= _SUPPORTED_MIB or _is_far_slower(slowdown)
-    if taken is not None and missing >= _needed_sign(
-        is_full=is_full(readings, device), is_supported=is_supported
-    ):
+    if taken is not None and missing >= _needed_sign(readings, holding, is_supported=is_supported):
         free = free_at_peak_mib(readings, device)
         signs = [f"{device} was to hold {holding.needed_mib:.0f} MiB and took {taken:.0f}"]
         if free is not None:
@@ -159,10 +160,16 @@ def _signs(
         yield Spill(device, lent, f"{device} is full and holds {lent:.0f} MiB in host memory")
 
 
-def _needed_sign(*, is_full: bool, is_supported: bool) -> float:
-    if is_full:
-        return _SUPPORTED_MIB if is_supported else _CLEAR_MIB
-    return 2 * _CLEAR_MIB if is_supported else float("inf")
+def _needed_sign(
+    readings: Sequence[MemoryReading], holding: Holding, *, is_supported: bool
+) -> float:
+    """How much must be missing on a device to be called a spill."""
+    if not is_full(readings, holding.device):
+        return 2 * _CLEAR_MIB if is_supported else float("inf")
+    free = free_at_peak_mib(readings, holding.device)
+    if free is not None and free <= _BRIM_FREE_MIB:
+        return _BRIM_SIGN_MIB
+    return _SUPPORTED_MIB if is_supported else _CLEAR_MIB
 
 
 # Neighbours differ by what one host layer costs; a spill costs several times that.

@@ -66,6 +66,14 @@ def test_slow_launch_without_missing_memory_has_not_spilled():
     assert find_spill(readings, [holding(TOTAL - 50 - 500 - 600, 600)], slowdown=12.0) is None
 
 
+def test_device_full_to_the_last_byte_that_lacks_a_little_has_spilled():
+    """Nothing comes out even by chance."""
+    lacking = [holding(TOTAL - 500 - 600 + 40, 600)]
+
+    assert find_spill(launch(TOTAL - 5), lacking).mib == 45
+    assert find_spill(launch(TOTAL - 50), lacking) is None
+
+
 def test_slowness_makes_a_small_lack_tell():
     """Where a launch is far slower than its neighbours too, less must be missing."""
     readings = launch(TOTAL - 50)
@@ -138,7 +146,7 @@ def test_program_that_ends_meanwhile_hides_nothing_of_ours():
     capacity=st.floats(4000, 48000),
     floor=st.floats(0, 2000),
     other=st.floats(0, 900),
-    error=st.floats(-60, 60),
+    error=st.floats(-30, 30),
     share=st.floats(0.05, 1.6),
 )
 def test_spill_is_told_exactly_where_there_is_one(capacity, floor, other, error, share):

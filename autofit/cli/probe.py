@@ -1,0 +1,125 @@
+"""`autofit probe`: the fit boundary to the layer, both sides proven."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autofit.cli.task_options import TaskOptions, read_task_options, task_options
+from autofit.errors import NothingFitsError, UsageError
+
+
+@click.command("probe")
+@task_options
+@click.option("--kv", default="", metavar="TYPE,...", help="KV cache types; the space's.")
+@click.option(
+    "--layout",
+    "layouts",
+    multiple=True,
+    metavar="NAME",
+    help="Only this layout: balanced, capacity, first_device, single, single:DEVICE. Repeat.",
+)
+@click.option("--ubatch", type=click.IntRange(1), help="Tokens computed at once; the space's.")
+@click.option("--study", type=click.Path(path_type=Path), help="The study's folder.")
+@click.option("--resume", is_flag=True, help="Go on with the study; repeats no launch.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--yes", is_flag=True, help="Do not ask, even when the machine is busy.")
+def command(  # noqa: PLR0917 - click passes them by name
+    kv: str,
+    layouts: tuple[str, ...],
+    ubatch: int | None,
+    study: Path | None,
+    resume: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+    yes: bool,  # noqa: FBT001
+    **given: Any,  # noqa: ANN401 - click's keyword arguments
+) -> int:
+    """Find the fewest layers of MODEL whose experts must stay in system RAM, by launches.
+
+    For every layout and KV cache type the last count that fits is shown to hold a full-length
+    prompt, and the next one not to. What comes after `--` goes unchanged to every launch.
+    """
+    if resume and study is None:
+        raise UsageError("--resume needs --study DIR", "`ls results/` shows your studies")
+    options = read_task_options(given)
+    if ubatch is not None:
+        options = replace(options, pins={**options.pins, "ubatch": ubatch})
+    asked = tuple(part.strip() for part in kv.split(",") if part.strip())
+    result = run_probe(
+        options, cache_types=asked, layouts=layouts, study=study, resume=resume, yes=yes
+    )
+    return told(result, as_json=as_json)
+
+
+def run_probe(
+    options: TaskOptions,
+    *,
+    cache_types: tuple[str, ...] = (),
+    layouts: tuple[str, ...] = (),
+    study: Path | None = None,
+    resume: bool = False,
+    yes: bool = False,
+) -> dict[str, Any]:
+    """Probe; returns the result."""
+    from autofit.cli.preparation import header, launcher, look, planner  # noqa: PLC0415 - heavy
+    from autofit.cli.stopping import Stopping  # noqa: PLC0415
+    from autofit.cli.study_run import ask_when_busy, opened_study  # noqa: PLC0415
+    from autofit.tuning.budget import Budget  # noqa: PLC0415
+    from autofit.tuning.candidates import CandidateMaker  # noqa: PLC0415
+    from autofit.tuning.event import Finished  # noqa: PLC0415
+    from autofit.tuning.probe import Probe  # noqa: PLC0415
+    from autofit.tuning.probe_task import chosen_layouts, chosen_points  # noqa: PLC0415
+    from autofit.tuning.runner import TrialRunner  # noqa: PLC0415
+
+    situation = look(options)
+    maker = CandidateMaker(situation, planner(situation))
+    names = chosen_layouts(maker, layouts)
+    points = chosen_points(situation, cache_types)
+    head = header(situation, options, seed=0, argv=sys.argv)
+    asked = {"command": "probe", "layouts": list(names), "cache_types": list(points)}
+    head = replace(head, options={**head.options, **asked})
+    if not yes:
+        ask_when_busy()
+    stopping, launching = Stopping(), launcher(situation)
+    with opened_study(study, head, situation, resume=resume, stopping=stopping) as (folder, tell):
+        runner = TrialRunner(
+            study=folder,
+            launching=launching,
+            budget=Budget(time.monotonic),
+            emit=tell,
+            wall_clock=time.time,
+            should_stop=stopping.is_asked,
+        )
+        probe = Probe(situation, maker, runner, tell, names, points)
+        launching.unreported_mib = probe.record.unreported_mib
+        result = probe.run()
+        folder.conclude(result)
+        tell(Finished(result))
+    return result
+
+
+def told(result: dict[str, Any], *, as_json: bool) -> int:
+    """Tell a probe's result on stdout; returns the exit code."""
+    from autofit.output.answer import answer  # noqa: PLC0415 - heavy, and --help must be quick
+    from autofit.output.console import make_console  # noqa: PLC0415
+    from autofit.output.show import print_answer  # noqa: PLC0415
+
+    print_answer(answer(result), make_console(sys.stderr if as_json else sys.stdout))
+    if as_json:
+        click.echo(json.dumps(result))
+    if any(row["fits"] is not None for row in result["boundary"]):
+        return 0
+    click.echo("autofit: nothing fits, in no layout that was asked for", err=True)
+    click.echo(
+        f"hint: `autofit show {shlex.quote(result['study'])}` tells what was tried and why it "
+        "failed; try less --context, a smaller --ubatch or a narrower --kv",
+        err=True,
+    )
+    return NothingFitsError.exit_code

@@ -1,0 +1,81 @@
+"""What every command that launches servers for a study does around it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+
+import click
+
+from autofit.cli.stopping import Stopping
+from autofit.machine.host import host_state
+from autofit.machine.lock import machine_lock
+from autofit.output.console import TuneConsole
+from autofit.process import removed_variables, system_config
+from autofit.results.header import StudyHeader
+from autofit.results.location import new_study_folder
+from autofit.results.study import Study
+from autofit.tuning.event import Listener, Notice
+from autofit.tuning.situation import Situation
+
+
+def ask_when_busy() -> None:
+    """On a terminal, ask before measuring on a machine that others use."""
+    if not sys.stdin.isatty():
+        return
+    state = host_state(0.5)
+    if state.is_busy:
+        for line in state.words():
+            click.echo(line, err=True)
+        click.confirm("The machine is busy; measure anyway?", abort=True, err=True)
+
+
+@contextmanager
+def opened_study(
+    folder: Path | None,
+    head: StudyHeader,
+    situation: Situation,
+    *,
+    resume: bool,
+    stopping: Stopping,
+    budget_s: float | None = None,
+) -> Iterator[tuple[Study, Listener]]:
+    """A study to write, new or resumed, with the machine to itself, told on stderr.
+
+    Raises:
+        Interrupted: the user stopped the run; says how to go on.
+        MachineInUseError: another autofit measures here.
+        UsageError, AutofitError: there is no such study, or it cannot be written.
+    """
+    path = folder or new_study_folder(head.model_name, today=date.today())  # noqa: DTZ011
+    console = TuneConsole(situation.workload, budget_s=budget_s)
+    with (
+        machine_lock(str(path.absolute())),
+        Study.resume(path, head) if resume else Study.create(path, head) as study,
+        console,
+        stopping.watched(study, console),
+    ):
+        for notice in _notices(study, situation):
+            console(Notice(notice))
+        yield study, console
+
+
+def _notices(study: Study, situation: Situation) -> Iterator[str]:
+    yield f"study {study.path}"
+    yield from study.notices
+    yield from situation.inventory.notices
+    config = system_config()
+    if config:
+        yield f"{config} changes llama.cpp's defaults; autofit sets what it measures itself"
+    variables = situation.runtime.dialect.variables
+    removed = removed_variables(situation.env, also_remove=variables)
+    if removed:
+        yield f"not passed on to the runtime: {', '.join(removed)} (use --env to do so)"
+    for name, value in situation.task_params.items():
+        own = (situation.baseline_params or {}).get(name, value)
+        if own != value:
+            yield f"the baseline is measured with {name} {value} like all, not with {own}"
+    yield from host_state(0.3).words()

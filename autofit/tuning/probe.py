@@ -1,0 +1,245 @@
+"""Finds fit boundaries to the layer, both sides shown by launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from autofit.model.block_type import block_type_named
+from autofit.model.layout import SINGLE, layout_with
+from autofit.results.skipped import SkippedCandidate
+from autofit.runtime.effort import fit_effort
+from autofit.runtime.spill import shared_devices
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
+from autofit.trial.candidate import Candidate
+from autofit.trial.outcome import OutOfMemory, Skipped, is_memory_failure
+from autofit.trial.trial import Trial
+from autofit.tuning.boundary_walk import BoundaryWalk
+from autofit.tuning.candidates import CandidateMaker
+from autofit.tuning.event import BoundaryMoved, CandidateSkipped, Listener, Notice, PhaseStarted
+from autofit.tuning.memory_record import MemoryRecord
+from autofit.tuning.probe_result import Line, probe_document
+from autofit.tuning.ruling_out import ruled_out
+from autofit.tuning.runner import TrialRunner
+from autofit.tuning.situation import Situation
+
+# The same for every launch, so that one which another layout asked for is known.
+PURPOSE = "does it fit?"
+# What a first candidate should leave free: before anything was launched, and once launches
+# have corrected the estimate.
+_FIRST_MARGIN_MIB = 320.0
+_LATER_MARGIN_MIB = 96.0
+
+
+@dataclass(slots=True)
+class Probe:
+    """One probe; `run` goes through all boundaries and returns the result document.
+
+    `points` has the settings to be probed by KV type, layout and host layers left out.
+    """
+
+    situation: Situation
+    maker: CandidateMaker
+    runner: TrialRunner
+    emit: Listener
+    layouts: Sequence[str]
+    points: Mapping[str, Point]
+    notes: list[str] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+    record: MemoryRecord = field(init=False)
+    _by_candidate: dict[str, int] = field(default_factory=dict)
+    _skipped: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        shared = shared_devices(self.situation.devices)
+        self.record = MemoryRecord(self.maker, self.trials, shared)
+        self._skipped = {one.candidate.key for one in self.runner.study.skipped()}
+
+    def run(self) -> dict[str, Any]:
+        """Walk along every line, and again where a later launch puts an earlier one in doubt."""
+        self.emit(PhaseStarted("boundary"))
+        # Narrow KV types first: what does not fit with them fits with no wider one.
+        cache_types = sorted(self.points, key=_element_bytes)
+        lines = [self._line(layout, kind) for layout in self.layouts for kind in cache_types]
+        is_open = True
+        while is_open:
+            is_open = sum(self._walk(line) for line in lines) > 0
+            self._review(lines)
+        for line in lines:
+            self._note_exceptions(line)
+        return probe_document(
+            self.situation,
+            study=self.runner.study,
+            lines=lines,
+            trials=self.trials,
+            candidate_of=self._candidate,
+            seconds=self.runner.budget.spent_s,
+            notes=self.notes,
+        )
+
+    def _line(self, layout: str, cache_type: str) -> Line:
+        walk = BoundaryWalk(
+            most=self.maker.most_host_layers(),
+            guess=self._fewest(layout, self.points[cache_type]),
+            zero_is_apart=not layout.startswith(SINGLE),
+        )
+        return Line(layout, cache_type, self.points[cache_type], walk)
+
+    def _fewest(self, layout: str, point: Point) -> int:
+        """The fewest host layers that fit by the estimate, all where none are enough."""
+        most = self.maker.most_host_layers()
+        base = self.maker.candidate_of(point)
+        if base is None:
+            return most
+        found = layout_with(self.situation.inventory, base, self.situation.devices, layout, None)
+        return found.host_expert_layers if found.fits else most
+
+    def _candidate(self, line: Line, host_layers: int) -> Candidate | None:
+        return self.maker.candidate_of(
+            {**line.point, LAYOUT_AXIS: line.layout, HOST_LAYERS_AXIS: host_layers}
+        )
+
+    def _walk(self, line: Line) -> bool:
+        """Go on with a line as far as it leads; whether anything was launched or known anew."""
+        is_new = False
+        while line.stopped_by is None:
+            host_layers = line.walk.next_value(
+                lambda n: self._free_mib(line, n), margin_mib=self._margin_mib()
+            )
+            host_layers = self._calibrating(line) if host_layers is None else host_layers
+            if host_layers is None:
+                break
+            candidate = self._candidate(line, host_layers)
+            if candidate is None:
+                break
+            is_new = True
+            self._settle(line, host_layers, candidate)
+            self._review([line])
+            self.emit(BoundaryMoved(line.layout, line.cache_type, line.walk.fits, line.walk.fails))
+        return is_new
+
+    def _free_mib(self, line: Line, host_layers: int) -> float | None:
+        """What the tightest device would keep; what failed against the prediction lowers it."""
+        candidate = self._candidate(line, host_layers)
+        if candidate is None:
+            return None
+        free = self.record.free_mib(candidate)
+        if free is None:
+            return 0.0
+        wrong = [0.0]
+        for n, index in line.trials.items():
+            failed = self._candidate(line, n)
+            if failed is not None and is_memory_failure(self.trials[index].outcome):
+                wrong.append((self.record.free_mib(failed) or 0.0) + 1.0)
+        return free - max(wrong)
+
+    def _margin_mib(self) -> float:
+        is_learned = any(trial.is_completed for trial in self.trials)
+        return _LATER_MARGIN_MIB if is_learned else _FIRST_MARGIN_MIB
+
+    def _calibrating(self, line: Line) -> int | None:
+        """One layer more, where only that shows whether a full device has spilled."""
+        fits = line.walk.fits
+        if fits is None or fits not in line.trials or fits + 1 in line.walk.known:
+            return None
+        is_unsure = self.record.is_unsure(self.trials[line.trials[fits]])
+        return fits + 1 if is_unsure and self._candidate(line, fits + 1) else None
+
+    def _settle(self, line: Line, host_layers: int, candidate: Candidate) -> None:
+        """Find out whether a candidate fits, by a launch if nothing else tells."""
+        known = self._by_candidate.get(candidate.key)
+        if known is None:
+            skipped = ruled_out(candidate, line.layout, self.trials, self.maker)
+            if skipped is not None:
+                self._rule_out(line, host_layers, skipped)
+                return
+            known = self._launch(line, candidate)
+        line.trials[host_layers] = known
+        trial = self.trials[known]
+        line.walk.tell(host_layers, fits=trial.is_completed)
+        if self._wants_host(line, host_layers):
+            # Fewer host layers take less of the host.
+            line.walk.most = host_layers - 1
+        elif not trial.is_completed and not is_memory_failure(trial.outcome):
+            line.stopped_by = known
+
+    def _rule_out(self, line: Line, host_layers: int, skipped: SkippedCandidate) -> None:
+        self._skip(skipped)
+        failed = self._by_candidate[skipped.outcome.because or ""]
+        line.walk.tell(host_layers, fits=False, is_launched=False)
+        line.ruled_out[host_layers] = failed
+        if not is_memory_failure(self.trials[failed].outcome):
+            line.stopped_by = failed
+
+    def _launch(self, line: Line, candidate: Candidate) -> int:
+        if not self._has_alike(candidate):
+            self.maker.ask_planner(candidate)
+        ubatch = candidate.get_int("ubatch", 512)
+        trial = self.runner.run(
+            "boundary",
+            candidate,
+            fit_effort(self.situation.workload, ubatch),
+            layout=line.layout,
+            purpose=PURPOSE,
+        )
+        self.trials.append(trial)
+        self._by_candidate[candidate.key] = len(self.trials) - 1
+        if trial.is_completed:
+            self.maker.learn_from(trial)
+        return len(self.trials) - 1
+
+    def _has_alike(self, candidate: Candidate) -> bool:
+        return any(
+            trial.is_completed
+            and trial.candidate.params.get("cache_type_k") == candidate.params.get("cache_type_k")
+            for trial in self.trials
+        )
+
+    def _review(self, lines: Sequence[Line]) -> None:
+        """See whether what ran has spilled, by all that is known now."""
+        for index, trial in enumerate(self.trials):
+            outcome = self.record.outcome(trial)
+            if outcome != trial.outcome:
+                self.trials[index] = replace(trial, outcome=outcome)
+                self._note(f"launch {trial.number} ran, but spilled: {outcome.evidence}")
+        for line in lines:
+            for host_layers, index in line.trials.items():
+                if line.walk.known.get(host_layers) and not self.trials[index].is_completed:
+                    line.walk.tell(host_layers, fits=False)
+
+    def _skip(self, skipped: SkippedCandidate) -> None:
+        self.emit(CandidateSkipped(skipped.candidate, skipped.outcome))
+        if skipped.candidate.key not in self._skipped:
+            self._skipped.add(skipped.candidate.key)
+            self.runner.skip(skipped)
+
+    def _note_exceptions(self, line: Line) -> None:
+        """Say where the truth is not monotone, and why no host layer at all was not tried."""
+        for host_layers, fits in line.walk.exceptions.items():
+            what = f"{line.layout}, {line.cache_type}: {host_layers} host expert layers"
+            if fits:
+                self._note(f"{what} fit, though {line.walk.fails} do not: less is not always more")
+            elif self._wants_host(line, host_layers):
+                self._note(f"{what} are more than the host has memory for")
+            else:
+                self._note(f"{what} do not fit, though {line.walk.fits} do")
+        zero = self._candidate(line, 0)
+        free = self._free_mib(line, 0) or 0.0
+        if line.walk.zero_is_apart and zero and 0 not in line.walk.known and free < 0:
+            text = f"by the estimate it lacks {-free:.0f} MiB on a device"
+            self._skip(SkippedCandidate(zero, Skipped(text), "boundary", line.layout))
+
+    def _wants_host(self, line: Line, host_layers: int) -> bool:
+        index = line.trials.get(host_layers)
+        outcome = self.trials[index].outcome if index is not None else None
+        return isinstance(outcome, OutOfMemory) and outcome.where != "device"
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        self.emit(Notice(text))
+
+
+def _element_bytes(cache_type: str) -> float:
+    kind = block_type_named(cache_type)
+    return kind.nbytes / kind.elements if kind else 0.0

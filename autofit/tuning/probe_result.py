@@ -1,0 +1,119 @@
+"""The document that `probe --json` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autofit.model.layout import SINGLE
+from autofit.results.study import Study
+from autofit.search.space import Point
+from autofit.trial.candidate import Candidate
+from autofit.trial.trial import Trial
+from autofit.tuning.boundary_walk import BoundaryWalk
+from autofit.tuning.situation import Situation
+
+
+@dataclass(slots=True)
+class Line:
+    """One boundary that is asked for: a layout and a KV type, with the walk along it.
+
+    `trials` are indices of launches by number of host layers, `ruled_out` those of the failed
+    launches that rule a number out; `stopped_by` is the launch that ended the walk for a reason
+    that is not memory.
+    """
+
+    layout: str
+    cache_type: str
+    point: Point
+    walk: BoundaryWalk
+    trials: dict[int, int] = field(default_factory=dict)
+    ruled_out: dict[int, int] = field(default_factory=dict)
+    stopped_by: int | None = None
+
+
+CandidateOf = Callable[[Line, int], Candidate | None]
+
+
+def probe_document(
+    situation: Situation,
+    *,
+    study: Study,
+    lines: Sequence[Line],
+    trials: Sequence[Trial],
+    candidate_of: CandidateOf,
+    seconds: float,
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """The result as JSON data; `trials` with their outcomes as finally judged."""
+    return {
+        "study": str(study.path),
+        "model": str(situation.model_path),
+        "runtime": situation.runtime.name,
+        "workload": situation.workload.name,
+        "boundary": [_boundary(line, trials, candidate_of) for line in lines],
+        "launches": len(trials) + len(study.cut_off()),
+        "outcomes": dict(Counter(trial.outcome.kind for trial in trials)),
+        "skipped": len(study.skipped()),
+        "seconds": round(seconds, 1),
+        "notes": list(notes),
+    }
+
+
+def _boundary(line: Line, trials: Sequence[Trial], candidate_of: CandidateOf) -> dict[str, Any]:
+    """One boundary: the keys of `tune`, then what shows it.
+
+    Where one device is used, counts are values of `n_cpu_moe`, which counts leading layers
+    without experts too; with several devices they are host expert layers in all.
+    """
+    walk = line.walk
+    fits, fails = walk.fits, walk.fails
+    best = None if fits is None else trials[line.trials[fits]]
+    failure = _failure(line, trials)
+    failed = None if failure is None else trials[failure]
+
+    def told(host_layers: int | None) -> int | None:
+        return None if host_layers is None else _value(line, candidate_of, host_layers)
+
+    is_proven = walk.is_closed and line.stopped_by is None
+    measured = best.measurement if best else None
+    return {
+        "layout": line.layout,
+        "cache_type": line.cache_type,
+        "n_cpu_moe": told(fits),
+        "fits": told(fits),
+        "fails": told(fails),
+        "outcome": failed.outcome.kind if failed else None,
+        "proven": is_proven,
+        "source": "launch" if is_proven else "estimate",
+        "host_expert_layers": fits,
+        "also_fits": [told(n) for n, fits_too in walk.exceptions.items() if fits_too],
+        "params": dict(best.candidate.params) if best else None,
+        "free_mib": dict(measured.free_mib) if measured else None,
+        "launches": [trials[index].number for _, index in sorted(line.trials.items())],
+        "failed_launches": sum(not trials[index].is_completed for index in line.trials.values()),
+        "evidence": failed.outcome.evidence if failed else None,
+    }
+
+
+def _failure(line: Line, trials: Sequence[Trial]) -> int | None:
+    """The launch that shows the side that does not fit, None where there is none."""
+    if line.stopped_by is not None:
+        return line.stopped_by
+    fails = line.walk.fails
+    if fails is not None:
+        return line.trials.get(fails, line.ruled_out.get(fails))
+    if line.walk.fits is not None:
+        return None
+    failed = [index for index in line.trials.values() if not trials[index].is_completed]
+    return failed[-1] if failed else None
+
+
+def _value(line: Line, candidate_of: CandidateOf, host_layers: int) -> int:
+    """A number of host layers as the setting that gives it."""
+    candidate = candidate_of(line, host_layers) if line.layout.startswith(SINGLE) else None
+    if candidate is None:
+        return host_layers
+    return candidate.get_int("n_cpu_moe", candidate.get_int("n_cpu_ffn", host_layers))

@@ -1,0 +1,226 @@
+"""A probe on a random simulated machine, through real processes, and the truth beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fakes.machine_fixtures import FakeMachine
+from fakes.physics import Run, Simulation
+from fakes.random_machine import Case
+from fakes.settings import KV_BYTES
+
+from autofit.cli.preparation import header, launcher, look, planner
+from autofit.cli.task_options import TaskOptions
+from autofit.results.study import Study
+from autofit.runtime.effort import Effort, fit_effort, measuring_effort
+from autofit.runtime.launch import Launcher
+from autofit.runtime.spill import shared_devices
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
+from autofit.trial.candidate import Candidate
+from autofit.trial.trial import Phase, Trial
+from autofit.tuning.budget import Budget
+from autofit.tuning.candidates import CandidateMaker
+from autofit.tuning.memory_record import MemoryRecord
+from autofit.tuning.probe import Probe
+from autofit.tuning.probe_task import chosen_layouts, chosen_points
+from autofit.tuning.runner import TrialRunner
+
+CACHE_TYPES = ("q8_0", "f16")
+# What of a candidate may ask for more memory by itself, all else being equal.
+_GROWING = ("ubatch", "context")
+_KV = ("cache_type_k", "cache_type_v")
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What fits along one line: by number of host layers, None where there is no candidate."""
+
+    fitting: Mapping[int, bool]
+
+    @property
+    def fits(self) -> int | None:
+        """The fewest host layers that fit."""
+        return min((n for n, fits in self.fitting.items() if fits), default=None)
+
+    @property
+    def fails(self) -> int | None:
+        """The most below those that do not."""
+        limit = max(self.fitting) + 1 if self.fits is None else self.fits
+        return max((n for n in self.fitting if n < limit), default=None)
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether all that is more than what fits does, too."""
+        return self.fits is None or all(fits for n, fits in self.fitting.items() if n > self.fits)
+
+
+@dataclass(slots=True)
+class ProbedMachine:
+    """One machine with its model, and what a probe found on it."""
+
+    case: Case
+    fake: FakeMachine
+    maker: CandidateMaker
+    options: TaskOptions
+    result: dict[str, Any] = field(default_factory=dict)
+    trials: list[Trial] = field(default_factory=list)
+    points: dict[str, Point] = field(default_factory=dict)
+    seconds: float = 0.0
+    _simulation: Simulation | None = None
+
+    @classmethod
+    def of(cls, case: Case, folder: Path, **fake_fields: Any) -> ProbedMachine:
+        """The machine with its programs, its model and a workload in a folder."""
+        fake = FakeMachine(folder, case.machine, **fake_fields)
+        (prompt, predicted), *_ = case.requests
+        workload = folder / "workload.yaml"
+        workload.write_text(
+            f"name: case\ncontext: {case.context}\nparallel: 1\n"
+            f"requests: [{{prompt_tokens: {prompt}, predicted_tokens: {predicted}}}]\n"
+        )
+        options = TaskOptions(
+            model=fake.write_model(case.model),
+            runtime=str(fake.server),
+            dialect=str(fake.dialect),
+            space="moe",
+            workload=str(workload),
+            context=None,
+            parallel=None,
+            devices_mib={},
+            rpc="",
+            pins={},
+            env={},
+            wrapper=(),
+            kv_floor="q8_0",
+            extra_args=(),
+        )
+        situation = look(options)
+        maker = CandidateMaker(situation, planner(situation))
+        return cls(case, fake, maker, options, points=chosen_points(situation, CACHE_TYPES))
+
+    def probe(
+        self, study: Path, *, layouts: Sequence[str] = (), cache_types: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Probe as the command does."""
+        began = time.monotonic()
+        with self._runner(study) as (runner, launching):
+            probe = Probe(
+                situation=self.maker.situation,
+                maker=self.maker,
+                runner=runner,
+                emit=lambda _: None,
+                layouts=chosen_layouts(self.maker, layouts),
+                points={kind: self.points[kind] for kind in cache_types or self.points},
+            )
+            launching.unreported_mib = probe.record.unreported_mib
+            self.result = probe.run()
+            self.trials = list(runner.trials)
+        self.seconds = time.monotonic() - began
+        return self.result
+
+    def launch(
+        self,
+        study: Path,
+        candidates: Sequence[Candidate],
+        *,
+        layout: str = "",
+        phase: Phase = "boundary",
+        repeats: int = 0,
+    ) -> list[Trial]:
+        """Launch candidates in order, each judged by those before it.
+
+        With `repeats` the workload is measured so often, else only a full-length prompt sent.
+        """
+        with self._runner(study) as (runner, launching):
+            shared = shared_devices(self.maker.situation.devices)
+            record = MemoryRecord(self.maker, runner.trials, shared)
+            launching.unreported_mib = record.unreported_mib
+            return [
+                runner.run(phase, one, self._effort(one, repeats), layout=layout, purpose="")
+                for one in candidates
+            ]
+
+    @contextmanager
+    def _runner(self, study: Path) -> Iterator[tuple[TrialRunner, Launcher]]:
+        situation = self.maker.situation
+        launching = launcher(situation)
+        with Study.create(study, header(situation, self.options, seed=0, argv=[])) as folder:
+            yield (
+                TrialRunner(
+                    study=folder,
+                    launching=launching,
+                    budget=Budget(time.monotonic),
+                    emit=lambda _: None,
+                    wall_clock=time.time,
+                ),
+                launching,
+            )
+
+    def candidate(self, layout: str, cache_type: str, host_layers: int) -> Candidate | None:
+        """The candidate of a line with so many host layers."""
+        return self.maker.candidate_of(
+            {**self.points[cache_type], LAYOUT_AXIS: layout, HOST_LAYERS_AXIS: host_layers}
+        )
+
+    def truth(self, layout: str, cache_type: str) -> Truth:
+        """Every candidate of a line under the simulation, without noise."""
+        fitting = {}
+        for host_layers in range(self.maker.most_host_layers() + 1):
+            candidate = self.candidate(layout, cache_type, host_layers)
+            if candidate is not None:
+                fitting[host_layers] = self.fits(candidate)
+        return Truth(fitting)
+
+    def fits(self, candidate: Candidate) -> bool:
+        """Whether a candidate truly fits, with the prompt that proves it."""
+        run = self.run(candidate)
+        return run.is_completed and run.spilled_mib == 0
+
+    def run(self, candidate: Candidate) -> Run:
+        """What a candidate truly comes to."""
+        if self._simulation is None:
+            self._simulation = Simulation(self.case.machine, self.case.model)
+        requests = self._effort(candidate).within(self.case.context).requests
+        return self._simulation.truth(candidate.params, requests)
+
+    def _effort(self, candidate: Candidate, repeats: int = 0) -> Effort:
+        workload, ubatch = self.maker.situation.workload, candidate.get_int("ubatch", 512)
+        if repeats:
+            return measuring_effort(workload, ubatch, repeats=repeats)
+        return fit_effort(workload, ubatch)
+
+    def dominated(self) -> list[Trial]:
+        """Launches that an earlier failure rules out: the same, but more of it on devices.
+
+        One that was only later found to have spilled had not failed yet.
+        """
+        return [
+            trial
+            for place, trial in enumerate(self.trials)
+            if any(
+                not earlier.is_completed and _asks_for_more(trial.candidate, earlier.candidate)
+                for earlier in self.trials[:place]
+            )
+        ]
+
+
+def _asks_for_more(candidate: Candidate, failed: Candidate) -> bool:
+    """Whether a candidate is the failed one with no less on the devices in any respect."""
+    mine, other = dict(candidate.params), dict(failed.params)
+    moved, refused = mine.pop("n_cpu_moe", 0), other.pop("n_cpu_moe", 0)
+    several = "," in str(mine.get("devices", ","))
+    if int(moved) > int(refused) or (several and (not moved) != (not refused)):
+        return False
+    for name in _GROWING:
+        if int(mine.pop(name, 0)) < int(other.pop(name, 0)):
+            return False
+    for name in _KV:
+        kinds = (str(mine.pop(name, "f16")), str(other.pop(name, "f16")))
+        if KV_BYTES[kinds[0]] < KV_BYTES[kinds[1]]:
+            return False
+    return mine == other

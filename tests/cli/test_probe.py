@@ -1,0 +1,129 @@
+"""`autofit probe`, on simulated machines through real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from fakes.machine import Device, Host, Machine
+from fakes.machine_fixtures import FakeMachine
+from fakes.synthetic_model import ModelShape, build_model
+
+MODEL = build_model(ModelShape(layers=24, experts=64, used=4, embd=1024, ff=1024, vocab=512))
+CARD = Device("CUDA0", total_mib=2400, context_mib=300, pool_mib=60, reserve_mib=0)
+MACHINE = Machine("one", (CARD,), Host(ram_mib=24000, other_mib=1000)).without_noise()
+KEYS = {"layout", "cache_type", "n_cpu_moe", "fits", "fails", "outcome", "proven", "source"}
+
+
+@pytest.fixture
+def fake(tmp_path):
+    """A machine with one card."""
+    return FakeMachine(tmp_path, MACHINE)
+
+
+@pytest.fixture
+def words(fake):
+    """What every command here says."""
+    model = fake.write_model(MODEL)
+    return ["probe", model, "--runtime", fake.server, "--dialect", fake.dialect, "--yes"]
+
+
+def test_probe_prints_the_boundary_as_json(cli, fake, words, tmp_path):
+    """The document has the keys of a tune's boundary, and the study keeps every launch."""
+    study = tmp_path / "study"
+
+    ended = cli(*words, "--kv", "q8_0", "--ubatch", 1024, "--study", study, "--json")
+
+    assert ended.code == 0
+    result = json.loads(ended.out)
+    (row,) = result["boundary"]
+    assert row.keys() >= KEYS
+    assert (row["layout"], row["cache_type"]) == ("single:CUDA0", "q8_0")
+    assert row["n_cpu_moe"] == row["fits"] == row["fails"] + 1
+    assert (row["outcome"], row["proven"], row["source"]) == ("out_of_memory", True, "launch")
+    assert row["params"]["ubatch"] == 1024
+    assert row["params"]["n_cpu_moe"] == row["fits"]
+    assert result["launches"] == fake.launches == len(list((study / "trials").glob("*.json")))
+    assert json.loads((study / "study.json").read_text())["result"] == result
+    assert fake.owners == []
+
+
+def test_probe_shows_a_table(cli, words, tmp_path):
+    """Without --json people read it; `show` repeats it from the study."""
+    ended = cli(*words, "--kv", "f16", "--study", tmp_path / "study")
+    shown = cli("show", tmp_path / "study")
+
+    assert ended.code == 0
+    assert "1 of 1 boundaries proven" in ended.out
+    assert "single:CUDA0" in ended.out
+    assert "1 of 1 boundaries proven" in shown.out
+
+
+def test_nothing_fits(cli, tmp_path):
+    """It is said so, by an exit code too, and the document is printed all the same."""
+    fake = FakeMachine(tmp_path, replace(MACHINE, devices=(replace(CARD, total_mib=500),)))
+    model = fake.write_model(MODEL)
+
+    ended = cli("probe", model, "--runtime", fake.server, "--dialect", fake.dialect,
+                "--study", tmp_path / "study", "--kv", "q8_0", "--yes", "--json")  # fmt: skip
+
+    assert ended.code == 3
+    assert json.loads(ended.out)["boundary"][0]["fits"] is None
+    assert "nothing fits" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--layout", "balanced"], "known: single:CUDA0"),
+        (["--kv", "q3_K"], "--kv q3_K"),
+        (["--set", "n_cpu_moe=3"], "no boundary to look for"),
+        (["--resume"], "--resume needs --study"),
+        (["--ubatch", "16384"], "ubatch <= batch"),
+    ],
+)
+def test_what_cannot_be_probed_is_refused_before_any_launch(cli, fake, words, more, said):
+    """With the reason and what to do instead."""
+    ended = cli(*words, *more)
+
+    assert ended.code == 2
+    assert said in ended.err
+    assert fake.launches == 0
+
+
+def test_interrupted_probe_is_resumed_without_repeating_a_launch(fake, words, tmp_path):
+    """Ctrl-C ends it after the stage under way; what was launched is not launched again."""
+    study = tmp_path / "study"
+    argv = [sys.executable, "-m", "autofit", *map(str, words), "--study", str(study), "--json"]
+    env = {**os.environ, **{
+        name: str(tmp_path / name)
+        for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "AUTOFIT_LOCK_DIR")
+    }}  # fmt: skip
+
+    process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while not list(study.glob("trials/*.json")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 130, err
+    assert b"--resume" in err
+    assert json.loads(out)["error"]["kind"] == "interrupted"
+    assert fake.owners == []
+
+    done = subprocess.run(
+        [*argv, "--resume"], env=env, capture_output=True, check=True, timeout=50
+    )
+
+    result = json.loads(done.stdout)
+    assert all(row["proven"] for row in result["boundary"])
+    assert fake.launches == result["launches"]
+    candidates = [json.loads(p.read_text())["params"] for p in study.glob("trials/*.json")]
+    assert all(candidates.count(params) == 1 for params in candidates)
