@@ -54,7 +54,7 @@ def probe_document(
         "runtime": situation.runtime.name,
         "workload": situation.workload.name,
         "boundary": [_boundary(line, trials, candidate_of) for line in lines],
-        "launches": len(trials) + len(study.cut_off()),
+        "launches": len(study.started()),
         "outcomes": dict(Counter(trial.outcome.kind for trial in trials)),
         "skipped": len(study.skipped()),
         "seconds": round(seconds, 1),

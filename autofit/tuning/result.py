@@ -15,11 +15,8 @@ from autofit.trial.metric import METRICS, Metric, pooled_values
 from autofit.trial.outcome import outcome_to_dict
 from autofit.trial.trial import PHASES, Trial
 from autofit.trial.workload import Workload
-<<<<<<< ours
 from autofit.tuning.answer_check import AnswerCheck
-=======
 from autofit.tuning.cliff_phase import cliffs_of, unsteady_notes
->>>>>>> theirs
 from autofit.tuning.confirmation import Confirmation
 from autofit.tuning.frozen import FROZEN
 from autofit.tuning.prove import Proof
@@ -71,13 +68,8 @@ def result_document(parts: ResultParts) -> dict[str, Any]:
         "gain": parts.gain.to_dict() if proof and parts.gain else None,
         "tie": _is_tie(parts),
         "boundary": [boundary.to_dict() for boundary in parts.boundaries],
-<<<<<<< ours
-        "cliffs": [],
-        "launches": len(parts.study.started()),
-=======
         "cliffs": [cliff.to_dict() for cliff in cliffs_of(parts.trials, situation)],
-        "launches": len(parts.trials) + len(parts.study.cut_off()),
->>>>>>> theirs
+        "launches": len(parts.study.started()),
         "launches_by_phase": {
             phase: sum(trial.phase == phase for trial in parts.trials) for phase in PHASES
         },
@@ -85,12 +77,8 @@ def result_document(parts: ResultParts) -> dict[str, Any]:
         "seconds": round(parts.seconds, 1),
         "preset": None,
         "confirmation": parts.confirmation.to_dict() if parts.confirmation else None,
-<<<<<<< ours
         "answers": parts.answers.to_dict() if parts.answers else None,
-        "notes": list(parts.notes),
-=======
         "notes": [*parts.notes, *unsteady_notes(parts.trials, situation)],
->>>>>>> theirs
     }
 
 
