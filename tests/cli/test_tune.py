@@ -50,7 +50,7 @@ def test_the_winner_was_proven_at_full_context(tuned):
     """The winner ran with a prompt that fills the context beside the longest generation, twice."""
     winner = tuned.done.json["winner"]
 
-    proof = Study.open(tuned.study).trials()[-1]
+    proof = next(t for t in Study.open(tuned.study).trials() if t.number == winner["trial"])
     assert (proof.phase, proof.outcome.kind) == ("prove", "completed")
     assert dict(proof.candidate.params) == winner["params"]
     assert [(s.prompt_tokens, s.predicted_tokens) for s in proof.measurement.samples] == [

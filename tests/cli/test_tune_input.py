@@ -1,0 +1,240 @@
+"""Wrong words, files and runtimes: a tune says what is wrong, and starts nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+from model_headers import MODELS
+from runtime.stand_in import write_program, write_script
+from tune_machine import TuneMachine
+
+from autofit.model.synth import SynthSpec, write
+
+SPEC = SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="f16")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory) -> TuneMachine:
+    """A machine on which a tune would work."""
+    return TuneMachine(tmp_path_factory.mktemp("input"), 2600.0)
+
+
+@pytest.fixture
+def refused(cli, machine, tmp_path):
+    """Runs a tune that must not begin; returns its error document."""
+
+    def run(*more: object, code: int = 2, model: object = None, **changed: object) -> dict:
+        before = machine.launches
+        words = machine.words(tmp_path / "study", **changed)
+        if model is not None:
+            words[1] = str(model)
+        done = cli(*words, *more, "--json")
+
+        error = json.loads(done.out)["error"]
+        assert done.code == code, done.err
+        assert machine.launches == before
+        assert not (tmp_path / "study").exists()
+        assert f"autofit: {error['message']}\n" in done.err
+        return error
+
+    return run
+
+
+def test_a_missing_model(refused, tmp_path):
+    """A file that is not there is named."""
+    error = refused(model=tmp_path / "none.gguf")
+
+    assert "none.gguf: no such file" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "is empty"),
+        (b"hello, world", "is not a GGUF file"),
+        (b"GGUF\x03\x00\x00\x00", "ends inside its header"),
+    ],
+)
+def test_a_file_that_is_no_model(refused, tmp_path, content, told):
+    """A file that is no GGUF, or ends in its header, is told with what to do."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    error = refused(model=path)
+
+    assert told in error["message"]
+    assert error["hint"]
+
+
+def test_a_model_that_ends_early(refused, tmp_path):
+    """A download that was cut off is found before anything is launched."""
+    path = tmp_path / "model.gguf"
+    write(SPEC, path)
+    os.truncate(path, path.stat().st_size - 5000)
+    error = refused(model=path)
+
+    assert "bytes" in error["message"]
+    assert "download" in error["hint"]
+
+
+def test_a_shard_that_is_missing(refused, tmp_path):
+    """The missing file of a model in several is named."""
+    first = MODELS["qwen3moe"]().write(tmp_path / "big.gguf", shards=3)
+    (tmp_path / "big-00002-of-00003.gguf").unlink()
+    error = refused(model=first)
+
+    assert "big-00002-of-00003.gguf" in error["message"]
+
+
+def test_a_runtime_that_is_not_there(refused, tmp_path):
+    """A missing runtime leads to those that were found."""
+    error = refused(runtime=tmp_path / "nowhere")
+
+    assert "no such runtime" in error["message"]
+    assert "found on this machine" in error["hint"]
+
+
+@pytest.mark.parametrize("dialect", [None, "llama_server"])
+def test_a_program_that_is_no_runtime(refused, tmp_path, dialect):
+    """Any other program is no runtime, whether its dialect is named or not."""
+    program = write_script(tmp_path / "editor", "echo I edit texts")
+    error = refused(runtime=program, dialect=dialect)
+
+    assert "is not a runtime" in error["message"]
+
+
+def test_a_runtime_for_another_processor(refused, tmp_path):
+    """A build that dies of an illegal instruction is told as such."""
+    program = write_script(tmp_path / "llama-server", f"kill -{signal.SIGILL:d} $$")
+    error = refused(runtime=program, dialect=None)
+
+    assert "illegal instruction" in error["message"]
+    assert "another CPU" in error["hint"]
+
+
+def test_a_runtime_without_a_flag_that_is_asked_for(refused, tmp_path):
+    """A pinned parameter that this build lacks is named with those that it has."""
+    program = write_program(tmp_path)
+    write_script(
+        tmp_path / "llama-server",
+        f'case "$1" in --list-devices) echo "Available devices:";; '
+        f'*) sh "{program}.all" "$@";; esac',
+    )
+    (tmp_path / "llama-server.all").write_text(f'cat "{tmp_path}/help.txt"\n')
+    error = refused("--set", "moe_cache_mib=1024", runtime=program, dialect=None, space="cpu")
+
+    assert "no such parameter" in error["message"]
+    assert "n_cpu_moe" in error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("option", "kind"), [("dialect", "dialect"), ("space", "space"), ("workload", "workload")]
+)
+def test_unknown_names_list_the_known(refused, option, kind):
+    """A name that nothing has lists what was found where."""
+    error = refused(**{option: "nonesuch"})
+
+    assert error["message"] == f"unknown {kind} 'nonesuch'"
+    assert error["hint"].startswith("known: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--device", "CUDA7=100"], "no device CUDA7"),
+        (["--device", "CUDA0"], "is not NAME=MIB"),
+        (["--device", "CUDA0=much"], "not a size in MiB"),
+        (["--device", "CUDA0=-1"], "not a size in MiB"),
+        (["--device", "CUDA0=nan"], "not a size in MiB"),
+        (["--set", "nonesuch=1"], "no such parameter"),
+        (["--set", "ubatch"], "is not PARAM=VALUE"),
+        (["--set", "ubatch=much"], "not a whole number"),
+        (["--set", "cache_type=q9_9"], "takes f32, f16"),
+        (["--set", "flash_attn=maybe"], "takes on, off, auto"),
+        (["--set", "context=1024"], "belongs to the task"),
+        (["--set", "parallel=2"], "belongs to the task"),
+        (["--kv-floor", "q3"], "is no KV type"),
+        (["--require", "tg>20"], "is not 'metric>=number'"),
+        (["--require", "speed>=20"], "is not 'metric>=number'"),
+        (["--objective", "speed"], "'speed' is not one of"),
+        (["--budget", "soon"], "is not a duration"),
+        (["--budget", "0s"], "is not a duration"),
+        (["--max-launches", "0"], "not in the range"),
+        (["--context", "0"], "not in the range"),
+        (["--parallel", "0"], "not in the range"),
+        (["--env", "GGML_X"], "is not NAME=VALUE"),
+        (["--wrapper", "'nice"], "No closing quotation"),
+        (["--baseline", "llama-server 'x"], "No closing quotation"),
+        (["--baseline", ""], "is empty"),
+        (["--baseline", "llama-server -ngl"], "a value is missing"),
+        (["--baseline", "llama-server -m /other/name.gguf"], "serves /other/name.gguf"),
+        (["--baseline", "GGML_X=1 llama-server"], "sets the variable GGML_X"),
+        (["--baseline", "numactl -N 0 llama-server"], "runs under `numactl -N 0`"),
+        (["--baseline", "llama-server --rpc host:1"], "uses remote devices"),
+        (["--resume"], "is no study"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_words_are_told_before_anything_starts(refused, words, told):
+    """Each option says what is wrong with its value."""
+    error = refused(*words)
+
+    assert told in error["message"]
+    assert error["kind"] == "usage"
+
+
+def test_resume_needs_a_study(cli, machine):
+    """Without --study there is nothing to go on with."""
+    done = cli(*machine.words(None), "--resume")
+
+    assert done.code == 2
+    assert "--resume needs --study" in done.err
+
+
+def test_a_constraint_that_nothing_keeps(refused, tmp_path):
+    """A pinned value that no other value goes with is told with the constraint."""
+    error = refused("--set", "ubatch=100000", space="moe")
+
+    assert "ubatch <= batch" in error["message"]
+
+
+def test_a_kv_floor_that_leaves_nothing(refused, tmp_path):
+    """A floor above all values of the space ends with 3."""
+    error = refused("--kv-floor", "f32", code=3)
+
+    assert "no value of cache_type is left" in error["message"]
+
+
+def test_a_folder_that_is_no_study_is_left_alone(cli, machine, tmp_path):
+    """A study is not begun in a folder with something else in it."""
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "letter.txt").write_text("dear")
+    done = cli(*machine.words(tmp_path / "study"))
+
+    assert done.code == 2
+    assert "is not empty and no study" in done.err
+    assert not (tmp_path / "study" / "study.json").exists()
+    assert (tmp_path / "study" / "letter.txt").read_text() == "dear"
+
+
+@pytest.mark.parametrize("name", ["file", "file/study"])
+def test_a_place_that_cannot_be_written(cli, machine, tmp_path, name):
+    """A study's folder that cannot be made is named, with what to do."""
+    (tmp_path / "file").write_text("")
+    done = cli(*machine.words(tmp_path / name))
+
+    assert done.code == 1
+    assert str(tmp_path / name) in done.err
+    assert "--study DIR" in done.err
+
+
+def test_help_names_every_option(cli):
+    """`tune --help` lists what the README tells of."""
+    told = cli("tune", "--help").out
+
+    for option in ("--runtime", "--device", "--rpc", "--set", "--env", "--wrapper", "--objective",
+                   "--require", "--kv-floor", "--baseline", "--budget", "--max-launches",
+                   "--study", "--resume", "--seed", "--dry-run", "--json", "--yes"):  # fmt: skip
+        assert option in told
