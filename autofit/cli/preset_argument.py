@@ -79,6 +79,7 @@ def preset_situation(
         workload=workload or situation.workload,
         baseline_params={**command.params, **overrides},
         baseline_args=command.rest,
+        has_own_task=True,
     )
 
 

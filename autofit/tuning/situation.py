@@ -28,7 +28,8 @@ class Situation:
     """What a tune is about.
 
     `devices` are those that may be used, in that order; `host_available_mib` is what
-    processes may take of system RAM. `baseline_params` and
+    processes may take of system RAM. `has_own_task` leaves the user's command its own
+    context and slots, as in a comparison; `baseline_params` and
     `baseline_args` are the user's own launch command, None where there is none.
     """
 
@@ -49,6 +50,7 @@ class Situation:
     wrapper: tuple[str, ...] = ()
     chooses_devices: bool = False
     baseline_params: Params | None = None
+    has_own_task: bool = False
     baseline_args: tuple[str, ...] = ()
 
     @property
@@ -63,6 +65,8 @@ class Situation:
         Context and slots are the task's: with others it would be asked something else.
         """
         if self.baseline_params is not None:
+            if self.has_own_task:
+                return Candidate({**self.task_params, **self.baseline_params})
             return Candidate({**self.baseline_params, **self.task_params})
         params = dict(self.task_params)
         if self.chooses_devices and self.runtime.supports("devices"):
