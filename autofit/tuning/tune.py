@@ -232,7 +232,7 @@ class Tune:
             if trial.is_completed:
                 rounds = confirmation.rounds if confirmation else 0
                 if not finalists:
-                    self._note("nothing else ran: a larger --budget may tell more")
+                    self._note(self._nothing_else())
                 elif rounds:
                     self._note(f"{self._own_choice} was confirmed as the best found")
                 return Proof(frozen, trial), Estimate(1.0, 1.0, 1.0, rounds)
@@ -250,6 +250,13 @@ class Tune:
                 return proof, self._measured_again(baseline, proof)
             return proof, _gain(confirmation, key)
         return None, None
+
+    def _nothing_else(self) -> str:
+        """Why nothing but the baseline can be recommended."""
+        tried = sum(trial.phase in {"boundary", "search"} for trial in self.runner.trials)
+        if tried:
+            return f"nothing else ran: {tried} other launches failed"
+        return "nothing else was tried: a larger --budget or --max-launches may tell more"
 
     def _answers_well(self, finalist: Finalist, baseline: Trial) -> bool:
         """Whether a finalist's answers are right; what cannot be told is no objection."""

@@ -1,0 +1,179 @@
+"""Tunes in which much goes wrong: each ends with a clear word, a code and nothing left running."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from cli.tune_document import RESULT
+from process_stage import MARK, Stage
+from tune_machine import HOST, TuneMachine
+
+from autofit.results.study import Study
+
+pytestmark = pytest.mark.timeout(180)
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def machine(tmp_path) -> TuneMachine:
+    """A card that the model does not fit."""
+    return TuneMachine(tmp_path, 2600.0)
+
+
+@pytest.fixture
+def tune(cli, monkeypatch, tmp_path):
+    """Runs a tune with --json; whatever came of it, nothing is left running."""
+    stage = Stage(tmp_path)
+    monkeypatch.setenv(MARK, stage.mark)
+
+    def run(machine: TuneMachine, *more: object, code: int, **changed: object):
+        changed = {"max_launches": 4, **changed}
+        done = cli(*machine.words(tmp_path / "study", **changed), "--json", *more)
+        stage.wait_empty()
+        assert machine.owners == []
+        assert done.code == code, done.err
+        result = json.loads(done.out)
+        jsonschema.validate(result, RESULT)
+        return result, done.err
+
+    return run
+
+
+def test_a_baseline_that_fails_leaves_no_gain(tune, machine):
+    """The user's own command is refused by the runtime: a winner is proven, the gain is null."""
+    command = f"llama-server -m {machine.model} --no-such-flag"
+    result, err = tune(machine, "--baseline", command, code=0)
+
+    assert result["baseline"]["outcome"]["kind"] == "rejected"
+    assert "--no-such-flag" in result["baseline"]["outcome"]["evidence"]
+    assert result["baseline"]["estimates"] == {}
+    assert result["gain"] is None
+    assert result["tie"] is False
+    assert result["winner"]["proven"] is True
+    assert "the command given with --baseline failed (rejected" in err
+    assert "no gain to tell" in err
+
+
+def test_a_runtime_that_fails_in_every_launch(tune, machine):
+    """Nothing works: the result says so with every failure, and what to try."""
+    machine.fail("oom-kv")
+    result, err = tune(machine, code=3)
+
+    assert (result["winner"], result["gain"], result["preset"]) == (None, None, None)
+    assert result["outcomes"] == {"out_of_memory": result["launches"]}
+    assert 1 < result["launches"] <= 4
+    assert "autofit: no settings were proven to work" in err
+    assert "hint: `autofit show " in err
+    study = Path(result["study"])
+    assert "nothing was proven" in (study / "report.md").read_text()
+    assert not (study / "presets").exists()
+    assert all(trial.outcome.evidence for trial in Study.open(study).trials())
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "told"),
+    [
+        ("illegal:load", "crashed", "illegal_instruction"),
+        ("segfault:warmup", "crashed", None),
+        ("device-lost", "crashed", "device_lost"),
+        ("http-500", "crashed", None),
+        ("impossible-speed", "incorrect", None),
+    ],
+)
+def test_every_kind_of_failure_is_told_apart(tune, machine, fault, kind, told):
+    """What ends each launch is the outcome of its trial, with its evidence."""
+    name, _, stage = fault.partition(":")
+    machine.fail(name, stage or None)
+    result, _ = tune(machine, code=3, max_launches=1)
+
+    outcome = result["baseline"]["outcome"]
+    assert outcome["kind"] == kind
+    assert outcome["evidence"]
+    assert told is None or outcome["reason"] == told
+
+
+def test_a_model_that_fits_nowhere(tune, tmp_path):
+    """Neither the card nor the host has room: 3, and the memory that lacked is named."""
+    small = TuneMachine(tmp_path, 700.0)
+    small.change(host=type(HOST)(ram_mib=1050, other_mib=1000, refuses=True))
+    result, _ = tune(small, code=3)
+
+    assert set(result["outcomes"]) == {"out_of_memory"}
+    assert result["winner"] is None
+
+
+@pytest.mark.slow
+def test_a_server_that_will_not_end(tune, machine):
+    """SIGTERM ignored: each launch is killed after its grace, and the tune goes on."""
+    machine.fail("ignore-term", launches=[1])
+    result, _ = tune(machine, code=0, max_launches=1)
+
+    assert result["baseline"]["outcome"]["kind"] == "completed"
+
+
+def _can_mount() -> bool:
+    """Whether this user may mount a file system of its own, as most Linux systems allow."""
+    unshare = shutil.which("unshare")
+    return (
+        unshare is not None
+        and not subprocess.run(
+            [unshare, "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"],
+            check=False, capture_output=True,
+        ).returncode
+    )  # fmt: skip
+
+
+# $1 the folder of a small disk, $2 when it fills up, the rest a tune with its study there.
+FILLING = """\
+place=$1 when=$2; shift 2
+mount -t tmpfs -o size=210m none "$place"
+"$@" & tune=$!
+while ! ls "$place"/study/trials/$when >/dev/null 2>&1; do sleep 0.05; done
+head -c 220m /dev/zero > "$place/letters" 2>/dev/null
+wait $tune; echo "ended with $?" >&2
+ls "$place"/study/trials/*.json | wc -l >&2
+rm "$place/letters"
+"$@" --resume; echo "went on with $?" >&2
+mount -o remount,ro "$place"
+"$@" --resume; echo "refused with $?" >&2
+"""
+
+
+@pytest.mark.skipif(not _can_mount(), reason="no user namespaces: no small disk can be mounted")
+@pytest.mark.parametrize(
+    "when", [pytest.param("0001.running", marks=pytest.mark.slow), "0003.log"]
+)
+def test_a_disk_that_fills_up_and_one_that_is_read_only(machine, tmp_path, when):
+    """A full disk ends the tune with what to do; with room again it goes on; read-only is told."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    stage = Stage(tmp_path)
+    words = [*machine.words(place / "study", max_launches=2), "--json"]
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", FILLING, "sh", place, when, sys.executable, "-m",
+         "autofit", *words],
+        cwd=tmp_path,
+        env={**stage.env, "AUTOFIT_LOCK_DIR": str(tmp_path / "lock"), "TMPDIR": str(tmp_path),
+             "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+    stage.wait_empty()
+
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "fault in autofit" not in done.stderr, done.stderr
+    first, second, third = (json.loads(line) for line in done.stdout.splitlines())
+    assert "ended with 1\n" in done.stderr, done.stderr
+    assert "No space left" in first["error"]["message"]
+    assert "resume" in first["error"]["hint"]
+    assert "went on with 0\n" in done.stderr, done.stderr
+    assert second["winner"]["proven"] is True
+    assert "refused with 1\n" in done.stderr, done.stderr
+    assert "Read-only file system" in third["error"]["message"]
+    assert "--study DIR" in third["error"]["hint"]
