@@ -74,10 +74,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def rpc_device(folder: Path) -> Iterator[str]:
-    """A running RPC server; its `host:port` for `--rpc`."""
+def rpc_device(folder: Path, limit_mib: int | None = None) -> Iterator[str]:
+    """A running RPC server; its `host:port` for `--rpc`.
+
+    With a limit, the server's process cannot have more memory than that.
+    """
     port = free_port()
     argv = [str(folder / "ggml-rpc-server"), "-H", "127.0.0.1", "-p", str(port)]
+    if limit_mib is not None:
+        argv = ["sh", "-c", f'ulimit -v {limit_mib * 1024}; exec "$0" "$@"', *argv]
     process = subprocess.Popen(
         argv, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -4,12 +4,14 @@ More host layers take less of the devices, but not always: layouts are cut anew 
 number, and without any host layer several devices may work as a pipeline, which takes more.
 So the walk follows what is predicted to stay free, and believes only launches.
 
-Failures are rationed. While there are some left, the walk goes where the prediction points;
-with the last one it goes down layer by layer, so that a failure always closes the boundary.
+Failures are rationed. While there are some left, the walk goes where the prediction points,
+or, where that has been found wrong, down in strides; with the last one it goes down layer by
+layer, so that a failure always closes the boundary.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -73,10 +75,13 @@ class BoundaryWalk:
             return {}
         return {n: told for n, told in sorted(self.known.items()) if told != (n >= fits)}
 
-    def next_value(self, free_of: FreeMib, *, margin_mib: float) -> int | None:
+    def next_value(
+        self, free_of: FreeMib, *, margin_mib: float, is_doubtful: bool = False
+    ) -> int | None:
         """The number of host layers to try next; None when the walk has ended.
 
-        `margin_mib` is what a first candidate should leave free.
+        `margin_mib` is what a first candidate should leave free. What is predicted
+        `is_doubtful` when a launch has failed for which much was to stay free.
         """
         if self.failures >= MAX_FAILURES:
             return None
@@ -85,7 +90,8 @@ class BoundaryWalk:
             return self._first(free_of, margin_mib)
         while (below := self._below(fits)) is not None and below not in self.known:
             if free_of(below) is not None:
-                return self._lowest_predicted(below, free_of)
+                lowest = self._lowest_predicted(below, free_of)
+                return max(lowest, self._stride(below)) if is_doubtful else lowest
             self._impossible.add(below)
         return self._exception(free_of)
 
@@ -122,6 +128,12 @@ class BoundaryWalk:
             found = n
         is_last = found == 1 and self.zero_is_apart and 0 not in self.known
         return 0 if is_last and self._is_predicted(0, free_of) else found
+
+    def _stride(self, highest: int) -> int:
+        """As far down as costs fewest launches in all: the last failure then goes by ones."""
+        fails = self.fails
+        gap = highest - (self._walked().start - 1 if fails is None else fails)
+        return highest + 1 - max(1, round(math.sqrt(gap)))
 
     def _first(self, free_of: FreeMib, margin_mib: float) -> int | None:
         """The fewest, near the guess, that leave the margin; else what leaves most."""

@@ -30,6 +30,9 @@ PURPOSE = "does it fit?"
 # have corrected the estimate.
 _FIRST_MARGIN_MIB = 320.0
 _LATER_MARGIN_MIB = 96.0
+# A prediction that is wrong by more than this is not worth much: counters that know nothing
+# of a limit, for one.
+_DOUBTFUL_MIB = 400.0
 
 
 @dataclass(slots=True)
@@ -105,7 +108,9 @@ class Probe:
         is_new = False
         while line.stopped_by is None:
             host_layers = line.walk.next_value(
-                lambda n: self._free_mib(line, n), margin_mib=self._margin_mib()
+                lambda n: self._free_mib(line, n),
+                margin_mib=self._margin_mib(),
+                is_doubtful=self._wrong_mib(line) > _DOUBTFUL_MIB,
             )
             host_layers = self._calibrating(line) if host_layers is None else host_layers
             if host_layers is None:
@@ -125,14 +130,16 @@ class Probe:
         if candidate is None:
             return None
         free = self.record.free_mib(candidate)
-        if free is None:
-            return 0.0
+        return 0.0 if free is None else free - self._wrong_mib(line)
+
+    def _wrong_mib(self, line: Line) -> float:
+        """How much more than is predicted must be missing, by what failed all the same."""
         wrong = [0.0]
         for n, index in line.trials.items():
             failed = self._candidate(line, n)
             if failed is not None and is_memory_failure(self.trials[index].outcome):
                 wrong.append((self.record.free_mib(failed) or 0.0) + 1.0)
-        return free - max(wrong)
+        return max(wrong)
 
     def _margin_mib(self) -> float:
         is_learned = any(trial.is_completed for trial in self.trials)

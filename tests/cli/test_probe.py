@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import pytest
+from autofit_program import AutofitProgram
 from fakes.machine import Device, Host, Machine
 from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
@@ -100,30 +97,23 @@ def test_what_cannot_be_probed_is_refused_before_any_launch(cli, fake, words, mo
 def test_interrupted_probe_is_resumed_without_repeating_a_launch(fake, words, tmp_path):
     """Ctrl-C ends it after the stage under way; what was launched is not launched again."""
     study = tmp_path / "study"
-    argv = [sys.executable, "-m", "autofit", *map(str, words), "--study", str(study), "--json"]
-    env = {**os.environ, **{
-        name: str(tmp_path / name)
-        for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "AUTOFIT_LOCK_DIR")
-    }}  # fmt: skip
+    program = AutofitProgram(tmp_path)
+    words = [*words, "--kv", "q8_0", "--study", study, "--json"]
 
-    process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    while not list(study.glob("trials/*.json")):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    with program.start(*words) as run:
+        run.wait_until_told("#1 boundary")
+        run.send(signal.SIGINT)
+        stopped = run.finish()
 
-    assert process.returncode == 130, err
-    assert b"--resume" in err
-    assert json.loads(out)["error"]["kind"] == "interrupted"
+    assert stopped.code == 130, stopped.err
+    assert "--resume" in stopped.err
+    assert stopped.json["error"]["kind"] == "interrupted"
     assert fake.owners == []
 
-    done = subprocess.run(
-        [*argv, "--resume"], env=env, capture_output=True, check=True, timeout=50
-    )
+    done = program.run(*words, "--resume")
 
-    result = json.loads(done.stdout)
-    assert all(row["proven"] for row in result["boundary"])
-    assert fake.launches == result["launches"]
+    assert done.code == 0, done.err
+    assert all(row["proven"] for row in done.json["boundary"])
+    assert fake.launches == done.json["launches"]
     candidates = [json.loads(p.read_text())["params"] for p in study.glob("trials/*.json")]
     assert all(candidates.count(params) == 1 for params in candidates)

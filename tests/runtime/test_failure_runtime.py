@@ -10,7 +10,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,28 +103,6 @@ def run(llama_cpp: Path, model: Path, tmp_path: Path) -> Iterator[Run]:
         process.wait(10)
 
 
-@contextmanager
-def small_rpc_device(folder: Path, mib: int) -> Iterator[str]:
-    """An RPC server that may not take more than so much memory."""
-    program = folder / "ggml-rpc-server"
-    port = free_port()
-    limit = f'ulimit -v {mib * 1024}; exec "$0" "$@"'
-    argv = ["sh", "-c", limit, str(program), "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(
-        argv, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        for _ in range(200):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait(10)
-
-
 def test_a_good_run_is_completed(run: Run):
     """A server that answered and was told to stop has completed, and told its facts."""
     server = run("-c", "1024")
@@ -188,7 +165,7 @@ def test_a_kill_is_told(run: Run):
 
 def test_a_full_device_is_told_by_its_name(run: Run, llama_cpp: Path):
     """KV that the second of two RPC devices cannot hold is told with its size."""
-    with rpc_device(llama_cpp) as roomy, small_rpc_device(llama_cpp, 400) as small:
+    with rpc_device(llama_cpp) as roomy, rpc_device(llama_cpp, 400) as small:
         server = run("--rpc", f"{roomy},{small}", "-ngl", "99", "-ts", "3,2", "-c", "1000000")
         diagnosis = server.told()
 

@@ -164,3 +164,24 @@ def test_blind_walk_ends_closed(edge):
     assert walk.failures <= MAX_FAILURES
     assert walk.is_closed
     assert (walk.fits, walk.fails) == (edge, edge - 1)
+
+
+@pytest.mark.parametrize("edge", [1, 7, 23, 47])
+def test_prediction_found_wrong_is_followed_in_strides(edge):
+    """Where counters see plenty of memory that cannot be had, the walk stays short."""
+    walk = BoundaryWalk(most=48, guess=0)
+    launched = 0
+
+    def next_value():
+        is_wrong = walk.failures > 0
+        return walk.next_value(
+            lambda n: 1.0 + n if is_wrong else 20000.0 + n, margin_mib=96.0, is_doubtful=is_wrong
+        )
+
+    while (n := next_value()) is not None:
+        launched += 1
+        walk.tell(n, fits=n >= edge)
+
+    assert (walk.fits, walk.fails, walk.is_closed) == (edge, edge - 1, True)
+    assert walk.failures <= MAX_FAILURES
+    assert launched <= 16
