@@ -72,7 +72,7 @@ _THREADS = (
 _WHOLE_ON_HOST = (Prior("prompt", LEVEL, 0.3), Prior("generation", LEVEL, 0.3))
 _PRIORS: Mapping[str, tuple[Prior, ...]] = {
     "ubatch": (Prior("prompt", LEVEL, 0.08), Prior("generation", LEVEL, 0.01)),
-    "batch": (Prior("prompt", LEVEL, 0.03), Prior("generation", LEVEL, 0.01)),
+    "batch": (Prior("prompt", LEVEL, 0.015), Prior("generation", LEVEL, 0.005)),
     "cache_type": _KV,
     "cache_type_k": _KV,
     "cache_type_v": _KV,

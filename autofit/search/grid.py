@@ -95,8 +95,9 @@ class Grid:
         return self._some(near) if self._all is None else self._all
 
     def _rows(self, points: Iterator[Point]) -> Rows:
-        skipped = {LAYOUT_AXIS: self.axes[0].values[0], HOST_LAYERS_AXIS: 0}
-        kept = skipped if self.problem.walks_layers else {}
+        kept: dict[str, ParamValue] = {}
+        if self.problem.walks_layers:
+            kept = {LAYOUT_AXIS: self.problem.layouts[0], HOST_LAYERS_AXIS: 0}
         rows = [self.row_of({**kept, **point}) for point in points]
         found = [row for row in rows if row is not None]
         return np.array(found, dtype=np.int64).reshape(len(found), len(self.axes))

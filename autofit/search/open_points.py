@@ -11,6 +11,7 @@ from autofit.search.fit_belief import ShiftBelief, ThresholdBelief
 from autofit.search.grid import Floats, Grid, Rows
 from autofit.search.margin_map import IMPOSSIBLE_MIB, MarginMap
 from autofit.search.problem import MEMORIES, Memory, Observation
+from autofit.search.refusal import works
 from autofit.search.similarity import Similarity
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 
@@ -25,7 +26,7 @@ _LAYERS_BEYOND = 3
 
 
 class OpenPoints:
-    """Untried points of one proposal with their chances to fit."""
+    """Untried points of one proposal, and those to try `again`, with their chances to fit."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class OpenPoints:
         margins: MarginMap,
         similarity: Similarity,
         observations: Sequence[Observation],
+        again: Sequence[tuple[int, ...]] = (),
     ) -> None:
         self._grid = grid
         self._margins = margins
@@ -40,13 +42,20 @@ class OpenPoints:
         self._observations = observations
         placed = [(o, grid.row_of(o.point)) for o in observations]
         self._seen = [(o, np.array(row)) for o, row in placed if row is not None]
-        self._tried = np.array([row for _, row in self._seen], dtype=np.int64)
-        self._tried = self._tried.reshape(-1, len(grid.axes))
+        self._tried = self._matrix([row for _, row in self._seen if tuple(row) not in again])
+        self._ran = self._matrix([row for o, row in self._seen if o.cost is not None])
+        self._failed = self._matrix(
+            [row for o, row in self._seen if o.cost is None and o.lacked is None]
+        )
         margins.refresh()
         margins.ask_ends()
         for _, row in self._seen:
             margins.estimate(row)
         self._beliefs = {memory: self._learn(memory) for memory in MEMORIES}
+
+    def _matrix(self, rows: Sequence[Rows]) -> Rows:
+        """Rows one under the other, of shape (rows, axes) also where there are none."""
+        return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._grid.axes))
 
     def _learn(self, memory: Memory) -> ShiftBelief | ThresholdBelief | None:
         """What launches told of a memory; None where nothing is known that could be wrong."""
@@ -76,7 +85,7 @@ class OpenPoints:
         every = range(len(self._grid.axes))
         tried = self._grid.codes(self._tried, every)
         found[np.isin(self._grid.codes(rows, every), tried)] = 0.0
-        return found * self._works(rows)
+        return found * works(rows, self._failed, self._ran, self._similarity)
 
     def _memory_chances(self, rows: Rows) -> Floats:
         found = np.ones(len(rows))
@@ -102,22 +111,6 @@ class OpenPoints:
         found = belief.probability(np.nan_to_num(margins, nan=0.0))
         found[np.isnan(margins)] = 0.5 if memory == "device" else 1.0
         found[margins <= IMPOSSIBLE_MIB] = 0.0
-        return found
-
-    def _works(self, rows: Rows) -> Floats:
-        """The chance that no other failure than memory ends a launch.
-
-        What failed for another reason, such as a value that the runtime refuses, is likely to
-        fail again where it is alike, unless something as alike has run.
-        """
-        failed = [row for o, row in self._seen if o.cost is None and o.lacked is None]
-        if not failed:
-            return np.ones(len(rows))
-        ran = [row for o, row in self._seen if o.cost is not None]
-        against = self._similarity.between(rows, np.array(failed)).sum(axis=1)
-        ran_rows = np.array(ran, dtype=np.int64).reshape(len(ran), len(self._grid.axes))
-        speaking = self._similarity.between(rows, ran_rows).sum(axis=1)
-        found: Floats = (0.25 + speaking) / (0.25 + speaking + against)
         return found
 
     def rows(self) -> Rows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtr
@@ -25,19 +25,21 @@ from autofit.trial.metric import Metric
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Log cost of points, mean and standard deviation, and the chance to keep all limits.
+    """Log cost of points: mean, standard deviation, and how far one launch may move the mean.
 
-    Each of shape (points,).
+    `chance` is that of keeping all limits. Each of shape (points,).
     """
 
     mean: Floats
     sd: Floats
+    shift_sd: Floats
     chance: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
     rows: Rows
+    places: tuple[int, ...]
     posterior: Posterior
 
 
@@ -49,8 +51,13 @@ class PerformanceModel:
     ) -> None:
         self._grid = grid
         self._similarity = similarity
-        rows = [(o, grid.row_of(o.point)) for o in observations if o.cost is not None]
-        self.measured = [(o, row) for o, row in rows if row is not None]
+        self.measured = [
+            (o, row)
+            for o in observations
+            if o.cost is not None and (row := grid.row_of(o.point)) is not None
+        ]
+        places = {id(observation): place for place, observation in enumerate(observations)}
+        self._order = [places[id(observation)] for observation, _ in self.measured]
         self._goal = grid.problem.goal
         self._parts = {name: self._fit(name) for name in self._part_names()}
         self._offset = self._mean_offset()
@@ -65,6 +72,20 @@ class PerformanceModel:
         """How far measurements lie from what the others tell, in standard deviations."""
         return max((part.posterior.surprise for part in self._parts.values()), default=0.0)
 
+    @property
+    def doubtful(self) -> frozenset[int]:
+        """The places in `measured` of outliers that were launched only once.
+
+        Whether a passing disturbance or a cliff slowed them, another launch tells.
+        """
+        rows = [row for _, row in self.measured]
+        return frozenset(
+            place
+            for part in self._parts.values()
+            for outlier in part.posterior.doubtful
+            if rows.count(rows[place := part.places[outlier]]) == 1
+        )
+
     def forecast(self, rows: Rows) -> Forecast:
         """The expected log cost of rows."""
         told = {name: self._predict(name, rows) for name in self._parts}
@@ -76,13 +97,17 @@ class PerformanceModel:
             metric = self._metric(told, limit.metric)
             z = (math.log(limit.most) - metric.mean) / np.sqrt(metric.variance)
             chance *= ndtr(z)
-        return Forecast(cost.mean, np.sqrt(cost.variance), chance)
+        shift_sd = cost.variance / np.sqrt(cost.variance + cost.noise)
+        return Forecast(cost.mean, np.sqrt(cost.variance), shift_sd, chance)
 
-    def forecast_measured(self) -> Forecast | None:
-        """The expected log cost of the measured points, None where there are none."""
-        if not self.measured:
-            return None
-        return self.forecast(np.array([row for _, row in self.measured], dtype=np.int64))
+    def trusted(self) -> list[int]:
+        """The places in `measured` of launches that may be picked: all but the doubtful."""
+        kept = [place for place in range(len(self.measured)) if place not in self.doubtful]
+        return kept or list(range(len(self.measured)))
+
+    def forecast_at(self, places: Sequence[int]) -> Forecast:
+        """The expected log cost of some measured points, by their places in `measured`."""
+        return self.forecast(np.array([self.measured[place][1] for place in places]))
 
     def _part_names(self) -> list[PartName]:
         """The parts that are modelled: both apart where launches told them, else their sum."""
@@ -101,16 +126,15 @@ class PerformanceModel:
         return names
 
     def _fit(self, name: PartName) -> _Fitted:
-        told = [
-            (row, value)
-            for observation, row in self.measured
-            if (value := _values(self._goal, observation, name))
-        ]
-        rows = np.array([row for row, _ in told], dtype=np.int64)
-        rows = rows.reshape(len(told), len(self._grid.axes))
-        logs = np.log([value for _, value in told])
+        values = [_values(self._goal, observation, name) for observation, _ in self.measured]
+        places = [place for place, value in enumerate(values) if value is not None]
+        rows = np.array([self.measured[place][1] for place in places], dtype=np.int64)
+        rows = rows.reshape(len(places), len(self._grid.axes))
+        logs = np.log([value for value in values if value is not None])
         similar = self._similarity.between(rows, rows)
-        return _Fitted(rows, fit_part(design(self._grid, rows, name), logs, similar))
+        order = np.array([self._order[place] for place in places], dtype=float)
+        posterior = fit_part(design(self._grid, rows, name), logs, similar, order)
+        return _Fitted(rows, tuple(places), posterior)
 
     def _predict(self, name: PartName, rows: Rows) -> Prediction:
         part = self._parts[name]
@@ -123,17 +147,20 @@ class PerformanceModel:
         if metric in {"pp", "tg"}:
             part = told["prompt" if metric == "pp" else "generation"]
             offset = self._offset if metric == self._goal.objective else 0.0
-            return Prediction(part.mean + offset, part.variance)
+            return replace(part, mean=part.mean + offset)
         prompt = told["prompt"]
         prompt_s = prompt.mean + math.log(self._goal.prompt_tokens)
         if metric == "ttft":
-            return Prediction(prompt_s + self._offset, prompt.variance)
+            return replace(prompt, mean=prompt_s + self._offset)
         generation = told["generation"]
         generation_s = generation.mean + math.log(self._goal.predicted_tokens)
         total = np.logaddexp(prompt_s, generation_s)
         share = np.exp(prompt_s - total)
-        variance = share**2 * prompt.variance + (1 - share) ** 2 * generation.variance
-        return Prediction(total + self._offset, variance)
+        return Prediction(
+            total + self._offset,
+            share**2 * prompt.variance + (1 - share) ** 2 * generation.variance,
+            share**2 * prompt.noise + (1 - share) ** 2 * generation.noise,
+        )
 
     def _mean_offset(self) -> float:
         """What a cost has beside its parts (sending, sampling), as a logarithm."""

@@ -12,9 +12,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import logsumexp
 
 from autofit.search.grid import Floats
 from autofit.search.part import Design
@@ -23,13 +24,26 @@ from autofit.search.part import Design
 # 2.6% between reloads was published; busy and paging machines have far more.
 NOISES = ((0.008, 0.2), (0.02, 0.35), (0.05, 0.25), (0.12, 0.15), (0.3, 0.05))
 RESIDUALS = ((0.01, 0.3), (0.04, 0.4), (0.15, 0.25), (0.5, 0.05))
+# The share of the noise that launches one after the other have in common (a machine that
+# warms up, a neighbour that comes and goes), and after how many launches it is forgotten.
+DRIFTS = ((0.0, 0.6), (0.6, 0.4))
+_DRIFT_LAUNCHES = 6.0
+# How often a launch is disturbed, how much its logarithm may then be off, and how many
+# launches it takes for one of them to be told as an outlier.
+_OUTLIER_CHANCE = 0.03
+_OUTLIER_SD = 0.7
+_LEAST_PER_OUTLIER = 4
 _LEAST_WEIGHT = 0.05
+# Where the mode is sought: the usual noise and residual, so many steps, until so close.
+_USUAL_NOISE, _USUAL_RESIDUAL = 0.02, 0.04
 _STEPS = 12
+_CLOSE = 1e-3
+_LEAST_VARIANCE = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
 class _Component:
-    """The posterior for one pair of noise and residual.
+    """The posterior for one choice of noise, its drift and the residual.
 
     `whitening` is the inverse of the lower Cholesky factor of the covariance.
     """
@@ -43,21 +57,45 @@ class _Component:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Mean and variance of logarithms, each of shape (points,)."""
+    """Mean and variance of logarithms, and the variance of one launch's noise: (points,)."""
 
     mean: Floats
     variance: Floats
+    noise: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """A part after its measurements; `noise` is the expected spread between launches."""
+    """A part after its measurements; `doubtful` are those taken for outliers."""
 
     mode: Floats
     jacobian: Floats
     components: tuple[_Component, ...]
-    noise: float
-    surprise: float
+    doubtful: tuple[int, ...] = ()
+
+    @property
+    def noise(self) -> float:
+        """The expected spread between launches of one candidate, of logarithms."""
+        return math.sqrt(sum(c.weight * c.noise**2 for c in self.components))
+
+    @property
+    def errors(self) -> Floats:
+        """How far each measurement lies from what the others tell of it, of shape (measured,).
+
+        Under the likeliest component (Rasmussen and Williams, equation 5.12).
+        """
+        best = max(self.components, key=lambda component: component.weight)
+        errors: Floats = best.alpha / (best.whitening**2).sum(axis=0)
+        return errors
+
+    @property
+    def surprise(self) -> float:
+        """The root mean square of the errors in their expected sizes; 0 below two."""
+        best = max(self.components, key=lambda component: component.weight)
+        if len(best.alpha) < 2:  # noqa: PLR2004 - one has no others
+            return 0.0
+        sizes = 1 / np.sqrt((best.whitening**2).sum(axis=0))
+        return float(np.sqrt(np.mean((self.errors / sizes) ** 2)))
 
     def predict(self, design: Design, similar: Floats) -> Prediction:
         """The part at other points.
@@ -79,59 +117,100 @@ class Posterior:
             variance = own + component.residual**2 - (reduced**2).sum(axis=1)
             mean += component.weight * here
             square += component.weight * (here**2 + np.maximum(variance, 0.0))
-        return Prediction(mean, np.maximum(square - mean**2, 1e-10))
+        variance = np.maximum(square - mean**2, _LEAST_VARIANCE)
+        return Prediction(mean, variance, np.full(len(mean), self.noise**2))
 
 
-def fit_part(design: Design, logs: Floats, similar: Floats) -> Posterior:
+def fit_part(design: Design, logs: Floats, similar: Floats, order: Floats) -> Posterior:
     """The posterior of a part.
+
+    A launch that a passing disturbance slowed would bend everything, so one whose measurement
+    fits the others far better as an outlier is taken for one.
 
     Args:
         design: of the measured points; may have none, then the prior is returned.
         logs: logarithms of what was measured, of shape (measured,).
         similar: similarity of the measured points among themselves.
+        order: which launch each was, of shape (measured,).
     """
-    mode, jacobian = _mode(design, logs, similar)
+    together = np.exp(-np.abs(order[:, None] - order[None, :]) / _DRIFT_LAUNCHES)
+    data = _Data(design, logs, similar, together)
+    doubtful: list[int] = []
+    posterior, evidence = _fitted(data, doubtful)
+    while len(doubtful) < len(logs) // _LEAST_PER_OUTLIER:
+        errors = np.abs(posterior.errors)
+        errors[doubtful] = 0.0
+        worst = [*doubtful, int(np.argmax(errors))]
+        other, other_evidence = _fitted(data, worst)
+        if other_evidence + math.log(_OUTLIER_CHANCE) <= evidence:
+            break
+        doubtful, posterior = worst, other
+        evidence = other_evidence + math.log(_OUTLIER_CHANCE)
+    return posterior
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """What was measured, how alike the points are and how close in time the launches."""
+
+    design: Design
+    logs: Floats
+    similar: Floats
+    together: Floats
+
+    def noise(self, sd: float, drifting: float, doubtful: Sequence[int]) -> Floats:
+        """Covariance of the noise of launches, of shape (measured, measured)."""
+        own = np.full(len(self.logs), sd**2 * (1 - drifting))
+        own[list(doubtful)] += _OUTLIER_SD**2
+        covariance: Floats = sd**2 * drifting * self.together + np.diag(own)
+        return covariance
+
+
+def _fitted(data: _Data, doubtful: Sequence[int]) -> tuple[Posterior, float]:
+    """The posterior with some launches taken for outliers, and the log of its evidence."""
+    mode, jacobian = _mode(data, doubtful)
+    design = data.design
     values, _ = _linearised(design, mode)
-    missed = logs - values - jacobian @ (design.mean - mode)
+    missed = data.logs - values - jacobian @ (design.mean - mode)
     physics = (jacobian * design.sd**2) @ jacobian.T
-    found: list[tuple[float, float, float, Floats, Floats]] = []
-    for (noise, noise_weight), (residual, residual_weight) in itertools.product(NOISES, RESIDUALS):
-        covariance = physics + residual**2 * similar + noise**2 * np.eye(len(logs))
-        factor = np.linalg.cholesky(covariance)
+    found: list[_Component] = []
+    for choice in itertools.product(NOISES, DRIFTS, RESIDUALS):
+        (noise, drifting, residual), priors = zip(*choice, strict=True)
+        covariance = physics + residual**2 * data.similar
+        factor = np.linalg.cholesky(covariance + data.noise(noise, drifting, doubtful))
         whitening = np.linalg.inv(factor)
         white = whitening @ missed
         evidence = -0.5 * float(white @ white) - float(np.log(np.diag(factor)).sum())
-        evidence += math.log(noise_weight * residual_weight)
-        found.append((evidence, noise, residual, whitening, whitening.T @ white))
-    best = max(entry[0] for entry in found)
-    weights = np.exp([entry[0] - best for entry in found])
-    weights /= weights.sum()
+        evidence += math.log(math.prod(priors))
+        found.append(_Component(evidence, noise, residual, whitening, whitening.T @ white))
+    evidences = np.array([component.weight for component in found])
+    total = float(logsumexp(evidences))
+    weights = np.exp(evidences - total)
     kept = weights >= min(_LEAST_WEIGHT, weights.max())
     components = tuple(
-        _Component(float(weight / weights[kept].sum()), *entry[1:])
-        for weight, entry, is_kept in zip(weights, found, kept, strict=True)
+        replace(component, weight=float(weight / weights[kept].sum()))
+        for component, weight, is_kept in zip(found, weights, kept, strict=True)
         if is_kept
     )
-    noise = math.exp(sum(c.weight * math.log(c.noise) for c in components))
-    return Posterior(mode, jacobian, components, noise, _surprise(components))
+    return Posterior(mode, jacobian, components, tuple(doubtful)), total
 
 
-def _mode(design: Design, logs: Floats, similar: Floats) -> tuple[Floats, Floats]:
+def _mode(data: _Data, doubtful: Sequence[int]) -> tuple[Floats, Floats]:
     """Where the posterior of the unknowns has its mode, and the slopes there."""
-    noise, residual = 0.02, 0.04
-    spread = residual**2 * similar + noise**2 * np.eye(len(logs))
+    design = data.design
+    spread = _USUAL_RESIDUAL**2 * data.similar + data.noise(_USUAL_NOISE, 0.0, doubtful)
     mode = design.mean.copy()
     for _ in range(_STEPS):
         values, jacobian = _linearised(design, mode)
-        if not len(logs):
+        if not len(data.logs):
             return mode, jacobian
         covariance = (jacobian * design.sd**2) @ jacobian.T + spread
-        missed = logs - values - jacobian @ (design.mean - mode)
+        missed = data.logs - values - jacobian @ (design.mean - mode)
         alpha = np.linalg.solve(covariance, missed)
         target = design.mean + design.sd**2 * (jacobian.T @ alpha)
         step = np.clip(target - mode, -1.0, 1.0)
         mode = mode + step
-        if np.abs(step).max() < 1e-3:  # noqa: PLR2004
+        if np.abs(step).max() < _CLOSE:
             break
     return mode, _linearised(design, mode)[1]
 
@@ -147,17 +226,3 @@ def _linearised(design: Design, unknowns: Floats) -> tuple[Floats, Floats]:
     shares /= total
     slopes = np.concatenate([shares, design.columns * (shares @ design.touches.T)], axis=1)
     return (highest + np.log(total))[:, 0], slopes
-
-
-def _surprise(components: Sequence[_Component]) -> float:
-    """How far measurements lie from what the others tell of them, in standard deviations.
-
-    The root mean square of the errors when each is left out in turn (Rasmussen and Williams,
-    equation 5.12), under the likeliest component; 0 with fewer than two.
-    """
-    best = max(components, key=lambda component: component.weight)
-    if len(best.alpha) < 2:  # noqa: PLR2004
-        return 0.0
-    precision = (best.whitening**2).sum(axis=0)
-    errors = best.alpha / np.sqrt(precision)
-    return float(np.sqrt(np.mean(errors**2)))

@@ -51,7 +51,8 @@ class ModelProposer:
         """The point to try next, None when no untried point is left."""
         self._prepare(problem)
         model = PerformanceModel(self._grid, self._similarity, observations)
-        points = OpenPoints(self._grid, self._margins, self._similarity, observations)
+        again = [model.measured[place][1] for place in model.doubtful]
+        points = OpenPoints(self._grid, self._margins, self._similarity, observations, again)
         asked = 0
         for _ in range(_PASSES):
             rows = points.rows()
@@ -90,11 +91,13 @@ class ModelProposer:
         """
         self._prepare(problem)
         model = PerformanceModel(self._grid, self._similarity, observations)
-        known = model.forecast_measured()
-        if known is None:
+        if not model.measured:
             return []
+        known = model.forecast_at(range(len(model.measured)))
+        doubtful = model.doubtful
         order = sorted(
-            range(len(model.measured)), key=lambda i: (known.chance[i] < _KEPT, known.mean[i])
+            range(len(model.measured)),
+            key=lambda i: (i in doubtful, known.chance[i] < _KEPT, known.mean[i]),
         )
         return [model.measured[place][0] for place in order]
 
@@ -138,32 +141,33 @@ def _worth(judged: _Judged, chances: Floats) -> Floats:
 def _gains(model: PerformanceModel, forecast: Forecast) -> Floats:
     """The expected fall of log cost that each point brings, of shape (points,).
 
-    Expected improvement (Jones, Schonlau and Welch 1998) over the best point that was
-    measured, as the model sees it, times the chance to keep the limits (Gardner et al. 2014).
-    While nothing measured keeps them, that chance alone counts.
+    How much better than the best point so far the new one is expected to be known to be: the
+    expected improvement (Jones, Schonlau and Welch 1998) with the spread that a launch with
+    its noise can move the mean (Frazier, Powell and Dayanik 2009), times the chance to keep
+    the limits (Gardner et al. 2014). While nothing measured keeps them, that chance counts.
     """
-    known = model.forecast_measured()
     if not len(forecast.mean):
         return forecast.mean
-    if known is None:
+    if not model.measured:
         promise: Floats = (forecast.mean.max() - forecast.mean + 0.01) * forecast.chance
         return promise
+    known = model.forecast_at(model.trusted())
     kept = known.chance >= _KEPT
     if not kept.any():
         hope: Floats = forecast.chance + 1e-9
         return hope
     incumbent = known.mean[kept].min()
-    z = (incumbent - forecast.mean) / forecast.sd
-    improvement = (incumbent - forecast.mean) * norm.cdf(z) + forecast.sd * norm.pdf(z)
+    z = (incumbent - forecast.mean) / forecast.shift_sd
+    improvement = (incumbent - forecast.mean) * norm.cdf(z) + forecast.shift_sd * norm.pdf(z)
     gain: Floats = np.maximum(improvement, 0.0) * forecast.chance
     return gain
 
 
 def _why(model: PerformanceModel, forecast: Forecast, place: int, chance: float) -> str:
-    known = model.forecast_measured()
     fits = f"{chance:.0%} likely to run"
-    if known is None:
+    if not model.measured:
         return f"nothing has run yet: the best guess, {fits}"
+    known = model.forecast_at(model.trusted())
     change = float(np.expm1(forecast.mean[place] - known.mean.min()))
     spread = float(forecast.sd[place])
     return f"expected to change the cost by {change:+.1%} (give or take {spread:.1%}), {fits}"

@@ -15,6 +15,10 @@ from autofit.search.space import HOST_LAYERS_AXIS, Axis
 # as far as this too.
 _LAYERS_SHARE = 1 / 6
 _KV_BYTES = 0.5
+# What a point has of its own and shares with no neighbour: cliffs are that steep.
+_OWN_SHARE = 0.2
+# Settings that seldom matter bring points no further apart than this share of it.
+_MINOR = {"batch": 0.3, "threads": 0.5, "threads_batch": 0.5}
 _DOUBLED = frozenset({"ubatch", "batch", "op_offload_min_batch"})
 _KV_AXES = frozenset({"cache_type", "cache_type_k", "cache_type_v"})
 
@@ -24,17 +28,18 @@ class Similarity:
 
     def __init__(self, grid: Grid) -> None:
         self._scales = [_scale(axis) for axis in grid.axes]
+        self._weights = [_MINOR.get(axis.name, 1.0) ** 2 for axis in grid.axes]
 
     def between(self, rows: Rows, others: Rows) -> Floats:
         """Similarities, of shape (rows, others)."""
         distance = np.zeros((len(rows), len(others)))
-        for place, scale in enumerate(self._scales):
+        for place, (scale, weight) in enumerate(zip(self._scales, self._weights, strict=True)):
             here, there = rows[:, place], others[:, place]
             if scale is None:
-                distance += (here[:, None] != there[None, :]).astype(float)
+                distance += weight * (here[:, None] != there[None, :])
             else:
-                distance += (scale[here][:, None] - scale[there][None, :]) ** 2
-        found: Floats = np.exp(-0.5 * distance)
+                distance += weight * (scale[here][:, None] - scale[there][None, :]) ** 2
+        found: Floats = (1 - _OWN_SHARE) * np.exp(-0.5 * distance) + _OWN_SHARE * (distance == 0)
         return found
 
 

@@ -1,0 +1,244 @@
+"""Searches from their first launch to their last."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from search.toy_machine import LAYERS, SPACE, ToyMachine, explore, tell
+
+from autofit.search.course import Course
+from autofit.search.goal import Goal, Limit
+from autofit.search.problem import Observation, Problem
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
+from autofit.search.study import SearchStudy
+from autofit.trial.workload import Request
+
+
+def _follow(machine: ToyMachine, *, seed: int = 0, most: int = 40) -> tuple[SearchStudy, list]:
+    """A search followed to its end; the steps with what each launch showed."""
+    study = SearchStudy(machine.problem(), seed=seed)
+    course = Course(study)
+    rng = random.Random(seed)
+    steps = []
+    while len(steps) < most and (step := course.next()) is not None:
+        seen = machine.observe(step.proposal.point, rng)
+        tell(study, seen)
+        steps.append((step, seen))
+    return study, steps
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        ToyMachine(),
+        ToyMachine(room_mib=4000.0),
+        ToyMachine(error_mib=900.0),
+        ToyMachine(error_mib=-900.0),
+        ToyMachine(host_gain=True),
+        ToyMachine(has_estimates=False),
+    ],
+    ids=["plain", "small", "optimistic", "pessimistic", "host is faster", "no estimates"],
+)
+def test_a_quiet_machine_is_solved_in_a_few_launches(machine: ToyMachine) -> None:
+    """Within ten launches the pick is within 2% of the best, whatever is unlike the prior."""
+    reached = []
+
+    def watch(study: SearchStudy, _: Observation) -> None:
+        ranked = study.ranked()
+        if ranked and machine.seconds(ranked[0].point) <= machine.best_s() / 0.98:
+            reached.append(len(study.observations))
+
+    explore(machine, 10, watch=watch)
+
+    assert reached
+
+
+def test_the_search_ends_by_itself_and_says_what_more_would_bring() -> None:
+    """When no launch promises anything the course is over, long before all is tried."""
+    _, steps = _follow(ToyMachine())
+
+    assert 4 <= len(steps) < 25
+    assert steps[-1][0].proposal.expected_gain < 0.05
+
+
+def test_a_noisy_machine_does_not_keep_the_search_for_ever() -> None:
+    """What noise hides is not worth launches."""
+    _, steps = _follow(ToyMachine(noise=0.1))
+
+    assert len(steps) < 40
+
+
+def test_failures_are_few() -> None:
+    """The estimate is trusted, so full devices are the exception."""
+    _, steps = _follow(ToyMachine())
+
+    assert sum(seen.cost is None for _, seen in steps) <= 2
+
+
+def test_no_point_is_asked_twice_without_a_reason() -> None:
+    """On a quiet machine every launch is another point."""
+    _, steps = _follow(ToyMachine())
+
+    asked = [tuple(sorted(step.proposal.point.items())) for step, _ in steps]
+    assert len(asked) == len(set(asked))
+
+
+def test_launches_before_anything_ran_look_for_the_boundary() -> None:
+    """The first launches are for what fits, the others for what is fast."""
+    _, steps = _follow(ToyMachine(error_mib=2500.0))
+
+    ran = [seen.cost is not None for _, seen in steps]
+    first = ran.index(True)
+    assert {step.phase for step, _ in steps[: first + 1]} == {"boundary"}
+    assert steps[first + 1][0].phase == "search"
+
+
+def test_both_sides_of_the_winners_boundary_are_known_at_the_end() -> None:
+    """One layer fewer than the best has failed, or is sure to."""
+    machine = ToyMachine()
+    study, _ = _follow(machine)
+
+    best = study.ranked()[0].point
+    fewer = {**best, HOST_LAYERS_AXIS: int(best[HOST_LAYERS_AXIS]) - 1}
+
+    assert not machine.fits(fewer)
+    assert study.chance(fewer) < 0.03
+
+
+def test_a_limit_is_kept() -> None:
+    """A winner that misses the limit is none, however fast it is."""
+    requests = (Request(4096, 257),)
+    free = ToyMachine(host_gain=True, goal=Goal("pp", requests))
+    fast = min(free.parts(o.point)[1] for o in explore(free, 8).ranked())
+    limit = Limit("tg", fast * 1.02)
+    machine = ToyMachine(goal=Goal("request_s", requests, (limit,)))
+
+    study = explore(machine, 12)
+
+    best = study.ranked()[0].point
+    possible = [
+        machine.parts({LAYOUT_AXIS: "single:A", HOST_LAYERS_AXIS: n, **rest})[1]
+        for rest in SPACE.points()
+        for n in range(LAYERS + 1)
+        if machine.fits({LAYOUT_AXIS: "single:A", HOST_LAYERS_AXIS: n, **rest})
+    ]
+    if min(possible) <= limit.most:
+        assert machine.parts(best)[1] <= limit.most
+
+
+@pytest.mark.parametrize("objective", ["pp", "tg", "ttft"])
+def test_every_objective_finds_its_own_best(objective: str) -> None:
+    """The part that counts decides, whatever the other does."""
+    machine = ToyMachine(goal=Goal(objective, (Request(4096, 257),)))
+    part = 1 if objective == "tg" else 0
+
+    def observe(point, rng) -> Observation:
+        seen = ToyMachine.observe(machine, point, rng)
+        value = seen.predicted_s if part else seen.prompt_s
+        cost = value if objective != "ttft" or value is None else value * 4096
+        return Observation(point, cost, seen.lacked, 10.0, seen.prompt_s, seen.predicted_s)
+
+    study = SearchStudy(machine.problem(), seed=0)
+    rng = random.Random(0)
+    for _ in range(10):
+        proposal = study.ask()
+        if proposal is None:
+            break
+        tell(study, observe(proposal.point, rng))
+
+    best = machine.parts(study.ranked()[0].point)[part]
+    known = [machine.parts(seen.point)[part] for seen in study.ranked()]
+    assert best == pytest.approx(min(known))
+
+
+def test_a_resumed_search_goes_on_as_it_would_have() -> None:
+    """A study rebuilt from what was told proposes the same point."""
+    machine = ToyMachine()
+    study = explore(machine, 6)
+    again = SearchStudy(machine.problem(), seed=0)
+    for seen in study.observations:
+        tell(again, seen)
+
+    first, second = study.ask(), again.ask()
+
+    assert first is not None
+    assert second is not None
+    assert first.point == second.point
+    assert first.expected_gain == pytest.approx(second.expected_gain)
+
+
+def test_an_outlier_is_not_believed_and_tried_again() -> None:
+    """One launch that a neighbour slowed down threefold does not lose the best point."""
+    machine = ToyMachine()
+    study = explore(machine, 9)
+    best = study.ranked()[0].point
+    rest = [seen for seen in study.observations if seen.point != best]
+    disturbed = machine.observe(best, random.Random(0))
+    slow = Observation(
+        best, disturbed.cost * 3, None, 40.0, disturbed.prompt_s * 3, disturbed.predicted_s * 3
+    )
+    again = SearchStudy(machine.problem(), seed=0)
+    for seen in [*rest, slow]:
+        tell(again, seen)
+
+    asked = []
+    for _ in range(4):
+        proposal = again.ask()
+        assert proposal is not None
+        asked.append(proposal.point)
+        tell(again, machine.observe(proposal.point, random.Random(1)))
+
+    assert best in asked
+    assert machine.seconds(again.ranked()[0].point) <= machine.best_s() / 0.98
+
+
+def test_a_value_that_is_refused_is_left_alone() -> None:
+    """A setting that fails for a reason other than memory is soon believed to."""
+    machine = ToyMachine()
+    study = SearchStudy(machine.problem(), seed=0)
+    rng = random.Random(0)
+    refused = 0
+    for _ in range(14):
+        proposal = study.ask()
+        if proposal is None:
+            break
+        if proposal.point["load_mode"] == "mmap":
+            refused += 1
+            study.tell(proposal.point, None, seconds=1.0)
+        else:
+            tell(study, machine.observe(proposal.point, rng))
+
+    assert refused <= 4
+
+
+def test_a_search_without_any_room_ends() -> None:
+    """Where nothing fits the likeliest are tried, and then no more."""
+    machine = ToyMachine(room_mib=500.0)
+    study = SearchStudy(machine.problem(), seed=0)
+    course = Course(study)
+    launches = 0
+    while launches < 60 and (step := course.next()) is not None:
+        launches += 1
+        tell(study, machine.observe(step.proposal.point, random.Random(0)))
+
+    assert study.ranked() == []
+    assert launches < 30
+
+
+def test_a_problem_of_one_point_asks_for_it_and_ends() -> None:
+    """A space in which everything is fixed has one launch in it."""
+    axes = {axis.name: axis.values[0] for axis in SPACE.axes}
+    machine = ToyMachine()
+    whole = machine.problem()
+    problem = Problem(
+        SPACE.pin(axes), (), 0, whole.candidate_of, lambda _: None, whole.goal, whole.traits
+    )
+    study = SearchStudy(problem, seed=0)
+
+    first = study.ask()
+    assert first is not None
+    assert first.point == {}
+    study.tell({}, 1.0)
+
+    assert study.ask() is None
