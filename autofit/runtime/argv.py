@@ -21,7 +21,12 @@ from autofit.trial.outcome import Rejected, RejectedReason
 # prove      as it will be served, and watched
 # preset     as it will be served: no address, nothing of autofit's own
 # baseline   the runtime's own choices (its automatic fit left on), watched
-Purpose = Literal["measure", "prove", "preset", "baseline"]
+# own_fit    like preset, but what is not set is left to the runtime's automatic fit
+Purpose = Literal["measure", "prove", "preset", "baseline", "own_fit"]
+
+
+# What is written down for others to start: no address, nothing of autofit's own.
+_SERVED = ("preset", "own_fit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +71,12 @@ def launch_plan(
         *runtime.command,
         *remote,
         *(launch.model, str(model_path.absolute())),
-        *(launch.address if purpose != "preset" else ()),
+        *(launch.address if purpose not in _SERVED else ()),
         *words,
         *_fixed(runtime, purpose),
         *extra_args,
     )
-    own = launch.env if purpose != "preset" else {}
+    own = launch.env if purpose not in _SERVED else {}
     return LaunchPlan(
         candidate=candidate,
         argv=argv,
@@ -129,8 +134,8 @@ def _fixed(runtime: Runtime, purpose: Purpose) -> Words:
     """The dialect's own words for a purpose, as far as the program knows them."""
     launch = runtime.dialect.launch
     groups = (
-        *(launch.always if purpose != "baseline" else ()),
+        *(launch.always if purpose not in ("baseline", "own_fit") else ()),
         *(launch.measure if purpose == "measure" else ()),
-        *(launch.observe if purpose != "preset" else ()),
+        *(launch.observe if purpose not in _SERVED else ()),
     )
     return tuple(word for group in groups if group[0] in runtime.help for word in group)

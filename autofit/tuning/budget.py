@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 
 from autofit.errors import UsageError
 from autofit.trial.trial import Phase
@@ -18,6 +19,9 @@ _REPEAT_LIMIT_S = 120.0
 # However slow the baseline was, so many candidates are tried while some time is left.
 _LEAST_CANDIDATES = 3
 _SHARE_FOR_THE_LEAST = 0.75
+# Four rounds of two contenders, and three launches of the proof.
+_LAUNCHES_AFTER_SEARCH = 11
+_LEAST_SHARE = 0.35
 
 # Shares of the time budget after which a phase gives way to the next: the search may not
 # eat what confirming and proving its result need.
@@ -48,6 +52,7 @@ class Budget:
     total_s: float | None = None
     max_launches: int | None = None
     launches: int = 0
+    _seconds: list[float] = field(default_factory=list)
     _began_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,13 +74,18 @@ class Budget:
         """Seconds until a phase must give way to the next, None without a limit."""
         if self.total_s is None:
             return None
-        share = _SHARE_SPENT_BEFORE.get(phase, 1.0)
-        if phase in ("boundary", "search") and self.launches <= _LEAST_CANDIDATES:
-            share = _SHARE_FOR_THE_LEAST
-        return max(0.0, self.total_s * share - self.spent_s)
+        until_s = self.total_s * _SHARE_SPENT_BEFORE.get(phase, 1.0)
+        if phase in ("boundary", "search"):
+            # Where launches are slow, what was found must still be confirmed and proven.
+            kept_s = median(self._seconds or [0.0]) * _LAUNCHES_AFTER_SEARCH
+            until_s = max(_LEAST_SHARE * self.total_s, min(until_s, self.total_s - kept_s))
+            if self.launches <= _LEAST_CANDIDATES:
+                until_s = self.total_s * _SHARE_FOR_THE_LEAST
+        return max(0.0, until_s - self.spent_s)
 
-    def count(self, phase: Phase) -> None:
-        """Note a launch."""
+    def count(self, phase: Phase, seconds: float = 0.0) -> None:
+        """Note a launch and how long it took."""
+        self._seconds.append(seconds)
         if phase in ("baseline", "boundary", "search"):
             self.launches += 1
 

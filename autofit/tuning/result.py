@@ -9,6 +9,7 @@ from typing import Any
 
 from autofit.results.study import Study
 from autofit.runtime.argv import Unsupported, launch_plan
+from autofit.runtime.launch import RUNTIME_FIT
 from autofit.trial.candidate import Candidate
 from autofit.trial.estimate import Estimate, estimate
 from autofit.trial.metric import METRICS, Metric, pooled_values
@@ -88,7 +89,7 @@ def _winner(parts: ResultParts, proof: Proof) -> dict[str, Any]:
         situation.runtime,
         situation.model_path,
         candidate,
-        purpose="preset",
+        purpose="own_fit" if proof.finalist.layout == RUNTIME_FIT else "preset",
         rpc=situation.rpc,
         extra_args=situation.extra_args,
         env=situation.env,
@@ -98,7 +99,7 @@ def _winner(parts: ResultParts, proof: Proof) -> dict[str, Any]:
         raise TypeError(plan.message)
     measured = proof.trial.measurement
     # A frozen baseline was measured as the baseline: only its flags are written out.
-    is_frozen = proof.finalist.layout == FROZEN
+    is_frozen = proof.finalist.layout in (FROZEN, RUNTIME_FIT)
     source = parts.baseline.candidate if is_frozen else candidate
     return {
         "params": dict(candidate.params),
@@ -146,7 +147,7 @@ def _is_tie(parts: ResultParts) -> bool:
     """
     if parts.proof is None or parts.confirmation is None:
         return False
-    if parts.proof.finalist.layout == FROZEN:
+    if parts.proof.finalist.layout in (FROZEN, RUNTIME_FIT):
         return bool(parts.confirmation.tied)
     try:
         standing = parts.confirmation.standing(parts.proof.finalist.candidate.key)

@@ -39,6 +39,10 @@ _CONFIRM_REPEATS = 2
 # Contenders of the confirmation beside the baseline: the incumbent and the runner-up, for
 # with noise the second best seen is often the best.
 _CONTENDERS = 2
+# With time for fewer rounds than this, only the incumbent meets the baseline.
+_ROUNDS_FOR_SEVERAL = 5
+# Fewer than three rounds say nothing, so they may take a little more than their share.
+_OVERTIME = 1.15
 
 
 @dataclass(slots=True)
@@ -163,7 +167,12 @@ class Tune:
         contenders = []
         if baseline.is_completed:
             contenders.append(self._contender(Finalist(baseline.candidate, RUNTIME_FIT)))
-        contenders += [self._contender(finalist) for finalist in finalists[:_CONTENDERS]]
+        chosen = list(finalists[:_CONTENDERS])
+        rule = self._rule(baseline, chosen)
+        if rule.max_rounds < _ROUNDS_FOR_SEVERAL and len(chosen) > 1:
+            chosen = chosen[:1]
+            rule = self._rule(baseline, chosen)
+        contenders += [self._contender(finalist) for finalist in chosen]
         if not contenders:
             return None
         self.emit(PhaseStarted("confirm"))
@@ -172,7 +181,7 @@ class Tune:
             workload=self.situation.workload,
             metric=self.situation.objective,
             rng=random.Random(self.seed),
-            rule=self._rule(baseline, finalists[:_CONTENDERS]),
+            rule=rule,
             has_baseline=baseline.is_completed,
             budget_left=self._may_confirm,
         )
@@ -195,8 +204,12 @@ class Tune:
         return Rule(max_rounds=max(FIRST_LOOK, most), min_effect=self.situation.min_effect)
 
     def _may_confirm(self) -> bool:
+        budget = self.runner.budget
+        confirmed = sum(trial.phase == "confirm" for trial in self.runner.trials)
+        if confirmed < FIRST_LOOK * 2 and budget.total_s is not None:
+            return budget.spent_s < budget.total_s * _OVERTIME
         trials = [trial.seconds for trial in self.runner.trials]
-        return self.runner.budget.allows("confirm", sum(trials) / max(1, len(trials)))
+        return budget.allows("confirm", sum(trials) / max(1, len(trials)))
 
     def _contender(self, finalist: Finalist) -> Contender:
         ubatch = finalist.candidate.get_int("ubatch", 512)
@@ -225,9 +238,7 @@ class Tune:
     ) -> tuple[Proof | None, Estimate | None]:
         self.emit(PhaseStarted("prove"))
         if self._is_baseline_best(baseline, finalists, confirmation):
-            frozen = Finalist(
-                frozen_baseline(self.situation, baseline, self.maker.estimator), FROZEN
-            )
+            frozen = self._frozen(baseline)
             trial = prove(frozen, self.runner, self.situation)
             if trial.is_completed:
                 rounds = confirmation.rounds if confirmation else 0
@@ -257,6 +268,18 @@ class Tune:
         if tried:
             return f"nothing else ran: {tried} other launches failed"
         return "nothing else was tried: a larger --budget or --max-launches may tell more"
+
+    def _frozen(self, baseline: Trial) -> Finalist:
+        """The baseline in explicit settings; as it is where its placement cannot be told."""
+        candidate = frozen_baseline(self.situation, baseline, self.maker.estimator)
+        is_placed = not self.situation.devices or "n_gpu_layers" in candidate.params
+        if is_placed or self.situation.baseline_params is not None:
+            return Finalist(candidate, FROZEN)
+        self._note(
+            "this build has no llama-fit-params beside it, so what its own fit chose cannot be "
+            "written out: the preset leaves the fit on"
+        )
+        return Finalist(baseline.candidate, RUNTIME_FIT)
 
     def _answers_well(self, finalist: Finalist, baseline: Trial) -> bool:
         """Whether a finalist's answers are right; what cannot be told is no objection."""
