@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from autofit.errors import UsageError
 from autofit.model.exchange import ExchangeRates, exchange_rates, max_contexts, unused_rooms
-from autofit.model.layout import layouts
+from autofit.model.layout import layout_with, layouts
 from autofit.model.memory import MemoryEstimate, estimate_memory, with_reported
 from autofit.runtime.argv import find_problem, spell
 from autofit.runtime.estimator import Estimator
 from autofit.search.space import PLACING_PARAMS
 from autofit.trial.candidate import Candidate
 from autofit.tuning.situation import Situation
+
+# How often a layout is cut again where the runtime's planner finds it too large.
+_MOST_CUTS = 3
 
 # The layout's name where the user's own settings say how layers lie.
 FIXED = "set"
@@ -124,7 +127,10 @@ def make_plan(situation: Situation, planner: Estimator | None) -> Plan:
             for layout in layouts(situation.inventory, base, situation.devices)
             if layout.slices
         ]
-    planned = tuple(_planned(situation, name, candidate, planner) for name, candidate in found)
+    planned = tuple(
+        _fitted(situation, _planned(situation, name, candidate, planner), planner)
+        for name, candidate in found
+    )
     fitting = [layout for layout in planned if layout.fits]
     best = min(fitting, key=lambda layout: layout.host_expert_layers, default=None)
     shown = best or planned[0]
@@ -142,6 +148,30 @@ def base_candidate(situation: Situation) -> Candidate:
     """The task with the space's first values and what the user pinned, no layout yet."""
     point = next(situation.space.points(), {})
     return Candidate({**situation.task_params, **situation.space.params_of(point)})
+
+
+def _fitted(
+    situation: Situation, layout: PlannedLayout, planner: Estimator | None
+) -> PlannedLayout:
+    """The layout cut again for the memory that the planner found missing, if any was.
+
+    The arithmetic that cuts slices may be some MiB short of what the runtime says.
+    """
+    base = base_candidate(situation)
+    smaller = situation.devices
+    for _ in range(_MOST_CUTS):
+        missing = {row.name: 1 - row.free_mib for row in layout.estimate.devices if not row.fits}
+        if planner is None or layout.name == FIXED or not missing:
+            return layout
+        smaller = tuple(
+            replace(device, usable_mib=device.usable_mib - missing.get(device.name, 0.0))
+            for device in smaller
+        )
+        again = layout_with(situation.inventory, base, smaller, layout.name, None)
+        if not again.fits:
+            return layout
+        layout = _planned(situation, layout.name, again.candidate(base), planner)
+    return layout
 
 
 def _planned(
