@@ -6,7 +6,8 @@ import platform
 import re
 import shlex
 import time
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from autofit.errors import UsageError
 from autofit.machine.cpu import read_cores
 from autofit.machine.device_source import DeviceSource, find_device_source
 from autofit.machine.host_memory import HostMemory
+from autofit.machine.memory import UNKNOWN
 from autofit.machine.nvml import nvidia_driver
+from autofit.machine.rpc import split_endpoint
 from autofit.model.inventory import ModelInventory, inventory
+from autofit.model.run_time_memory import context_mib, opens_context_to_list
 from autofit.process import scrubbed_environment
 from autofit.results.fingerprint import Environment
 from autofit.results.header import StudyHeader
@@ -65,13 +69,14 @@ def look(
     model = inventory(options.model)
     workload = read_workload(options.workload, context=options.context, parallel=options.parallel)
     runtime = _runtime(options, may_imagine=may_imagine)
-    found = list_devices(runtime, options.rpc) if runtime.fingerprint else ()
-    devices = usable_devices(found or (), options.devices_mib, may_imagine=may_imagine)
+    listed = list_devices(runtime, options.rpc) if runtime.fingerprint else ()
+    found = _really_free(listed or (), runtime, options.env)
+    devices = usable_devices(found, options.devices_mib, may_imagine=may_imagine)
     own = _own_command(baseline, runtime, options) if baseline is not None else None
     cores = read_cores()
     space = read_space(options.space or _usual_space(model, devices), cores=cores.performance)
     return Situation(
-        runtime=runtime.with_devices(tuple(found or ())),
+        runtime=runtime.with_devices(found),
         model_path=options.model.expanduser().absolute(),
         inventory=model,
         devices=devices,
@@ -194,11 +199,34 @@ def launcher(situation: Situation) -> Launcher:
 
 def memory_source(situation: Situation) -> DeviceSource:
     """The counters of the situation's devices."""
+    return _counters(situation.devices, situation.runtime, situation.env)
+
+
+def _counters(devices: Sequence[Device], runtime: Runtime, env: Mapping[str, str]) -> DeviceSource:
     return find_device_source(
-        situation.devices,
-        env=scrubbed_environment(situation.env),
-        memory_command=situation.runtime.dialect.memory_command or (),
+        devices,
+        env=scrubbed_environment(env),
+        memory_command=runtime.dialect.memory_command or (),
     )
+
+
+def _really_free(
+    listed: Sequence[Device], runtime: Runtime, env: Mapping[str, str]
+) -> tuple[Device, ...]:
+    """The devices with what is free while no program of ours holds a context on them.
+
+    A CUDA or ROCm runtime lists what is left beside its own driver context, some 500 MiB, but
+    estimates count that context as taken.
+    """
+    counters = _counters(listed, runtime, env).read()
+    devices = []
+    for device in listed:
+        counted = counters.get(device.name, UNKNOWN).free_mib
+        beside = context_mib(device.name) if opens_context_to_list(device.name) else 0.0
+        free_mib = device.usable_mib + beside if counted is None else counted
+        is_remote = split_endpoint(device.description) is not None
+        devices.append(device if is_remote else replace(device, usable_mib=free_mib))
+    return tuple(devices)
 
 
 def header(
