@@ -163,6 +163,9 @@ def _failure_of(told: Diagnosis) -> Outcome | None:
 def _failed(seen: Seen, told: Diagnosis) -> Outcome | None:
     """The failure that the log or the exit status tells, a kill put down to who did it."""
     outcome = _failure_of(told)
+    if outcome is not None and outcome.stage == "prompt" and _is_generating(seen.failure):
+        # The log does not tell when the first token went out, the client saw it.
+        outcome = replace(outcome, stage="generate")
     is_kill = seen.died == -signal.SIGKILL and told.reason == "killed"
     if outcome is None or not is_kill:
         return outcome
@@ -177,6 +180,10 @@ def _failed(seen: Seen, told: Diagnosis) -> Outcome | None:
         f"{told.evidence}; not for memory: the kernel killed nobody, {left_mib:.0f} MiB are left"
     )
     return Crashed(outcome.stage, text, "killed", seen.died)
+
+
+def _is_generating(failure: RequestFailure | Incorrect | None) -> bool:
+    return isinstance(failure, RequestFailure) and failure.stage == "generate"
 
 
 def _late(seen: Seen, outcome: TimedOut) -> Outcome:

@@ -1,0 +1,219 @@
+"""Requests to a server: what comes back, and every way in which nothing does."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from autofit.runtime.client import Answer, Client, RequestFailure
+from autofit.runtime.dialect_file import load_dialect
+
+TIMINGS = {
+    "cache_n": 0, "prompt_n": 3, "prompt_ms": 20.0, "predicted_n": 2, "predicted_ms": 10.0,
+}  # fmt: skip
+TOKEN = {"content": "ab", "tokens": [7], "stop": False}
+LAST = {"content": "", "tokens": [8], "stop": True, "timings": TIMINGS}
+
+
+def event(data: object) -> bytes:
+    """One event of a stream."""
+    text = data if isinstance(data, str) else json.dumps(data)
+    return f"data: {text}\n\n".encode()
+
+
+@contextmanager
+def serving(answer):
+    """A server whose every answer is written by `answer(handler)`; its client and what it got."""
+    requests = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            requests.append((self.path, json.loads(self.rfile.read(length))))
+            answer(self)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        port = server.server_address[1]
+        with Client(f"http://127.0.0.1:{port}", load_dialect("llama_server")) as client:
+            yield client, requests
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def saying(*parts: bytes, status: int = 200, then=None):
+    """Answers with that body; `then` is called before the connection closes."""
+
+    def answer(handler) -> None:
+        handler.send_response(status)
+        handler.end_headers()
+        for part in parts:
+            handler.wfile.write(part)
+            handler.wfile.flush()
+        if then is not None:
+            then()
+
+    return answer
+
+
+def complete(client, **more):
+    """One request."""
+    limits = {"prompt_limit_s": 20.0, "generate_limit_s": 20.0, **more}
+    return client.complete([1, 2, 3], 2, **limits)
+
+
+def test_an_answer_is_read_from_its_events():
+    """Text and tokens are joined, counts and seconds are the server's own."""
+    with serving(saying(event(TOKEN), event(LAST), event("[DONE]"))) as (client, requests):
+        answer = complete(client)
+
+    assert isinstance(answer, Answer)
+    assert (answer.text, answer.token_ids) == ("ab", (7, 8))
+    assert (answer.prompt_tokens, answer.cached_tokens, answer.predicted_tokens) == (3, 0, 2)
+    assert (answer.prompt_s, answer.predicted_s) == (0.02, 0.01)
+    assert answer.ttft_s >= answer.prompt_s
+    ((path, body),) = requests
+    assert path == "/completion"
+    assert (body["prompt"], body["n_predict"]) == ([1, 2, 3], 2)
+    assert (body["cache_prompt"], body["ignore_eos"], body["temperature"]) == (False, True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "stage", "told"),
+    [
+        (saying(b"sorry", status=503), "http", "prompt", "refused"),
+        (saying(event({"error": {"code": 500, "message": "full"}})), "http", "prompt", "failed"),
+        (saying(event(TOKEN), event({"error": "full"})), "http", "generate", "failed"),
+        (saying(event("{not json")), "malformed", "prompt", "not JSON"),
+        (saying(event(TOKEN), event("{not json")), "malformed", "generate", "not JSON"),
+        (saying(), "disconnected", "prompt", "ended early"),
+        (saying(event(TOKEN)), "disconnected", "generate", "ended early"),
+        (saying(event({**LAST, "timings": None})), "malformed", "generate", "no timings"),
+        (saying(event({**LAST, "timings": {}})), "malformed", "generate", "unreadable"),
+        (
+            saying(event({**LAST, "timings": {**TIMINGS, "prompt_ms": "soon"}})),
+            "malformed",
+            "generate",
+            "unreadable",
+        ),
+    ],
+)
+def test_what_is_no_answer_is_a_value(answer, kind, stage, told):
+    """Refusals, breaks and nonsense are told apart, with the stage they came in."""
+    with serving(answer) as (client, _):
+        failure = complete(client)
+
+    assert isinstance(failure, RequestFailure)
+    assert (failure.kind, failure.stage) == (kind, stage)
+    assert told in failure.detail
+
+
+def test_a_refusal_brings_the_servers_own_words():
+    """Status and body are kept as evidence."""
+    with serving(saying(b'{"error": {"message": "too long"}}', status=400)) as (client, _):
+        failure = complete(client)
+
+    assert failure.status == 400
+    assert "too long" in failure.body
+
+
+@pytest.mark.parametrize(("parts", "stage"), [((), "prompt"), ((event(TOKEN),), "generate")])
+def test_a_server_that_falls_silent_is_timed_out(parts, stage):
+    """No token within the limit ends the request in the stage that hangs."""
+    over = threading.Event()
+    with serving(saying(*parts, then=lambda: over.wait(20))) as (client, _):
+        failure = complete(client, prompt_limit_s=0.3, generate_limit_s=0.3)
+        over.set()
+
+    assert (failure.kind, failure.stage) == ("timed_out", stage)
+
+
+def test_a_generation_that_goes_on_for_ever_is_timed_out():
+    """Tokens that keep coming do not extend the limit."""
+
+    def answer(handler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        pause = threading.Event()
+        try:
+            for _ in range(2000):
+                handler.wfile.write(event(TOKEN))
+                pause.wait(0.01)
+        except OSError:
+            pass  # the client has gone, as it should
+
+    with serving(answer) as (client, _):
+        failure = complete(client, generate_limit_s=0.3)
+
+    assert (failure.kind, failure.stage) == ("timed_out", "generate")
+
+
+def test_nobody_there_is_a_value():
+    """A closed port is a server that is not ready, has no props and answers nothing."""
+    with Client("http://127.0.0.1:9", load_dialect("llama_server")) as client:
+        assert client.is_ready() is False
+        assert client.props() == {}
+        assert complete(client).kind == "disconnected"
+        assert client.tokenize("text").kind == "disconnected"
+
+
+@pytest.mark.parametrize(("status", "is_ready"), [(200, True), (503, False), (404, False)])
+def test_ready_is_what_the_dialect_says(status, is_ready):
+    """Only the status that means ready does."""
+    with serving(saying(b"{}", status=status)) as (client, _):
+        assert client.is_ready() is is_ready
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "props"),
+    [
+        (b'{"n_ctx": 5}', 200, {"n_ctx": 5}),
+        (b"[1]", 200, {}),
+        (b"not json", 200, {}),
+        (b'{"a": 1}', 404, {}),
+    ],
+)
+def test_props_are_what_the_server_says_or_nothing(body, status, props):
+    """A server that does not tell of itself is no failure."""
+    with serving(saying(body, status=status)) as (client, _):
+        assert client.props() == props
+
+
+def test_a_text_becomes_tokens():
+    """Special tokens are only added where a prompt begins."""
+    with serving(saying(b'{"tokens": [5, 6]}')) as (client, requests):
+        assert client.tokenize("text") == [5, 6]
+        assert client.tokenize("text", begins=True) == [5, 6]
+
+    assert [body["add_special"] for _, body in requests] == [False, True]
+
+
+@pytest.mark.parametrize("body", [b"not json", b"{}", b'{"tokens": 5}', b'{"tokens": ["x"]}'])
+def test_tokens_that_are_none_are_a_value(body):
+    """An answer of another form is a failure with what was said."""
+    with serving(saying(body)) as (client, _):
+        failure = client.tokenize("text")
+
+    assert (failure.kind, failure.body) == ("http", body.decode())
+
+
+def test_a_proxy_of_the_users_is_not_asked(monkeypatch):
+    """Requests to our own server never leave the machine."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    with serving(saying(b"{}")) as (client, _):
+        assert client.is_ready()

@@ -1,0 +1,89 @@
+"""What a launch is asked."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autofit.runtime.effort import (
+    CONTEXT_RESERVE_TOKENS,
+    fit_effort,
+    load_effort,
+    measuring_effort,
+    proving_effort,
+)
+from autofit.trial.workload import Request, Workload
+
+REQUESTS = st.lists(
+    st.builds(Request, st.integers(1, 40_000), st.integers(1, 2_000), st.floats(0.1, 9)),
+    min_size=1, max_size=4,
+)  # fmt: skip
+WORKLOADS = st.builds(
+    lambda requests: Workload("any", context=65536, parallel=1, requests=tuple(requests)), REQUESTS
+)
+UBATCHES = st.sampled_from([1, 128, 512, 2048, 4096])
+
+
+def test_loading_asks_nothing():
+    """The cheapest effort ends when the server is ready."""
+    assert load_effort().requests == ()
+
+
+@given(WORKLOADS, UBATCHES)
+def test_a_fit_is_shown_by_two_ubatches_and_the_longest_prompt(workload, ubatch):
+    """Run-time pools grow with the first full ubatch and may grow with the second."""
+    (proof,) = fit_effort(workload, ubatch).requests
+
+    assert proof.prompt_tokens == max(2 * ubatch, *(r.prompt_tokens for r in workload.requests))
+    assert proof.is_warmup
+    assert proof.predicted_tokens >= 1
+
+
+@given(WORKLOADS, UBATCHES, st.integers(1, 5))
+def test_measuring_proves_the_fit_and_repeats_all_requests(workload, ubatch, repeats):
+    """The first request is a warm-up; then come all requests, in order, as often as asked."""
+    first, *rest = measuring_effort(workload, ubatch, repeats=repeats).requests
+
+    assert (first,) == fit_effort(workload, ubatch).requests
+    assert [(r.prompt_tokens, r.predicted_tokens) for r in rest] == [
+        (r.prompt_tokens, r.predicted_tokens) for r in workload.requests
+    ] * repeats
+    assert [r.request for r in rest] == [*range(len(workload.requests))] * repeats
+    assert not any(r.is_warmup for r in rest)
+
+
+@given(WORKLOADS, UBATCHES)
+def test_a_short_effort_only_generates_less(workload, ubatch):
+    """Prompts stay as they are, no generation gets longer."""
+    full = measuring_effort(workload, ubatch, repeats=2).requests
+    short = measuring_effort(workload, ubatch, repeats=2, is_short=True).requests
+
+    assert [r.prompt_tokens for r in short] == [r.prompt_tokens for r in full]
+    for brief, long in zip(short[1:], full[1:], strict=True):
+        assert 1 <= brief.predicted_tokens <= min(64, long.predicted_tokens)
+
+
+@given(WORKLOADS, st.integers(80, 200_000))
+def test_a_proof_fills_the_context_twice(workload, slot_context):
+    """Prompt, longest generation and what the runtime needs beside them are the whole context."""
+    first, second = proving_effort(workload, slot_context).requests
+
+    assert first == second
+    assert first.predicted_tokens == min(
+        max(r.predicted_tokens for r in workload.requests), slot_context // 2
+    )
+    used = first.prompt_tokens + first.predicted_tokens + CONTEXT_RESERVE_TOKENS
+    assert used == slot_context or first.prompt_tokens == 1
+
+
+@given(WORKLOADS, UBATCHES, st.integers(1, 50_000))
+def test_no_request_exceeds_a_slot(workload, ubatch, slot_context):
+    """Where the context is small, prompts are cut to it; nothing is ever asked for less than 1."""
+    cut = measuring_effort(workload, ubatch, repeats=1).within(slot_context)
+
+    whole = measuring_effort(workload, ubatch, repeats=1)
+    for small, large in zip(cut.requests, whole.requests, strict=True):
+        assert 1 <= small.prompt_tokens <= large.prompt_tokens
+        assert 1 <= small.predicted_tokens <= large.predicted_tokens
+        if slot_context >= 2 * CONTEXT_RESERVE_TOKENS + 4:
+            assert small.prompt_tokens + small.predicted_tokens <= slot_context

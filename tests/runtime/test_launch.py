@@ -1,0 +1,233 @@
+"""Launches from start to stop, on real processes of a simulated machine."""
+
+from __future__ import annotations
+
+import pytest
+from fakes.machine_fixtures import FakeMachine
+from process_stage import MARK, Stage
+from runtime.launch_sample import WORKLOAD, launcher, machine
+
+from autofit.errors import Interrupted, UsageError
+from autofit.runtime.effort import load_effort, measuring_effort
+from autofit.trial.candidate import Candidate, LaunchPlan, Limits
+from autofit.trial.outcome import Rejected
+from autofit.trial.workload import Request, Workload
+
+PARAMS = {"devices": "CUDA0", "n_gpu_layers": 99, "n_cpu_moe": 6, "context": 4096, "ubatch": 512}
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch) -> Stage:
+    """Knows the processes of this test; none may be left."""
+    place = Stage(tmp_path)
+    monkeypatch.setenv(MARK, place.mark)
+    return place
+
+
+@pytest.fixture
+def fake(tmp_path, stage):
+    """A machine, empty again after the test."""
+    made = FakeMachine(tmp_path, machine())
+    yield made
+    stage.wait_empty()
+    assert made.owners == []
+
+
+class Launch:
+    """One launch with all that it told on the way."""
+
+    def __init__(self, fake, effort=None, limits=Limits(), params=PARAMS, **fields) -> None:  # noqa: B008
+        self.launcher = launcher(fake, limits=limits, **fields)
+        self.stages = []
+        self.log_path = fake.folder / "server.log"
+        plan = self.launcher.plan(Candidate(params), layout="single:CUDA0", as_served=False)
+        assert isinstance(plan, LaunchPlan), plan
+        self.plan = plan
+        self.effort = effort or measuring_effort(WORKLOAD, 512, repeats=2)
+
+    def run(self, check_stop=lambda: None):
+        """What comes of it."""
+        return self.launcher.launch(
+            self.plan,
+            self.effort,
+            log_path=self.log_path,
+            on_stage=self.stages.append,
+            check_stop=check_stop,
+        )
+
+
+def test_a_good_launch_measures_all_requests(fake):
+    """Warm-up and requests in order, memory at the peak, settings as they were applied."""
+    launch = Launch(fake)
+    result = launch.run()
+
+    measured = result.measurement
+    assert result.outcome.kind == "completed"
+    assert [s.order for s in measured.samples] == [0, 1, 2]
+    assert [s.is_warmup for s in measured.samples] == [True, False, False]
+    assert [s.prompt_tokens for s in measured.samples] == [1024, 600, 600]
+    assert launch.stages == ["load", "warmup", "prompt", "prompt", "stop"]
+    assert measured.applied["n_gpu_layers"] == 13
+    assert (measured.applied["context"], measured.applied["ubatch"]) == (4096, 512)
+    assert measured.load_s > 0
+    assert measured.peak_mib["CUDA0"] == pytest.approx(2400 - measured.free_mib["CUDA0"])
+    assert measured.free_mib["CUDA0"] < 1500
+    assert "listening" in launch.log_path.read_text()
+    assert str(fake.server) in launch.plan.argv[0]
+
+
+def test_loading_only_asks_nothing(fake):
+    """The cheapest effort has no samples, and still knows what was applied."""
+    result = Launch(fake, load_effort()).run()
+
+    assert result.outcome.kind == "completed"
+    assert result.measurement.samples == ()
+    assert result.measurement.applied["context"] == 4096
+
+
+def test_prompts_are_cut_to_the_slot(fake):
+    """A request never exceeds what one of several slots holds."""
+    launch = Launch(fake, params={**PARAMS, "context": 1024, "parallel": 2})
+    result = launch.run()
+
+    assert result.outcome.kind == "completed"
+    assert {s.prompt_tokens for s in result.measurement.samples} == {512 - 64 - 8}
+
+
+def test_requests_go_out_side_by_side(fake):
+    """As many at once as the workload says, each answered."""
+    workload = Workload("pair", context=4096, parallel=2, requests=(Request(600, 8),))
+    launch = Launch(fake, params={**PARAMS, "parallel": 2})
+    launch.launcher.workload = workload
+    result = launch.run()
+
+    assert result.outcome.kind == "completed"
+    assert [s.request for s in result.measurement.samples] == [-1, -1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "when", "detail"),
+    [
+        ("oom-weights", "out_of_memory", "load", ("device", "weights")),
+        ("oom-kv", "out_of_memory", "context", ("device", "kv")),
+        ("oom-compute", "out_of_memory", "context", ("device", "compute")),
+        ("oom-prompt", "out_of_memory", "prompt", ("device", "pool")),
+        ("host-oom", "out_of_memory", "load", ("host", "weights")),
+        ("device-lost", "crashed", "prompt", "device_lost"),
+        ("segfault:warmup", "crashed", "warmup", None),
+        ("illegal:load", "crashed", "load", "illegal_instruction"),
+        ("silent:context", "crashed", "context", None),
+        ("reject-flag:--ubatch-size", "rejected", "plan", "unknown_flag"),
+        ("context-reduced:512", "rejected", "load", "not_applied"),
+        ("ubatch-reduced:64", "rejected", "load", "not_applied"),
+        ("http-500", "crashed", "prompt", None),
+        ("impossible-speed", "incorrect", "prompt", None),
+        ("zero-timings", "incorrect", "prompt", None),
+    ],
+)
+def test_every_failure_is_told_apart(fake, fault, kind, when, detail):
+    """Outcome, stage and reason follow from what the process, its log and its answers show."""
+    name, _, value = fault.partition(":")
+    fake.fail(name, value or None)
+    outcome = Launch(fake).run().outcome
+
+    assert (outcome.kind, outcome.stage) == (kind, when), outcome
+    assert outcome.evidence
+    if kind == "out_of_memory":
+        assert (outcome.where, outcome.buffer) == detail
+    elif kind in ("crashed", "rejected"):
+        assert outcome.reason == detail
+
+
+@pytest.mark.parametrize("fault", ["retry-pipeline", "pinned-refused"])
+def test_harmless_messages_are_no_failure(fake, fault):
+    """An allocation that was tried again smaller, memory that could not be pinned."""
+    fake.fail(fault)
+
+    assert Launch(fake).run().outcome.kind == "completed"
+
+
+@pytest.mark.parametrize(
+    ("fault", "when"), [("hang-request", "prompt"), ("hang-generate", "generate")]
+)
+def test_a_request_that_hangs_has_a_limit(fake, fault, when):
+    """A server that answers no more is ended when the limit of the stage has passed."""
+    fake.fail(fault, 60)
+    limits = Limits(prompt_s=1.0, generate_s=1.0, stop_s=1.0)
+    outcome = Launch(fake, limits=limits).run().outcome
+
+    assert outcome.kind in ("timed_out", "crashed")
+    assert outcome.stage == when
+    assert "within 1 s" in outcome.evidence
+
+
+def test_a_stop_between_stages_leaves_nothing(fake):
+    """The user's stop ends the launch where it is, and comes through."""
+    launch = Launch(fake)
+
+    def check() -> None:
+        if "prompt" in launch.stages:
+            raise Interrupted("stopped")
+
+    with pytest.raises(Interrupted):
+        launch.run(check)
+    assert launch.stages == ["load", "warmup", "prompt"]
+
+
+def test_a_stop_while_loading_leaves_nothing(fake):
+    """It need not be waited for."""
+    fake.fail("hang-load", 60)
+
+    def check() -> None:
+        if fake.owners:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Launch(fake).run(check)
+
+
+def test_a_program_that_is_not_there_ends_the_run(fake):
+    """That is no candidate's failure."""
+    launch = Launch(fake, wrapper=("/no/such/wrapper",))
+
+    with pytest.raises(UsageError, match="no such program"):
+        launch.run()
+
+
+def test_a_slow_release_is_waited_for(tmp_path, stage):
+    """A driver that gives memory back late does not take it from the next launch."""
+    fake = FakeMachine(tmp_path, machine(release_s=0.6))
+    launch = Launch(fake, load_effort())
+
+    first, second = launch.run(), launch.run()
+
+    assert first.measurement.free_mib == pytest.approx(second.measurement.free_mib, rel=0.2)
+    before = second.measurement.readings[0].device_used_mib["CUDA0"]
+    assert before < 100
+    assert second.notes == ()
+
+
+def test_what_a_runtime_cannot_be_told_is_not_launched(fake):
+    """A parameter that it does not have is rejected on paper."""
+    made = launcher(fake)
+    refused = made.plan(Candidate({"moe_cache_mib": 512}), layout="balanced", as_served=False)
+
+    assert isinstance(refused, Rejected)
+    assert (refused.stage, refused.reason) == ("plan", "unknown_flag")
+    assert fake.launches == 0
+
+
+def test_only_measuring_switches_tell_a_plan_from_what_is_served(fake):
+    """As served there is nothing that blurs or sharpens a measurement; the baseline is free."""
+    made = launcher(fake)
+    candidate = Candidate(PARAMS)
+
+    measured = made.plan(candidate, layout="single:CUDA0", as_served=False)
+    served = made.plan(candidate, layout="single:CUDA0", as_served=True)
+    baseline = made.plan(Candidate({"context": 4096}), layout="runtime_fit", as_served=False)
+
+    extra = [word for word in measured.argv if word not in served.argv]
+    assert "--no-cache-prompt" in extra
+    assert set(served.argv) < set(measured.argv)
+    assert "--fit" in served.argv
+    assert "--fit" not in baseline.argv

@@ -1,0 +1,60 @@
+"""Which answers cannot be what they say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autofit.runtime.client import Answer
+from autofit.runtime.effort import PlannedRequest
+from autofit.runtime.measuring import MAX_PP_PER_S, MAX_TG_PER_S, implausible
+
+ASKED = PlannedRequest(1000, 33)
+GOOD = Answer("text", (), 1000, 0, 0.5, 33, 0.4, 0.51)
+
+
+def test_an_honest_answer_passes():
+    """All tokens processed and generated, none from a cache, at a speed that exists."""
+    assert implausible(GOOD, ASKED) == ""
+
+
+@given(
+    st.integers(1, 100_000), st.integers(1, 5_000),
+    st.floats(1.0, MAX_PP_PER_S), st.floats(0.01, MAX_TG_PER_S),
+)  # fmt: skip
+def test_every_speed_of_a_real_machine_passes(prompt, predicted, pp, tg):
+    """Neither a very slow nor a very fast machine is taken for a broken counter."""
+    answer = replace(
+        GOOD, prompt_tokens=prompt, prompt_s=prompt / pp * 1.001, predicted_tokens=predicted,
+        predicted_s=(predicted - 1) / tg * 1.001,
+    )  # fmt: skip
+
+    assert implausible(answer, PlannedRequest(prompt, predicted)) == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"cached_tokens": 900, "prompt_tokens": 100}, "900 came from a cache"),
+        ({"prompt_tokens": 999}, "processed 999 of 1000"),
+        ({"predicted_tokens": 32}, "generated 32 of 33"),
+        ({"prompt_s": 0.0}, "is impossible"),
+        ({"prompt_s": -1.0}, "is impossible"),
+        ({"prompt_s": 0.001}, "is impossible"),
+        ({"predicted_s": 0.0}, "which is impossible"),
+        ({"predicted_s": 0.001}, "which is impossible"),
+    ],
+)
+def test_what_cannot_be_is_told(changed, told):
+    """Tokens that are missing or came from a cache, and times of broken counters."""
+    assert told in implausible(replace(GOOD, **changed), ASKED)
+
+
+def test_a_single_token_needs_no_time():
+    """The first token comes with the prompt."""
+    answer = replace(GOOD, predicted_tokens=1, predicted_s=0.0)
+
+    assert implausible(answer, PlannedRequest(1000, 1)) == ""
