@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench clean
+.PHONY: demo test slow check clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -17,7 +17,12 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python tests/fetch_llama_cpp.py
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+
+# Benchmarks and long runs; they print their numbers.
+slow: $(STAMP)
+	$(BIN)/python tests/fetch_llama_cpp.py
+	$(BIN)/python -m pytest -m slow -s
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
