@@ -1,0 +1,73 @@
+"""What a runner needs of a runtime, answered by a rule instead of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autofit.runtime.effort import Effort
+from autofit.runtime.launch import LaunchResult
+from autofit.trial.candidate import Candidate, LaunchPlan
+from autofit.trial.measurement import Measurement, Sample
+from autofit.trial.outcome import Completed, Outcome, OutOfMemory, Rejected, Stage
+
+NO_ROOM = OutOfMemory("prompt", "CUDA error: out of memory", "device", "pool", "CUDA0")
+
+
+def measured(effort: Effort, seconds: float, free_mib: float = 900.0) -> Measurement:
+    """An effort's requests, each of which took so long."""
+    samples = tuple(
+        Sample(
+            prompt_tokens=request.prompt_tokens,
+            prompt_s=seconds / 2,
+            ttft_s=seconds / 2,
+            predicted_tokens=request.predicted_tokens,
+            predicted_s=seconds / 2,
+            request=request.request,
+            order=order,
+            is_warmup=request.is_warmup,
+        )
+        for order, request in enumerate(effort.requests)
+    )
+    return Measurement(
+        samples, 1.0, {"CUDA0": 2000.0, "host": 50.0}, {"CUDA0": free_mib, "host": 9000.0}
+    )
+
+
+@dataclass(slots=True)
+class SimulatedLaunching:
+    """Launches whose outcome a rule decides; `made` are those that took place, in order."""
+
+    outcome_of: Callable[[Candidate, Effort], Outcome] = lambda *_: Completed()
+    seconds_of: Callable[[Candidate], float] = lambda _: 1.0
+    free_mib: float = 900.0
+    made: list[tuple[Candidate, Effort, str]] = field(default_factory=list)
+    served: list[bool] = field(default_factory=list)
+
+    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
+        """A command, unless the candidate is one that cannot be told."""
+        self.served.append(as_served)
+        if "unknown" in candidate.params:
+            return Rejected("plan", "no such parameter", "unknown_flag")
+        return LaunchPlan(candidate, ("server", "--port", "{port}"), {"LAYOUT": layout})
+
+    def launch(
+        self,
+        plan: LaunchPlan,
+        effort: Effort,
+        *,
+        log_path: Path,
+        on_stage: Callable[[Stage], None],
+        check_stop: Callable[[], None],
+    ) -> LaunchResult:
+        """What the rules say."""
+        log_path.write_text("a log\n")
+        for stage in ("load", "prompt", "stop"):
+            check_stop()
+            on_stage(stage)
+        self.made.append((plan.candidate, effort, plan.env["LAYOUT"]))
+        outcome = self.outcome_of(plan.candidate, effort)
+        seconds = self.seconds_of(plan.candidate)
+        found = measured(effort, seconds, self.free_mib) if outcome.kind == "completed" else None
+        return LaunchResult(outcome, found, ("a note",))

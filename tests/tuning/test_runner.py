@@ -1,0 +1,169 @@
+"""Trials run one by one: numbered, kept, and none repeated."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from results.study_sample import header
+from tuning.simulated_launching import NO_ROOM, SimulatedLaunching
+
+from autofit.errors import AutofitError, Interrupted
+from autofit.results.study import Study
+from autofit.runtime.effort import load_effort
+from autofit.trial.candidate import Candidate
+from autofit.tuning.budget import Budget
+from autofit.tuning.event import LaunchEnded, LaunchStarted, StageStarted
+from autofit.tuning.runner import TrialRunner, resume_hint
+
+CANDIDATE = Candidate({"n_cpu_moe": 3})
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes a runner of one study, again and again as a resumed run would."""
+
+    def of(launching: SimulatedLaunching | None = None, **fields) -> TrialRunner:
+        path = tmp_path / "study"
+        is_there = (path / "study.json").exists()
+        study = Study.resume(path, header()) if is_there else Study.create(path, header())
+        ticks = itertools.count(1000.0, 2.5)
+        return TrialRunner(
+            study=study,
+            launching=launching or SimulatedLaunching(),
+            budget=Budget(lambda: 0.0),
+            emit=fields.pop("emit", lambda _: None),
+            wall_clock=lambda: next(ticks),
+            **fields,
+        )
+
+    return of
+
+
+def run(runner: TrialRunner, candidate=CANDIDATE, phase="search", purpose="why"):
+    """One trial."""
+    return runner.run(phase, candidate, load_effort(), layout="balanced", purpose=purpose)
+
+
+def test_a_trial_is_kept_before_anybody_is_told(make):
+    """When the end of a launch is told, its trial is on the disk as it was returned."""
+    events = []
+
+    def emit(event) -> None:
+        events.append(event)
+        if isinstance(event, LaunchEnded):
+            assert Study.open(runner.study.path).trials() == (event.trial,)
+
+    runner = make(emit=emit)
+    trial = run(runner)
+
+    assert [type(event) for event in events] == [LaunchStarted, *[StageStarted] * 3, LaunchEnded]
+    assert (trial.number, trial.phase, trial.layout, trial.purpose) == (
+        1, "search", "balanced", "why",
+    )  # fmt: skip
+    assert (trial.argv, dict(trial.env)) == (
+        ("server", "--port", "{port}"),
+        {"LAYOUT": "balanced"},
+    )
+    assert (trial.started_at, trial.seconds) == (1000.0, 2.5)
+    assert trial.notes == ("a note",)
+    assert runner.budget.launches == 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "as_served"),
+    [("baseline", False), ("boundary", False), ("search", False), ("confirm", True),
+     ("prove", True)],
+)  # fmt: skip
+def test_what_is_recommended_is_launched_as_it_will_be_served(make, phase, as_served):
+    """Confirming and proving leave out what only measuring needs."""
+    launching = SimulatedLaunching()
+    run(make(launching), phase=phase)
+
+    assert launching.served == [as_served]
+
+
+def test_what_cannot_be_told_is_a_trial_without_a_launch(make):
+    """A runtime without the parameter has its say in the study."""
+    launching = SimulatedLaunching()
+    runner = make(launching)
+    trial = run(runner, Candidate({"unknown": 1}))
+
+    assert trial.outcome.kind == "rejected"
+    assert launching.made == []
+    assert runner.study.started() == ()
+    assert [kept.outcome.kind for kept in runner.study.trials()] == ["rejected"]
+
+
+def test_a_resumed_run_repeats_no_launch(make):
+    """The same phase, candidate and purpose is taken from the study, as often as it is there."""
+    first = make()
+    known = [run(first), run(first), run(first, purpose="another"), run(first, phase="confirm")]
+    first.study.close()
+
+    launching = SimulatedLaunching()
+    events = []
+    again = make(launching, emit=events.append)
+    assert again.is_known("search", CANDIDATE, "why")
+    found = [run(again), run(again), run(again, purpose="another"), run(again, phase="confirm")]
+
+    assert found == known
+    assert launching.made == []
+    assert all(event.is_reused for event in events if isinstance(event, LaunchEnded))
+    assert again.budget.launches == 3
+    assert run(again).number == 5
+    assert len(launching.made) == 1
+
+
+def test_failures_are_kept_like_all(make):
+    """A failed launch is not tried again either."""
+    first = make(SimulatedLaunching(outcome_of=lambda *_: NO_ROOM))
+    run(first)
+    first.study.close()
+    launching = SimulatedLaunching()
+
+    assert run(make(launching)).outcome == NO_ROOM
+    assert launching.made == []
+
+
+def test_a_stop_is_asked_before_and_during_a_launch(make):
+    """The launch under way is not kept, what was before is, and the hint says how to go on."""
+    answers = iter([False] * 4 + [False, False, True])
+    runner = make(should_stop=lambda: next(answers))
+    run(runner)
+
+    with pytest.raises(Interrupted) as caught:
+        run(runner)
+    assert "--resume" in caught.value.hint
+    assert [trial.number for trial in runner.study.trials()] == [1]
+    assert runner.study.started() == (1, 2)
+    runner.study.close()
+    assert make().study.cut_off() == ()
+
+
+def test_known_launches_are_taken_even_while_stopping(make):
+    """Nothing is started for them."""
+    first = make()
+    run(first)
+    first.study.close()
+
+    assert run(make(should_stop=lambda: True)).number == 1
+
+
+def test_an_error_of_the_run_leaves_no_trial(make):
+    """A full disk or a missing program is nobody's outcome."""
+
+    def fail(*_):
+        raise AutofitError("the disk is full")
+
+    runner = make(SimulatedLaunching(outcome_of=fail))
+    with pytest.raises(AutofitError):
+        run(runner)
+    assert runner.study.trials() == ()
+    assert list(runner.study.path.glob("trials/*.running")) == []
+
+
+def test_the_hint_quotes_the_folder(tmp_path):
+    """A folder with a blank can be pasted."""
+    with Study.create(tmp_path / "my study", header()) as study:
+        assert f"--study '{tmp_path}/my study' --resume" in resume_hint(study)
