@@ -29,7 +29,7 @@ from autofit.runtime.prompt import PromptSource
 from autofit.runtime.server import Server, started
 from autofit.runtime.spill import shared_devices
 from autofit.runtime.verdict import Seen, Watched, judge, reported_memory
-from autofit.runtime.watch import OomKills, stands_still
+from autofit.runtime.watch import OomKills, paging_note, stands_still
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 from autofit.trial.measurement import Measurement
 from autofit.trial.outcome import Outcome, Rejected, Stage
@@ -145,6 +145,7 @@ class Launcher:
             props: Mapping[str, Any] = {}
             replies = Replies()
             died: int | None = None
+            at_ready = watcher.read()
             if ready is Ready.READY:
                 props = server.client.props()
                 replies = self._ask(server, plan, effort, on_stage, check_stop)
@@ -154,11 +155,12 @@ class Launcher:
                 died = server.process.poll()
             is_late = ready is Ready.TIMED_OUT or (died is None and _is(replies, "timed_out"))
             stood_still = is_late and stands_still(server.process.pid, log_path)
-            watcher.read()
+            paging = paging_note(at_ready, watcher.read())
             on_stage("stop")
             server.process.stop()
         release = wait_for_release(self.memory, self._reference_mib, limit_s=_RELEASE_LIMIT_S)
         self._reference_mib = release.reference
+        watcher.read()  # what others hold now, for comparison
         peak = watcher.peak()
         # Where a command tells of the host, the kernel that counts is not ours.
         is_own_host = HOST not in watcher.readings()[0].device_used_mib
@@ -195,7 +197,7 @@ class Launcher:
                 reported=reported_memory(verdict.log),
                 readings=watcher.readings(),
             ),
-            notes=(*verdict.advice, *((release.notice,) if release.notice else ())),
+            notes=(*verdict.advice, *(note for note in (paging, release.notice) if note)),
         )
 
     def _ask(

@@ -32,6 +32,8 @@ _SUPPORTED_MIB = 48.0
 # A device hardly ever comes out filled to the last byte by chance.
 _BRIM_FREE_MIB = 16.0
 _BRIM_SIGN_MIB = 32.0
+# What other programs may take or give back meanwhile without spoiling what a launch shows.
+_OTHERS_MIB = 64.0
 LENT = ".gtt"
 
 
@@ -113,6 +115,13 @@ def taken_mib(readings: Sequence[MemoryReading], device: str) -> float | None:
         return None
     known = [mib for mib in used if mib is not None]
     return max(known) - min(known[0], known[-1])
+
+
+def is_steady(readings: Sequence[MemoryReading], device: str) -> bool:
+    """Whether others held as much of a device after a launch as before, as far as is known."""
+    used = [_used(reading, device) for reading in readings]
+    ends = [mib for mib in (*used[:1], *used[-1:]) if mib is not None]
+    return len(ends) == 2 and abs(ends[0] - ends[1]) <= _OTHERS_MIB  # noqa: PLR2004 - first, last
 
 
 def free_at_peak_mib(readings: Sequence[MemoryReading], device: str) -> float | None:

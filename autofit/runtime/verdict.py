@@ -172,12 +172,12 @@ def _failed(seen: Seen, told: Diagnosis) -> Outcome | None:
     kills = seen.watched.oom_kills
     if kills:
         return replace(outcome, evidence=f"{outcome.evidence}; the kernel had no memory left")
-    last = seen.watched.readings[-1] if seen.watched.readings else None
-    left_mib = last.host_available_mib if last else None
-    if kills is None or left_mib is None or left_mib < _PLENTY_MIB:
+    left = [reading.host_available_mib for reading in seen.watched.readings]
+    left_mib = min((mib for mib in left if mib is not None), default=0.0)
+    if kills is None or left_mib < _PLENTY_MIB:
         return outcome
     text = (
-        f"{told.evidence}; not for memory: the kernel killed nobody, {left_mib:.0f} MiB are left"
+        f"{told.evidence}; not for memory: the kernel killed nobody, {left_mib:.0f} MiB were left"
     )
     return Crashed(outcome.stage, text, "killed", seen.died)
 

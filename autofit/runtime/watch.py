@@ -1,4 +1,4 @@
-"""What befell a server's process that its log does not tell: a killer, or standing still."""
+"""What befell a server's process that its log does not tell: a killer, a hang, paging."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pathlib import Path
 import psutil
 
 from autofit.machine.cgroup import Cgroup
+from autofit.trial.measurement import MemoryReading
 
 # A process that waits for a disk, a device or the network does one of these within it.
 _LOOK_S = 3.0
 # Threads that only poll take this share of one CPU at most.
 _IDLE_SHARE = 0.02
+# Weights that lie in memory are read from disk by nobody; a few pages always are.
+_MANY_FAULTS = 2000
+_MUCH_SWAPPED_MIB = 64.0
 
 
 class OomKills:
@@ -28,6 +32,25 @@ class OomKills:
         """How many since then; None where the kernel does not count them."""
         now = self._count()
         return None if now is None or self._before is None else now - self._before
+
+
+def paging_note(ready: MemoryReading, end: MemoryReading) -> str:
+    """That a server was paged while it computed, from when it was ready; empty if it was not.
+
+    It is no failure: a model larger than the memory can be run no other way.
+    """
+    faults = (end.major_faults or 0) - (ready.major_faults or 0)
+    swapped_mib = (end.process_swapped_mib or 0.0) - (ready.process_swapped_mib or 0.0)
+    told = []
+    if faults >= _MANY_FAULTS and ready.major_faults is not None:
+        told.append(f"waited {faults} times for pages from disk")
+    if swapped_mib >= _MUCH_SWAPPED_MIB:
+        told.append(f"had {swapped_mib:.0f} MiB swapped out")
+    if not told:
+        return ""
+    left = end.host_available_mib
+    room = "" if left is None else f" ({left:.0f} MiB were available)"
+    return f"while it computed, the server {' and '.join(told)}: host memory is short{room}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from autofit.model.memory import DeviceMemory
-from autofit.runtime.spill import Holding, find_spill, free_at_peak_mib, taken_mib
+from autofit.runtime.spill import Holding, find_spill, free_at_peak_mib, is_steady, taken_mib
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, ReportedMemory
 from autofit.trial.outcome import Outcome, Spilled
@@ -114,14 +114,23 @@ class MemoryRecord:
         self, candidate: Candidate, brims: Mapping[str, float], besides: Trial | None = None
     ) -> dict[str, float]:
         alike = self._alike(candidate, brims, besides)
-        others = self._seen(candidate, _DECISIVE_IN_STEPS, brims, besides)
+        others: dict[str, list[float]] = {}
+        for trial, name, mib in self._seen(candidate, _DECISIVE_IN_STEPS, brims, besides):
+            here, there = self._estimated(candidate, name), self._estimated(trial.candidate, name)
+            if here is not None and there is not None:
+                others.setdefault(name, []).append(mib + here.other_mib - there.other_mib)
         unsure = {name: max(0.0, min(seen) - _UNLIKE_MIB) for name, seen in others.items()}
         return {**unsure, **{name: median(seen) for name, seen in alike.items()}}
 
     def _alike(
         self, candidate: Candidate, brims: Mapping[str, float], besides: Trial | None
     ) -> dict[str, list[float]]:
-        return self._seen(candidate, (*_DECISIVE, *_DECISIVE_IN_STEPS), brims, besides)
+        found: dict[str, list[float]] = {}
+        for _, name, mib in self._seen(
+            candidate, (*_DECISIVE, *_DECISIVE_IN_STEPS), brims, besides
+        ):
+            found.setdefault(name, []).append(mib)
+        return found
 
     def _seen(
         self,
@@ -129,17 +138,19 @@ class MemoryRecord:
         params: Sequence[str],
         brims: Mapping[str, float],
         besides: Trial | None,
-    ) -> dict[str, list[float]]:
-        """By device what launches with the same values took beside their buffers."""
-        found: dict[str, list[float]] = {}
+    ) -> Iterator[tuple[Trial, str, float]]:
+        """What launches with the same values took of each device beside their buffers."""
         for trial, measured in self._completed():
             if trial is besides or not _agree(candidate, trial.candidate, params):
                 continue
             for name, row in measured.reported.items():
                 taken = taken_mib(measured.readings, name)
-                if taken is not None and not _is_at(measured, name, brims):
-                    found.setdefault(name, []).append(taken - _buffers_mib(row))
-        return found
+                if (
+                    taken is not None
+                    and is_steady(measured.readings, name)
+                    and not _is_at(measured, name, brims)
+                ):
+                    yield trial, name, taken - _buffers_mib(row)
 
     def _slowdown(self, trial: Trial, brims: Mapping[str, float]) -> float | None:
         """How many times slower a launch is than the nearest that resembles it."""
@@ -189,14 +200,13 @@ class MemoryRecord:
             if there is None or told is None:
                 continue
             distance = abs(there.total_mib - row.total_mib)
+            free = free_at_peak_mib(measured.readings, row.name)
+            left = [] if free is None else [free + there.total_mib - row.total_mib]
             if limit_mib is not None:
                 differ = buffers_mib - there.weights_mib - there.kv_mib - there.compute_mib
-                left: float | None = limit_mib - _buffers_mib(told) - differ
-            else:
-                left = free_at_peak_mib(measured.readings, row.name)
-                left = None if left is None else left + there.total_mib - row.total_mib
-            if left is not None:
-                found.append((not is_alike, distance, left))
+                left.append(limit_mib - _buffers_mib(told) - differ)
+            if left:
+                found.append((not is_alike, distance, min(left)))
         if found:
             return min(found)[2]
         return row.free_mib if limit_mib is None else limit_mib - buffers_mib

@@ -14,7 +14,7 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Spilled
 
 LARGE_MIB = 300.0
-CACHE_TYPE = "f16"
+CACHE_TYPE, OTHER_CACHE_TYPE = "f16", "q8_0"
 _ROOMY_LAYERS = 3
 
 
@@ -30,14 +30,16 @@ class SpillCount:
     small_told: int = 0
 
 
-def count_spills(seeds: Iterable[int], folder: Path, **fields: Any) -> SpillCount:
+def count_spills(
+    seeds: Iterable[int], folder: Path, *, is_alike: bool = True, **fields: Any
+) -> SpillCount:
     """Launch on each machine what fits well, just so, and no more."""
     count = SpillCount()
     for seed in seeds:
         place = folder / str(seed)
         place.mkdir(parents=True)
         machine = ProbedMachine.of(random_case(seed, devices=1, **fields), place)
-        candidates = _around_the_edge(machine)
+        candidates = _around_the_edge(machine) if is_alike else _far_over_the_edge(machine)
         for candidate, trial in zip(
             candidates, machine.launch(place / "study", candidates), strict=True
         ):
@@ -60,14 +62,36 @@ def count_spills(seeds: Iterable[int], folder: Path, **fields: Any) -> SpillCoun
 def _around_the_edge(machine: ProbedMachine) -> list[Candidate]:
     """With room to spare, with the least that fits, one layer less, and 300 MiB too much."""
     layout = machine.maker.layout_names()[0]
-    truth = machine.truth(layout, CACHE_TYPE)
+    edge, roomy = _edge(machine, CACHE_TYPE)
+    made = [machine.candidate(layout, CACHE_TYPE, n) for n in (roomy, edge, edge - 1) if n >= 0]
+    return _distinct([*made, _spilling(machine, CACHE_TYPE)])
+
+
+def _far_over_the_edge(machine: ProbedMachine) -> list[Candidate]:
+    """With room to spare in other settings, as a baseline has, and then 300 MiB too much."""
+    layout = machine.maker.layout_names()[0]
+    _, roomy = _edge(machine, CACHE_TYPE)
+    baseline = machine.candidate(layout, CACHE_TYPE, roomy)
+    small = baseline.with_params(ubatch=512) if baseline else None
+    return _distinct([small, _spilling(machine, OTHER_CACHE_TYPE)])
+
+
+def _edge(machine: ProbedMachine, cache_type: str) -> tuple[int, int]:
+    """The fewest host layers that fit, and some more."""
+    truth = machine.truth(machine.maker.layout_names()[0], cache_type)
     edge = max(truth.fitting) if truth.fits is None else truth.fits
-    roomy = min(edge + _ROOMY_LAYERS, max(truth.fitting))
-    wanted = [roomy, edge, edge - 1]
-    made = [machine.candidate(layout, CACHE_TYPE, n) for n in dict.fromkeys(wanted) if n >= 0]
+    return edge, min(edge + _ROOMY_LAYERS, max(truth.fitting))
+
+
+def _spilling(machine: ProbedMachine, cache_type: str) -> Candidate | None:
+    """The most host layers with which enough spills to count."""
+    edge, _ = _edge(machine, cache_type)
     for host_layers in range(edge - 1, -1, -1):
-        candidate = machine.candidate(layout, CACHE_TYPE, host_layers)
+        candidate = machine.candidate(machine.maker.layout_names()[0], cache_type, host_layers)
         if candidate and machine.run(candidate).spilled_mib >= LARGE_MIB:
-            made.append(candidate)
-            break
-    return list(dict.fromkeys(candidate for candidate in made if candidate))
+            return candidate
+    return None
+
+
+def _distinct(candidates: Iterable[Candidate | None]) -> list[Candidate]:
+    return list(dict.fromkeys(candidate for candidate in candidates if candidate))

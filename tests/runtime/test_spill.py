@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.runtime.spill import Holding, find_spill, shared_devices, taken_mib
+from autofit.runtime.spill import Holding, find_spill, is_steady, shared_devices, taken_mib
 from autofit.trial.device import Device
 from autofit.trial.measurement import MemoryReading
 
@@ -140,6 +140,14 @@ def test_program_that_ends_meanwhile_hides_nothing_of_ours():
 
     assert taken_mib(readings, "CUDA0") == TOTAL - 300 - 500
     assert find_spill(readings, [holding(11200, 200)]) is None
+
+
+def test_launch_beside_another_program_teaches_nothing():
+    """What it added cannot be told from what the other took, or gave back."""
+    assert is_steady(launch(9000), "CUDA0")
+    assert not is_steady(launch(9000, before=500, after=1300), "CUDA0")
+    assert not is_steady(launch(9000, before=1300, after=500), "CUDA0")
+    assert not is_steady(launch(None, before=None, after=None), "CUDA0")
 
 
 @given(

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from autofit.runtime.watch import OomKills, stands_still
+from autofit.runtime.watch import OomKills, paging_note, stands_still
+from autofit.trial.measurement import MemoryReading
 
 SAY = "import subprocess, sys, time; print('ready', flush=True)\n"
 SLEEPS = SAY + "time.sleep(60)"
@@ -72,3 +73,19 @@ def test_kills_are_counted_from_the_start_of_watching():
     assert kills.since() == 0
     assert kills.since() == 1
     assert OomKills(lambda: None).since() is None
+
+
+def reading(faults, swapped=0.0, available=900.0):
+    """What was seen of a process."""
+    return MemoryReading(
+        0.0, {}, {}, host_available_mib=available, major_faults=faults, process_swapped_mib=swapped
+    )
+
+
+def test_paging_is_noted_only_while_the_server_computes():
+    """Loading reads the file, which is no want of memory."""
+    assert paging_note(reading(90000), reading(90150)) == ""
+    assert paging_note(reading(None), reading(90000)) == ""
+    assert "5000 times" in paging_note(reading(90000), reading(95000))
+    assert "900 MiB were available" in paging_note(reading(90000), reading(95000))
+    assert "300 MiB swapped out" in paging_note(reading(10), reading(10, swapped=300.0))
