@@ -32,7 +32,7 @@ class Requirement:
         return max(0.0, missing / self.value) if self.value else float(missing > 0)
 
     def __str__(self) -> str:
-        return f"{self.metric}{self.comparison}{self.value:g}"
+        return f"{self.metric}{self.comparison}{self.value:.12g}"
 
 
 def parse_requirement(text: str) -> Requirement:

@@ -103,9 +103,12 @@ def cpu(machine, tmp_path_factory):
             {"ubatch": 128, "cache_type": "q8_0", "load_mode": "none"},
         ),
         # What is not told is the dialect's default.
-        ({"load_mode": "mmap"}, {"ubatch": 512, "cache_type": "f16", "load_mode": "mmap"}),
+        (
+            {"ubatch": 512, "load_mode": "mmap"},
+            {"ubatch": 512, "cache_type": "f16", "load_mode": "mmap"},
+        ),
         # Half of a pair, or a value that is not tried, is no point.
-        ({"load_mode": "mmap", "cache_type_k": "q8_0"}, None),
+        ({"ubatch": 512, "load_mode": "mmap", "cache_type_k": "q8_0"}, None),
         ({"load_mode": "mmap", "ubatch": 64}, None),
     ],
 )
