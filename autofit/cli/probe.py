@@ -18,7 +18,7 @@ from autofit.errors import NothingFitsError, UsageError
 
 @click.command("probe")
 @task_options
-@click.option("--kv", default="", metavar="TYPE,...", help="KV cache types; the space's.")
+@click.option("--kv", default="", metavar="TYPE,...", help="Only these KV cache types.")
 @click.option(
     "--layout",
     "layouts",
@@ -26,7 +26,11 @@ from autofit.errors import NothingFitsError, UsageError
     metavar="NAME",
     help="Only this layout: balanced, capacity, first_device, single, single:DEVICE. Repeat.",
 )
-@click.option("--ubatch", type=click.IntRange(1), help="Tokens computed at once; the space's.")
+@click.option(
+    "--ubatch",
+    type=click.IntRange(1),
+    help="Tokens computed at once; else the first of the space.",
+)
 @click.option("--study", type=click.Path(path_type=Path), help="The study's folder.")
 @click.option("--resume", is_flag=True, help="Go on with the study; repeats no launch.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -51,11 +55,20 @@ def command(  # noqa: PLR0917 - click passes them by name
     options = read_task_options(given)
     if ubatch is not None:
         options = replace(options, pins={**options.pins, "ubatch": ubatch})
-    asked = tuple(part.strip() for part in kv.split(",") if part.strip())
     result = run_probe(
-        options, cache_types=asked, layouts=layouts, study=study, resume=resume, yes=yes
+        options,
+        cache_types=_listed(kv),
+        layouts=_listed(*layouts),
+        study=study,
+        resume=resume,
+        yes=yes,
     )
     return told(result, as_json=as_json)
+
+
+def _listed(*texts: str) -> tuple[str, ...]:
+    """The parts of lists with commas between."""
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
 
 
 def run_probe(
