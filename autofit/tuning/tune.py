@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -18,15 +17,15 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.estimate import Estimate
 from autofit.trial.measurement import Measurement
 from autofit.trial.metric import cost, median_metric, time_ratio
-from autofit.trial.sequential import FIRST_LOOK, Rule
 from autofit.trial.trial import Trial
 from autofit.tuning.answer_check import AnswerCheck, check_answers
 from autofit.tuning.candidates import CandidateMaker
-from autofit.tuning.confirm import Contender, confirm, round_purpose
+from autofit.tuning.confirm_phase import CONTENDERS, Confirmer
 from autofit.tuning.confirmation import Confirmation
 from autofit.tuning.default_point import default_point
 from autofit.tuning.event import Incumbent, Listener, Notice, PhaseStarted
 from autofit.tuning.frozen import FROZEN, frozen_baseline
+from autofit.tuning.preference import headroom_mib
 from autofit.tuning.prove import Finalist, Proof, prove, prove_or_step_back, spare_rooms
 from autofit.tuning.requirement import are_kept
 from autofit.tuning.result import ResultParts, result_document
@@ -35,14 +34,9 @@ from autofit.tuning.search_phase import Explorer
 from autofit.tuning.situation import Situation
 
 _BASELINE_REPEATS = 3
-_CONFIRM_REPEATS = 2
-# Contenders of the confirmation beside the baseline: the incumbent and the runner-up, for
-# with noise the second best seen is often the best.
-_CONTENDERS = 2
-# With time for fewer rounds than this, only the incumbent meets the baseline.
-_ROUNDS_FOR_SEVERAL = 5
-# Fewer than three rounds say nothing, so they may take a little more than their share.
-_OVERTIME = 1.15
+# A device with less left at the workload's prompts may not hold at full context: on a real
+# card 8 MiB did not, 222 did.
+_EDGE_MIB = 256.0
 
 
 @dataclass(slots=True)
@@ -57,7 +51,13 @@ class Tune:
     seed: int
     notes: list[str] = field(default_factory=list)
     answers: AnswerCheck | None = None
+    _proofs: dict[str, Proof] = field(default_factory=dict)
     _best_cost: float = float("inf")
+
+    @property
+    def confirmer(self) -> Confirmer:
+        """What meets candidates with the baseline."""
+        return Confirmer(self.situation, self.runner, self.emit, self.seed)
 
     @property
     def problem(self) -> Problem:
@@ -74,8 +74,8 @@ class Tune:
         for candidate in explorer.starting_candidates():
             self.maker.ask_planner(candidate)
         explorer.explore()
-        finalists = self._finalists(explorer)
-        confirmation = self._confirm(baseline, finalists)
+        finalists = self._off_the_edge(self._finalists(explorer))
+        confirmation = self.confirmer.confirm(baseline, finalists)
         proof, gain = self._prove(baseline, finalists, confirmation)
         if proof is not None:
             self._look_over(proof, baseline)
@@ -163,72 +163,30 @@ class Tune:
             found.setdefault(one.candidate.key, Finalist(one.candidate, layout, one.point))
         return list(found.values())
 
-    def _confirm(self, baseline: Trial, finalists: Sequence[Finalist]) -> Confirmation | None:
-        contenders = []
-        if baseline.is_completed:
-            contenders.append(self._contender(Finalist(baseline.candidate, RUNTIME_FIT)))
-        chosen = list(finalists[:_CONTENDERS])
-        rule = self._rule(baseline, chosen)
-        if rule.max_rounds < _ROUNDS_FOR_SEVERAL and len(chosen) > 1:
-            chosen = chosen[:1]
-            rule = self._rule(baseline, chosen)
-        contenders += [self._contender(finalist) for finalist in chosen]
-        if not contenders:
-            return None
-        self.emit(PhaseStarted("confirm"))
-        return confirm(
-            contenders,
-            workload=self.situation.workload,
-            metric=self.situation.objective,
-            rng=random.Random(self.seed),
-            rule=rule,
-            has_baseline=baseline.is_completed,
-            budget_left=self._may_confirm,
-        )
+    def _off_the_edge(self, finalists: Sequence[Finalist]) -> list[Finalist]:
+        """The finalists, those that would be confirmed stepped back from the edge of memory.
 
-    def _rule(self, baseline: Trial, finalists: Sequence[Finalist]) -> Rule:
-        """As many rounds as the budget affords, fixed before the first.
-
-        The rule spends its chance of error over all its rounds: one made for twelve rounds
-        that is cut off after five would give needlessly wide intervals.
+        The fastest is often the one that leaves a device next to nothing, and dies at full
+        context: it is proven before rounds are spent on it, and what holds takes its place.
         """
-        keys = {finalist.candidate.key for finalist in finalists}
-        seconds: dict[str, float] = {}
-        for trial in self.runner.trials:
-            if trial.candidate.key in keys or trial is baseline:
-                seconds[trial.candidate.key] = trial.seconds
-        left_s = self.runner.budget.left_for_s("confirm")
-        most = Rule().max_rounds
-        if left_s is not None:
-            most = min(most, int(left_s / max(0.1, sum(seconds.values()))))
-        return Rule(max_rounds=max(FIRST_LOOK, most), min_effect=self.situation.min_effect)
+        settled: dict[str, Finalist] = {}
+        for finalist in finalists:
+            if len(settled) < CONTENDERS and self._is_at_the_edge(finalist):
+                proof = prove_or_step_back(finalist, self.runner, self.situation, self.problem)
+                if proof is None:
+                    self._note(f"a finalist does not hold at full context: {_why(self._last())}")
+                    continue
+                if proof.steps_back:
+                    self._note(f"stepped back {proof.steps_back} layers to hold at full context")
+                finalist = proof.finalist  # noqa: PLW2901 - it takes the other's place
+                self._proofs[finalist.candidate.key] = Proof(finalist, proof.trial)
+            settled.setdefault(finalist.candidate.key, finalist)
+        return list(settled.values())
 
-    def _may_confirm(self) -> bool:
-        budget = self.runner.budget
-        confirmed = sum(trial.phase == "confirm" for trial in self.runner.trials)
-        if confirmed < FIRST_LOOK * 2 and budget.total_s is not None:
-            return budget.spent_s < budget.total_s * _OVERTIME
-        trials = [trial.seconds for trial in self.runner.trials]
-        return budget.allows("confirm", sum(trials) / max(1, len(trials)))
-
-    def _contender(self, finalist: Finalist) -> Contender:
-        ubatch = finalist.candidate.get_int("ubatch", 512)
-
-        def launch(number: int) -> Trial:
-            return self.runner.run(
-                "confirm",
-                finalist.candidate,
-                measuring_effort(
-                    self.situation.workload,
-                    ubatch,
-                    repeats=_CONFIRM_REPEATS,
-                    enough_s=self.runner.budget.repeat_limit_s,
-                ),
-                layout=finalist.layout,
-                purpose=round_purpose(number),
-            )
-
-        return Contender(finalist.candidate.key, launch)
+    def _is_at_the_edge(self, finalist: Finalist) -> bool:
+        launches = [t for t in self.runner.trials if t.candidate == finalist.candidate]
+        left_mib = headroom_mib(launches)
+        return left_mib is not None and left_mib < _EDGE_MIB
 
     def _prove(
         self,
@@ -250,7 +208,9 @@ class Tune:
             self._note(f"{self._own_choice} does not hold at full context: {_why(trial)}")
         by_id = {finalist.candidate.key: finalist for finalist in finalists}
         for key in self._order(by_id, confirmation):
-            proof = prove_or_step_back(by_id[key], self.runner, self.situation, self.problem)
+            proof = self._proofs.get(key) or prove_or_step_back(
+                by_id[key], self.runner, self.situation, self.problem
+            )
             if proof is None:
                 self._note(f"a finalist does not hold at full context: {_why(self._last())}")
                 continue
@@ -258,7 +218,8 @@ class Tune:
                 continue
             if proof.steps_back:
                 self._note(f"stepped back {proof.steps_back} layers to hold at full context")
-                return proof, self._measured_again(baseline, proof)
+                again = self.confirmer.confirm(baseline, [proof.finalist])
+                return proof, _gain(again, proof.finalist.candidate.key)
             return proof, _gain(confirmation, key)
         return None, None
 
@@ -357,23 +318,6 @@ class Tune:
 
     def _last(self) -> Trial:
         return self.runner.trials[-1]
-
-    def _measured_again(self, baseline: Trial, proof: Proof) -> Estimate | None:
-        """The gain of a finalist that changed since it was confirmed."""
-        if not baseline.is_completed:
-            return None
-        again = confirm(
-            [
-                self._contender(Finalist(baseline.candidate, RUNTIME_FIT)),
-                self._contender(proof.finalist),
-            ],
-            workload=self.situation.workload,
-            metric=self.situation.objective,
-            rng=random.Random(self.seed),
-            rule=Rule(min_effect=self.situation.min_effect),
-            budget_left=self._may_confirm,
-        )
-        return _gain(again, proof.finalist.candidate.key)
 
 
 def _why(trial: Trial) -> str:
