@@ -91,7 +91,7 @@ def speedup(ratio: float) -> str:
 def gain_sentence(gain: Mapping[str, Any] | None, *, tie: bool) -> str:
     """What the winner gains over the baseline, and how sure that is."""
     if gain is None or gain.get("median") is None:
-        return "gain unknown: the baseline gave nothing to compare with"
+        return "gain unknown: not measured against the baseline"
     low, high = gain.get("low"), gain.get("high")
     interval = ""
     if low is not None and high is not None:
