@@ -84,6 +84,7 @@ def run_tune(
     seed: int = 1,
     dry_run: bool = False,
     yes: bool = False,
+    checks_answers: bool = True,
 ) -> dict[str, Any] | None:
     """Tune; returns the result, None after a dry run."""
     from autofit.cli.preparation import look  # noqa: PLC0415 - heavy, and --help must be quick
@@ -102,7 +103,7 @@ def run_tune(
         requirements=requirements,
         baseline=baseline,
     )
-    run = TuneRun(situation, options, total_s=total_s, max_launches=max_launches, seed=seed)
+    run = TuneRun(situation, options, total_s, max_launches, seed, checks_answers)
     if dry_run:
         for line in run.command_lines():
             click.echo(line)

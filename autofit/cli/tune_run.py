@@ -48,6 +48,7 @@ class TuneRun:
     total_s: float
     max_launches: int
     seed: int
+    checks_answers: bool = True
     _stopping: Stopping = field(default_factory=Stopping)
 
     def command_lines(self) -> Iterator[str]:
@@ -119,7 +120,9 @@ class TuneRun:
         shared = shared_devices(situation.devices)
         launching.unreported_mib = MemoryRecord(maker, runner.trials, shared).unreported_mib
         search = SearchStudy(maker.problem(), seed=self.seed)
-        return Tune(situation, runner, maker, search, listener, self.seed).run()
+        tune = Tune(situation, runner, maker, search, listener, self.seed)
+        tune.checks_answers = self.checks_answers
+        return tune.run()
 
     def _maker(self) -> CandidateMaker:
         return CandidateMaker(self.situation, planner(self.situation))

@@ -1,0 +1,206 @@
+"""`autofit plan`: memory on devices, there or not, without a launch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+
+import jsonschema
+import pytest
+from fakes.running import RunningServer
+from model_headers import MODELS
+from tune_machine import MODEL, TuneMachine
+
+_MIB = {"type": "number", "minimum": 0}
+_DEVICE = {
+    "name": {"type": "string"},
+    "free_mib": _MIB,
+    "layers": {"type": ["array", "null"], "items": {"type": "integer"}},
+    "output": {"type": "boolean"},
+    "host_expert_layers": {"type": "integer", "minimum": 0},
+    **dict.fromkeys(("weights_mib", "kv_mib", "compute_mib", "other_mib", "total_mib"), _MIB),
+    "fits": {"type": "boolean"},
+}
+_HOST = dict.fromkeys(("weights_mib", "repack_mib", "kv_mib", "compute_mib"), _MIB)
+
+
+def _closed(properties: dict) -> dict:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+_PARTS = {
+    "params": {"type": "object"},
+    "args": {"type": "array", "items": {"type": "string"}},
+    "devices": {"type": "array", "items": _closed(_DEVICE), "minItems": 1},
+    "host": _closed(_HOST),
+}
+PLAN = _closed({
+    "layouts": {"type": "array", "minItems": 1, "items": _closed({
+        "name": {"type": "string"}, "env": {"type": "object"}, "fits": {"type": "boolean"},
+        **_PARTS,
+    })},
+    "recommended": {"type": ["string", "null"]},
+    "exchange": _closed({
+        "expert_layer_mib": _MIB,
+        "context_1k_mib": {"type": "object", "additionalProperties": _MIB},
+        "ubatch_512_mib": _MIB,
+    }),
+    "max_context": {"type": "object", "additionalProperties": {"type": "integer"}},
+    "estimator": {"enum": ["runtime", "arithmetic"]},
+    **_PARTS,
+})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory) -> TuneMachine:
+    """Two cards that the model does not fit."""
+    return TuneMachine(tmp_path_factory.mktemp("plan"), 2600.0, 2300.0)
+
+
+@pytest.fixture
+def plan(cli, machine):
+    """Plans with --json; the document, its form checked."""
+
+    def of(*words: object, model: object = None, code: int = 0) -> dict:
+        done = cli("plan", model or machine.model, *words, "--json")
+        assert done.code == code, done.err
+        document = json.loads(done.out)
+        jsonschema.validate(document, PLAN)
+        return document
+
+    return of
+
+
+def test_every_layout_is_planned(plan, machine):
+    """Each has its place for every layer, and the recommended one is repeated at the top."""
+    document = plan("--runtime", machine.server)
+
+    names = [layout["name"] for layout in document["layouts"]]
+    assert {"balanced", "capacity", "first_device", "single:CUDA0", "single:CUDA1"} <= set(names)
+    for layout in document["layouts"]:
+        blocks = [row["layers"] for row in layout["devices"] if row["layers"]]
+        placed = sorted(i for first, last in blocks for i in range(first, last + 1))
+        assert placed == [*range(12)]
+        assert sum(row["output"] for row in layout["devices"]) == 1
+        assert layout["fits"] == all(row["fits"] for row in layout["devices"])
+    (best,) = [
+        layout for layout in document["layouts"] if layout["name"] == document["recommended"]
+    ]
+    for key in ("devices", "host", "params", "args"):
+        assert document[key] == best[key]
+    assert document["estimator"] == "runtime"
+    assert machine.launches == 0
+
+
+def test_rows_add_up(plan, machine):
+    """A device's total is what its parts are, and experts are on a device or on the host."""
+    document = plan("--runtime", machine.server)
+
+    for layout in document["layouts"]:
+        parts = ("weights_mib", "kv_mib", "compute_mib", "other_mib")
+        for row in layout["devices"]:
+            assert row["total_mib"] == pytest.approx(sum(row[part] for part in parts))
+            assert row["fits"] == (row["total_mib"] <= row["free_mib"])
+        weights = sum(row["weights_mib"] for row in layout["devices"])
+        weights += layout["host"]["weights_mib"]
+        assert weights == pytest.approx(MODEL.total_bytes / 2**20, rel=0.02)
+
+
+def test_the_recommended_arguments_start_a_server(plan, machine, tmp_path):
+    """What is planned to fit runs with exactly these words, a full ubatch included."""
+    words = plan("--runtime", machine.server)["args"]
+
+    with RunningServer(machine.server, machine.model, tmp_path / "log", words) as server:
+        server.wait_ready(60).complete([*range(3, 1027)], 4)
+        server.stop()
+
+
+def test_a_machine_that_is_not_there_can_be_planned_for(cli, tmp_path, monkeypatch):
+    """Neither runtime nor device need exist, and a real model's header is enough."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    model = MODELS["qwen3moe"]().write(tmp_path / "model.gguf")
+    done = cli("plan", model, "--dialect", "ik_llama_server", "--device", "CUDA0=24000", "--json")
+
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    jsonschema.validate(document, PLAN)
+    assert document["estimator"] == "arithmetic"
+    assert [row["free_mib"] for row in document["devices"]] == [24000]
+
+
+def test_less_memory_moves_experts_to_the_host(plan, machine):
+    """A smaller loan of the same device leaves more layers' experts on the host."""
+    large, small = (
+        plan("--runtime", machine.server, "--space", machine.space, "--device", f"CUDA0={mib}")[
+            "devices"
+        ][0]
+        for mib in (2500, 1600)
+    )
+
+    assert small["host_expert_layers"] > large["host_expert_layers"]
+    assert small["total_mib"] <= 1600
+
+
+def test_a_placement_of_ones_own_is_planned_as_given(plan, machine):
+    """With the layers said, there is one layout, and it is told whether it fits."""
+    words = ("--runtime", machine.server, "--device", "CUDA0=2300")
+    good = plan(*words, "--set", "n_gpu_layers=99", "--set", "n_cpu_moe=8")
+    bad = plan(*words, "--set", "n_gpu_layers=99", "--set", "n_cpu_moe=0", code=3)
+
+    assert [layout["name"] for layout in good["layouts"]] == ["set"]
+    assert good["devices"][0]["host_expert_layers"] == 8
+    assert good["params"]["n_cpu_moe"] == 8
+    assert (bad["recommended"], bad["devices"][0]["fits"]) == (None, False)
+
+
+def test_what_fits_nowhere_ends_with_3(cli, machine):
+    """The tables are shown all the same, and what to do is said."""
+    done = cli("plan", machine.model, "--runtime", machine.server, "--device", "CUDA0=100")
+
+    assert done.code == 3
+    assert "no layout fits" in done.err
+    assert "hint: " in done.err
+    assert "CUDA0" in done.out
+
+
+def test_a_plan_is_shown_as_tables(cli, machine):
+    """Without --json there are tables, prices, and arguments to paste."""
+    done = cli("plan", machine.model, "--runtime", machine.server)
+
+    assert done.code == 0
+    assert "one layer's experts: 216 MiB" in done.out
+    assert "largest context that fits" in done.out
+    words = shlex.split(done.out.strip().splitlines()[-1])
+    assert "--n-gpu-layers" in words
+
+
+def test_more_context_costs_what_is_said(plan, machine):
+    """The price of context is the difference between two plans."""
+    words = ("--runtime", machine.server, "--set", "n_gpu_layers=99", "--set", "n_cpu_moe=12",
+             "--set", "cache_type=f16")  # fmt: skip
+    short, long = (plan(*words, "--context", tokens) for tokens in (8192, 16384))
+
+    taken = [sum(row["total_mib"] for row in document["devices"]) for document in (short, long)]
+    price = short["exchange"]["context_1k_mib"]["f16"]
+    assert taken[1] - taken[0] == pytest.approx(8.192 * price, rel=0.1)
+    assert short["max_context"]["q8_0"] >= short["max_context"]["f16"] >= 8192
+
+
+def test_without_a_device_there_is_nothing_to_plan(cli, tmp_path, llama_cpp):
+    """A machine without an accelerator says which option imagines one."""
+    model = MODELS["qwen3moe"]().write(tmp_path / "model.gguf")
+    done = cli("plan", model, "--runtime", llama_cpp)
+
+    assert done.code == 2
+    assert "--device CUDA0=12288" in done.err
+
+
+def test_a_path_of_raw_bytes_is_planned(cli, machine, tmp_path):
+    """A name that is no Unicode comes out as it went in."""
+    path = tmp_path / os.fsdecode(b"m\xff.gguf")
+    MODELS["qwen3moe"]().write(tmp_path / "model.gguf").rename(path)
+    done = cli("plan", path, "--device", "CUDA0=24000", "--runtime", machine.server, "--json")
+
+    assert done.code == 0, done.err
+    jsonschema.validate(json.loads(done.out), PLAN)
