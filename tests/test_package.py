@@ -1,0 +1,125 @@
+"""A wheel built from the repository works outside of it, its YAML files inside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """The folder that the wheel was installed to."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--wheel-dir", folder, REPOSITORY], check=True, timeout=200
+    )
+    (wheel,) = folder.glob("autofit-*.whl")
+    place = folder / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place)
+    return place
+
+
+@pytest.fixture
+def autofit(installed, tmp_path):
+    """Runs the installed autofit in an empty folder; what it printed."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "autofit", *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(installed),
+                 "XDG_CONFIG_HOME": str(tmp_path / "config")},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+def test_the_files_that_people_edit_are_inside(installed):
+    """Every space, dialect, workload and recorded table of the repository, byte for byte."""
+    for folder, pattern in (
+        ("search_spaces", "**/*.yaml"),
+        ("search_spaces", "**/*.txt"),
+        ("runners", "*.yaml"),
+        ("results/landscapes", "*.csv"),
+    ):
+        files = [*(REPOSITORY / folder).glob(pattern)]
+        assert files
+        for file in files:
+            inside = installed / "autofit/_data" / file.relative_to(REPOSITORY)
+            if folder == "results/landscapes":
+                inside = installed / "autofit/_data/landscapes" / file.name
+            assert inside.read_bytes() == file.read_bytes()
+
+
+def test_nothing_of_the_tests_is_inside(installed):
+    """The wheel holds the package alone, typed, with its licence."""
+    top = {path.name for path in installed.iterdir()}
+
+    assert top == {"autofit", next(name for name in top if name.endswith(".dist-info"))}
+    assert [*installed.glob("*.dist-info/licenses/LICENSE")]
+    assert (installed / "autofit/py.typed").exists()
+
+
+def test_it_is_the_installed_one_that_runs(installed):
+    """Not the repository's, though that is installed beside the dependencies."""
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", "import autofit; print(autofit.__file__)"],
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True, text=True, timeout=60, check=True,
+    ).stdout  # fmt: skip
+
+    assert told.strip() == str(installed / "autofit/__init__.py")
+
+
+def test_spaces_dialects_and_workloads_are_found(autofit, installed):
+    """Unknown names list what is bundled, and where."""
+    model = str(installed / "model.gguf")
+    from autofit.model.synth import SynthSpec, write  # noqa: PLC0415
+
+    write(SynthSpec(layers=1, experts=2, used=1, embd=64, ff=32, vocab=300, type="f16"),
+          Path(model))  # fmt: skip
+    for option, name in (("--dialect", "llama_server"), ("--workload", "chat")):
+        done = autofit("plan", model, option, "nonesuch", "--device", "CUDA0=1000")
+        assert done.returncode == 2
+        assert f"{name} ({installed}/autofit/_data/" in done.stderr
+
+
+def test_bundled_files_are_valid(autofit, installed):
+    """`check` accepts every file that comes with it."""
+    data = installed / "autofit/_data"
+    files = [*data.glob("search_spaces/**/*.yaml"), *data.glob("runners/*.yaml")]
+    done = autofit("check", *(str(file) for file in files))
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_model_can_be_planned(autofit, tmp_path):
+    """The whole way from a file to a table."""
+    assert autofit("synth", "m.gguf", "--layers", "2", "--header-only").returncode == 0
+    done = autofit("plan", "m.gguf", "--device", "CUDA0=24000")
+
+    assert done.returncode == 0, done.stderr
+    assert "largest context that fits" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["demo", "tune", "doctor"])
+def test_commands_explain_themselves(autofit, name):
+    """Help needs nothing of the repository."""
+    done = autofit(name, "--help")
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: ")

@@ -1,0 +1,189 @@
+"""A search space laid over a model and its devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tune_machine import TuneMachine
+from tuning.task_sample import situation
+
+from autofit.cli.preparation import planner
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Space
+from autofit.search.space_file import read_workload
+from autofit.trial.candidate import Candidate
+from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory
+from autofit.trial.outcome import Completed
+from autofit.trial.trial import Trial
+from autofit.tuning.candidates import CandidateMaker
+
+SIZES = (2600.0, 2300.0)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory) -> TuneMachine:
+    """Two cards that the model does not fit."""
+    return TuneMachine(tmp_path_factory.mktemp("candidates"), *SIZES)
+
+
+@pytest.fixture(scope="module")
+def about(machine):
+    """What is known of the task, with the whole space for mixtures of experts."""
+    workload = read_workload(str(machine.workload))
+    return situation(machine.model, machine.server, workload, space="moe")
+
+
+@pytest.fixture(scope="module")
+def maker(about) -> CandidateMaker:
+    """By arithmetic alone."""
+    return CandidateMaker(about)
+
+
+def points(maker: CandidateMaker):
+    """Any combination of the space's values, layouts and host layers."""
+    problem = maker.problem()
+    return st.fixed_dictionaries(
+        {axis.name: st.sampled_from(axis.values) for axis in problem.axes}
+    )
+
+
+@given(data=st.data())
+@settings(deadline=None)
+def test_a_point_becomes_its_candidate(maker, about, data):
+    """Values, task and placement are as the point says; what is refused has no candidate."""
+    point = data.draw(points(maker))
+    candidate = maker.candidate_of(point)
+
+    if candidate is None:
+        return
+    assert about.space.allows(point)
+    params = candidate.params
+    assert {params["context"], params["parallel"]} == {2048, 1}
+    assert params["cache_type_k"] == params["cache_type_v"] == point["cache_type"]
+    assert params["ubatch"] == point["ubatch"]
+    estimate = maker.estimate(candidate)
+    assert sum(d.host_expert_layers for d in estimate.devices) == point[HOST_LAYERS_AXIS]
+    if str(point[LAYOUT_AXIS]).startswith("single:"):
+        assert params["devices"] == str(point[LAYOUT_AXIS]).removeprefix("single:")
+
+
+@given(data=st.data())
+@settings(deadline=None)
+def test_more_host_layers_never_take_more_of_the_tightest_device(maker, data):
+    """With one device alone, the margin grows with each layer that leaves it.
+
+    None of them has the pipeline that is on where nothing is on the host.
+    """
+    point = {**data.draw(points(maker)), LAYOUT_AXIS: "single:CUDA0"}
+    walk = [maker.candidate_of({**point, HOST_LAYERS_AXIS: n}) for n in range(1, 13)]
+    margins = [maker.fit_of(candidate).margin_mib for candidate in walk if candidate is not None]
+
+    assert margins == sorted(margins)
+
+
+def test_threads_and_a_larger_batch_take_no_memory(maker):
+    """Such points share one estimate, so that thousands are judged quickly."""
+    start = {LAYOUT_AXIS: "single:CUDA0", HOST_LAYERS_AXIS: 6,
+             **next(maker.problem().space.points())}  # fmt: skip
+    base = maker.candidate_of(start)
+
+    for changes in ({"threads": 7}, {"batch": 16384}, {"threads_batch": 3}):
+        other = base.with_params(**changes)
+        assert maker.fit_of(other) == maker.fit_of(base)
+    assert maker.fit_of(base.with_params(ubatch=256)) != maker.fit_of(base)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "devices", "names"),
+    [
+        (("balanced", "single"), 2, ("balanced", "single:CUDA0", "single:CUDA1")),
+        (("balanced", "capacity"), 2, ("balanced", "capacity")),
+        (("balanced", "capacity"), 1, ("single:CUDA0",)),
+        ((), 2, ()),
+        (("balanced",), 0, ()),
+    ],
+)
+def test_layouts_are_for_the_devices_that_there_are(about, wanted, devices, names):
+    """One device has one layout, none has none."""
+    asked = replace(
+        about, devices=about.devices[:devices], space=replace(about.space, layouts=wanted)
+    )
+
+    assert CandidateMaker(asked).layout_names() == names
+
+
+def test_without_a_device_nothing_is_estimated(about):
+    """Host memory alone rules nothing out."""
+    maker = CandidateMaker(replace(about, devices=()))
+
+    assert maker.estimate(Candidate({"context": 2048})) is None
+    assert maker.fit_of(Candidate({"context": 2048})) is None
+
+
+def test_what_the_runtime_cannot_be_told_is_no_candidate(about):
+    """A combination that it refuses."""
+    axes = (Axis("flash_attn", ("on", "off")), Axis("cache_type_v", ("f16", "q8_0")))
+    maker = CandidateMaker(replace(about, devices=(), space=Space("any", "any", axes)))
+
+    fine = maker.candidate_of({"flash_attn": "on", "cache_type_v": "q8_0"})
+    assert fine.params["cache_type_v"] == "q8_0"
+    assert maker.candidate_of({"flash_attn": "off", "cache_type_v": "q8_0"}) is None
+
+
+def test_the_planner_corrects_the_arithmetic(about, machine):
+    """What the runtime's own planner says of one candidate moves the estimates of others."""
+    plain, asking = CandidateMaker(about), CandidateMaker(about, planner(about))
+    start = {LAYOUT_AXIS: "single:CUDA0", HOST_LAYERS_AXIS: 6,
+             **next(plain.problem().space.points())}  # fmt: skip
+    asked, other = (plain.candidate_of({**start, HOST_LAYERS_AXIS: layers}) for layers in (6, 8))
+    asking.ask_planner(asked)
+
+    told = asking.estimator.estimate(asked)["CUDA0"]
+    found = asking.estimate(asked).on("CUDA0")
+    assert found.weights_mib + found.kv_mib + found.compute_mib == pytest.approx(
+        told.model_mib + told.context_mib + told.compute_mib, rel=0.03
+    )
+    assert asking.fit_of(other) != plain.fit_of(other)
+    assert machine.launches == 0
+
+
+def test_a_launch_corrects_what_no_buffer_shows(about):
+    """What a device's counter showed beyond the buffers counts for all candidates."""
+    maker = CandidateMaker(about)
+    start = {LAYOUT_AXIS: "single:CUDA0", HOST_LAYERS_AXIS: 6,
+             **next(maker.problem().space.points())}  # fmt: skip
+    launched, other = (
+        maker.candidate_of({**start, HOST_LAYERS_AXIS: layers}) for layers in (6, 8)
+    )
+    before = maker.estimate(launched).on("CUDA0")
+    wanted = before.total_mib + 100.0
+    trial = Trial(
+        1, "search", launched, Completed(),
+        measurement=Measurement(
+            peak_mib={"CUDA0": 50.0 + wanted},
+            reported={"CUDA0": reported(before)},
+            readings=(MemoryReading(0.0, {"CUDA0": 50.0}, {"CUDA0": 2000.0}),),
+        ),
+    )  # fmt: skip
+    old = maker.fit_of(other).margin_mib
+    maker.learn_from(trial)
+
+    assert maker.estimate(launched).on("CUDA0").total_mib == pytest.approx(wanted, abs=5)
+    assert maker.fit_of(other).margin_mib == pytest.approx(old - 100.0, abs=20)
+
+
+def reported(row):
+    """What the runtime would say of a device."""
+    return ReportedMemory(row.weights_mib, row.kv_mib, row.compute_mib)
+
+
+def test_launches_that_tell_nothing_change_nothing(maker, about):
+    """A failed launch, and one without counters."""
+    candidate = about.baseline.with_params(devices="CUDA0", n_gpu_layers=13, n_cpu_moe=6)
+    before = maker.fit_of(candidate)
+    for measurement in (None, Measurement()):
+        maker.learn_from(Trial(1, "search", candidate, Completed(), measurement=measurement))
+
+    assert maker.fit_of(candidate) == before
