@@ -97,11 +97,16 @@ def gain_sentence(gain: Mapping[str, Any] | None, *, tie: bool) -> str:
     if low is not None and high is not None:
         interval = f" (interval {low:.3g} to {high:.3g} times its speed)"
     if gain["median"] == low == high == 1.0:
+        if not gain.get("n"):
+            return "the baseline as it is: nothing else was confirmed against it"
         return "the baseline itself is the best found"
     if tie:
         return f"a tie with the baseline: {gain['median']:.3g} times its speed{interval}"
     sentence = f"{speedup(gain['median'])} the baseline{interval}"
-    if low is None or high is None or low <= 1.0 <= high:
+    if low is None or high is None:
+        rounds = gain.get("n", 0)
+        return f"undecided: {sentence} after {rounds} of at least 3 rounds"
+    if low <= 1.0 <= high:
         return f"no gain shown: {sentence}; more rounds might tell"
     return sentence
 

@@ -27,6 +27,7 @@ from autofit.runtime.effort import Effort
 from autofit.runtime.measuring import Replies, send_effort
 from autofit.runtime.prompt import PromptSource
 from autofit.runtime.server import Server, started
+from autofit.runtime.server_log import ServerLog
 from autofit.runtime.spill import shared_devices
 from autofit.runtime.verdict import Seen, Watched, judge, reported_memory
 from autofit.runtime.watch import OomKills, paging_note, stands_still
@@ -192,7 +193,7 @@ class Launcher:
                 samples=replies.samples,
                 load_s=load_s if ready is Ready.READY else None,
                 peak_mib=peak.used_mib,
-                free_mib=peak.free_mib,
+                free_mib=_left_mib(peak.free_mib, verdict.log, self.limits_mib),
                 applied=verdict.applied,
                 reported=reported_memory(verdict.log),
                 readings=watcher.readings(),
@@ -224,6 +225,23 @@ class Launcher:
         check_stop()
         on_stage("prompt")
         return replace(replies, failure=effort.questions.ask(server.client, plan.limits))
+
+
+def _left_mib(
+    free_mib: Mapping[str, float | None], log: ServerLog, limits_mib: Mapping[str, float]
+) -> dict[str, float | None]:
+    """What was left at the peak, of what the user allows where that is less.
+
+    A remote device reports its host's memory, so that only the user's word limits it.
+    """
+    left = dict(free_mib)
+    for name, limit_mib in limits_mib.items():
+        row = log.reported.get(name)
+        if row is not None:
+            allowed = limit_mib - row.model_mib - row.context_mib - row.compute_mib
+            counted = left.get(name)
+            left[name] = allowed if counted is None else min(allowed, counted)
+    return left
 
 
 def _is(replies: Replies, kind: str) -> bool:

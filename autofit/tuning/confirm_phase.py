@@ -37,16 +37,16 @@ class Confirmer:
     seed: int
 
     def confirm(self, baseline: Trial, finalists: Sequence[Finalist]) -> Confirmation | None:
-        """The first finalists and the baseline in rounds; None where there is nobody."""
+        """The first finalists and the baseline in rounds; None without a finalist."""
         chosen = list(finalists[:CONTENDERS])
+        if not chosen:
+            return None
         rule = self._rule(baseline, chosen)
         if rule.max_rounds < _ROUNDS_FOR_SEVERAL and len(chosen) > 1:
             chosen = chosen[:1]
             rule = self._rule(baseline, chosen)
         own = [Finalist(baseline.candidate, RUNTIME_FIT)] if baseline.is_completed else []
         contenders = [self._contender(finalist) for finalist in (*own, *chosen)]
-        if not contenders:
-            return None
         self.emit(PhaseStarted("confirm"))
         return confirm(
             contenders,
