@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from autofit import __version__
+from autofit.cli.extra_words import refuse_decided
 from autofit.cli.task_options import TaskOptions
 from autofit.errors import UsageError
 from autofit.machine.cpu import read_cores
@@ -57,10 +58,12 @@ def look(
     requirements: tuple[Requirement, ...] = (),
     baseline: str | None = None,
     may_imagine: bool = False,
+    searches: bool = True,
 ) -> Situation:
     """Everything a run knows before its first launch.
 
-    With `may_imagine` neither the runtime nor the devices named need be there.
+    With `may_imagine` neither the runtime nor the devices named need be there. Unless it
+    `searches`, the words for every launch may set what a search would.
 
     Raises:
         UsageError: a file, name or value is wrong.
@@ -75,6 +78,8 @@ def look(
     own = _own_command(baseline, runtime, options) if baseline is not None else None
     cores = read_cores()
     space = read_space(options.space or _usual_space(model, devices), cores=cores.performance)
+    fitted = fitted_space(space, runtime, model, kv_floor=options.kv_floor, pins=options.pins)
+    refuse_decided(options.extra_args, runtime, fitted if searches else None)
     return Situation(
         runtime=runtime.with_devices(found),
         model_path=options.model.expanduser().absolute(),
@@ -83,7 +88,7 @@ def look(
         cores=cores,
         host_available_mib=HostMemory().available_mib(),
         workload=workload,
-        space=fitted_space(space, runtime, model, kv_floor=options.kv_floor, pins=options.pins),
+        space=fitted,
         objective=objective,
         requirements=requirements,
         rpc=options.rpc,

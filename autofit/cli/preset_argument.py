@@ -71,6 +71,7 @@ def preset_situation(
             extra_args=options.extra_args,
         ),
         objective=objective,
+        searches=False,
     )
     asked = {"context": options.context, "parallel": options.parallel}
     overrides = {name: value for name, value in asked.items() if value is not None}

@@ -25,7 +25,7 @@ class Command:
 
     `program` are the words up to the program, a wrapper's included; `rest` is what is neither
     a parameter, the model, the remote servers nor the address; `env` are the variables that
-    are no parameters.
+    are no parameters; `address` are the flags that gave one.
     """
 
     program: Words
@@ -34,6 +34,7 @@ class Command:
     rpc: str = ""
     rest: Words = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    address: Words = ()
 
 
 def read_command(
@@ -86,6 +87,7 @@ class _Reader:
     def read(self, argv: Sequence[str], env: dict[str, str]) -> Command:
         start = self.program_length(argv)
         model, rpc = None, ""
+        address: list[str] = []
         words = iter(argv[start:])
         for word in words:
             flag, has_value, value = self.split(word)
@@ -97,20 +99,25 @@ class _Reader:
                     self.rest.append(word)
                 continue
             if not has_value:
-                value = next(words, "")
-                if not value:
+                following = next(words, None)
+                if following is None:
                     raise UsageError(f"{flag}: a value is missing")
+                value = following
             if flag in self.model_flags:
                 model = value
             elif flag in self.rpc_flags:
                 rpc = value
             elif flag in self.valued:
                 self.set(*self.valued[flag], value)
-            elif flag not in self.address_flags:
+            elif flag in self.address_flags:
+                address.append(flag)
+            else:
                 self.rest += [word] if has_value else [word, value]
         self.settle_words()
         left = self.read_variables(env)
-        return Command(tuple(argv[:start]), self.params, model, rpc, tuple(self.rest), left)
+        return Command(
+            tuple(argv[:start]), self.params, model, rpc, tuple(self.rest), left, tuple(address)
+        )
 
     def program_length(self, argv: Sequence[str]) -> int:
         """How many words come up to the program: a wrapper may have flags of its own."""

@@ -26,12 +26,18 @@ def machine(tmp_path_factory) -> TuneMachine:
 def refused(cli, machine, tmp_path):
     """Runs a tune that must not begin; returns its error document."""
 
-    def run(*more: object, code: int = 2, model: object = None, **changed: object) -> dict:
+    def run(
+        *more: object,
+        code: int = 2,
+        model: object = None,
+        after: tuple[str, ...] = (),
+        **changed: object,
+    ) -> dict:
         before = machine.launches
         words = machine.words(tmp_path / "study", **changed)
         if model is not None:
             words[1] = str(model)
-        done = cli(*words, *more, "--json")
+        done = cli(*words, *more, "--json", "--", *after)
 
         error = json.loads(done.out)["error"]
         assert done.code == code, done.err
@@ -183,6 +189,31 @@ def test_wrong_words_are_told_before_anything_starts(refused, words, told):
 
     assert told in error["message"]
     assert error["kind"] == "usage"
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "hint"),
+    [
+        (["--port", "9000"], "--port after `--`", "autofit chooses the port"),
+        (["--host=0.0.0.0"], "--host after `--`", "autofit chooses the address"),
+        (["-m", "other.gguf"], "--model after `--`", "the model is"),
+        (["--rpc", "host:1"], "--rpc after `--`", "--rpc host:1"),
+        (["-c", "4096"], "context after `--`", "use --context 4096"),
+        (["-np", "4"], "parallel after `--`", "use --parallel 4"),
+        (["--fit", "on"], "--fit after `--`", "explicit settings"),
+        (["-ub", "128"], "ubatch after `--`", "use --set ubatch=128"),
+        (["-ngl", "3"], "n_gpu_layers after `--`", "use --set n_gpu_layers=3"),
+        (["--threads", "2"], "threads after `--`", "it is 3 by --set"),
+        (["--top-k"], "a value is missing", ""),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_words_after_the_dashes_that_undo_a_decision(refused, words, told, hint):
+    """They would win over autofit's own and break every launch: the hint says how to ask."""
+    error = refused("--set", "threads=3", after=tuple(words))
+
+    assert told in error["message"]
+    assert hint in (error["hint"] or "")
 
 
 def test_resume_needs_a_study(cli, machine):
