@@ -86,6 +86,8 @@ def layouts(
 ) -> list[Layout]:
     """All layouts for the devices, each with the fewest host expert layers that fit.
 
+    Without `first_device` where only one device has room: it would be a single one's.
+
     Args:
         inventory: the model.
         base: the other settings; its `devices` are those used.
@@ -98,7 +100,8 @@ def layouts(
     used = used_devices(base, devices)
     names = ["balanced", "capacity", "first_device"] if len(used) > 1 else []
     names += [f"{SINGLE}{device.name}" for device in used]
-    return [layout_with(inventory, base, used, name, None, speeds=speeds) for name in names]
+    found = [layout_with(inventory, base, used, name, None, speeds=speeds) for name in names]
+    return [layout for layout in found if layout.name != "first_device" or len(layout.slices) != 1]
 
 
 def layout_with(
@@ -187,23 +190,39 @@ class _Planner:
     def plan(self, hosted: int | None) -> Layout:
         """With so many host expert layers, None for the fewest that fit.
 
-        A first device that can hardly hold a layer is tried without.
+        Where it does not fit, or the first device can hardly hold a layer, it is tried without
+        each device; the capacity layout is never worse than any one device alone.
         """
-        layout = self._plan(hosted)
-        if len(self.devices) == 1 or (layout.fits and not self._is_narrow(self._skipping(0))):
-            return layout
-        others = replace(self, devices=self.devices[1:], shares=self.shares[1:]).plan(hosted)
-        is_better = others.fits > layout.fits or (
-            others.fits == layout.fits and others.host_expert_layers < layout.host_expert_layers
-        )
-        return others if is_better else layout
+        best = self.with_all(hosted)
+        if len(self.devices) == 1:
+            return best
+        rivals: list[Layout] = []
+        if not best.fits or self._is_narrow(self._skipping(0)):
+            rivals.append(self._using(self.devices[1:]).plan(hosted))
+            if hosted is None:
+                count = len(self.devices)
+                rivals += [self._without(index).with_all(None) for index in range(1, count)]
+        if self.name == "capacity" and hosted is None:
+            rivals += [self._using((device,)).with_all(None) for device in self.devices]
+        for rival in rivals:
+            if _rank(rival) < _rank(best):
+                best = rival
+        return best
+
+    def _without(self, index: int) -> _Planner:
+        return self._using(self.devices[:index] + self.devices[index + 1 :])
+
+    def _using(self, devices: tuple[Device, ...]) -> _Planner:
+        shares = dict(zip(self.devices, self.shares, strict=True))
+        return replace(self, devices=devices, shares=tuple(shares[d] for d in devices))
 
     def _is_narrow(self, costs: SliceCosts) -> bool:
         problem = costs.solver("hosted").problem
         largest = max(map(sum, zip(problem.fixed, (*problem.movable, 0), strict=True)))
         return problem.budgets[0] < problem.overheads[0][False][True] + _NARROW * largest
 
-    def _plan(self, hosted: int | None) -> Layout:
+    def with_all(self, hosted: int | None) -> Layout:
+        """The layout over all devices, the first of which always has a slice."""
         costs = self._costs()
         if not hosted:
             found = [
@@ -254,20 +273,27 @@ class _Planner:
                 best = layout
             if layout.fits or not solver.fits(slices):
                 break
-            solver = SliceSolver(self._tightened(solver.problem, layout))
+            solver = SliceSolver(self._tightened(solver, slices, layout))
         if best and hosted is None and best.fits and keeping == "hosted":
             return self._with_parts(costs, best)
         return best
 
-    def _tightened(self, problem: SliceProblem, layout: Layout) -> SliceProblem:
-        over = {row.name: -row.free_mib for row in layout.estimate.devices if not row.fits}
-        return replace(
-            problem,
-            budgets=tuple(
-                budget - int((over[device.name] + 1) * MIB) if device.name in over else budget
-                for device, budget in zip(self.devices, problem.budgets, strict=True)
-            ),
-        )
+    def _tightened(self, solver: SliceSolver, slices: Slices, layout: Layout) -> SliceProblem:
+        """With what the estimate finds above the solver's sum taken from full devices."""
+        rows = {row.name: row for row in layout.estimate.devices if not row.fits}
+        budgets = []
+        start = 0
+        for index, (device, units) in enumerate(zip(self.devices, slices.units, strict=True)):
+            budget, end = solver.problem.budgets[index], start + units
+            row = rows.get(device.name)
+            if row is not None:
+                thought = solver.used_bytes(index, start, end, len(slices.hosted[index]))
+                unseen = row.total_mib * MIB - thought
+                over = int((1 - row.free_mib) * MIB)
+                budget = min(budget - over, int(device.usable_mib * MIB - unseen))
+            budgets.append(budget)
+            start = end
+        return replace(solver.problem, budgets=tuple(budgets))
 
     def _with_parts(self, costs: SliceCosts, layout: Layout) -> Layout:
         """Large layers back in part where a device has room for it."""
@@ -314,6 +340,12 @@ class _Planner:
             for piece in pieces
         )
         return Layout(name=self.name, params=params, slices=pieces, estimate=estimate)
+
+
+def _rank(layout: Layout) -> tuple[bool, int, int]:
+    """Lower is better: what fits, then fewer layers left to the host whole, then fewer experts."""
+    on_devices = int(layout.params.get("n_gpu_layers", 0))
+    return (not layout.fits, -on_devices, layout.host_expert_layers)
 
 
 def _least_free_mib(layout: Layout) -> float:

@@ -196,7 +196,9 @@ class SliceCosts:
             if keeping == "hosted":
                 hosted = [block.index for block in self.blocks if self.movable_bytes(block)]
                 if keeps and len(hosted) > 1:
-                    hosted.remove(max((b for b in hosted if b < end), default=hosted[-1]))
+                    # The last layer computes only the rows that are asked for: it says little.
+                    kept = [b for b in hosted if b < min(end, hosted[-1])]
+                    hosted.remove(kept[-1] if kept else hosted[-1])
             params = self.params(units, hosted, keeping)
             estimate = estimate_memory(
                 self.inventory, self.settings.with_params(**params), self.devices

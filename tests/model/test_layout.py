@@ -16,6 +16,7 @@ from autofit.model.layout import Layout, layout_with, layouts
 from autofit.model.memory import estimate_memory
 from autofit.model.override import NO_PIPELINE_RULE
 from autofit.model.placement import HOST, place
+from autofit.model.synth import SynthSpec
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 
@@ -28,6 +29,24 @@ NAMES = ("balanced", "capacity", "first_device")
 def measured(tmp_path_factory) -> ModelInventory:
     """The model of the published measurements."""
     return synthesized(MEASURED, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory) -> ModelInventory:
+    """A model with an output layer as large as several layers' experts."""
+    spec = SynthSpec(
+        layers=16,
+        experts=64,
+        used=8,
+        embd=2048,
+        ff=768,
+        heads=32,
+        kv_heads=4,
+        head_dim=128,
+        vocab=151936,
+        header_only=True,
+    )
+    return synthesized(spec, tmp_path_factory.mktemp("wide"))
 
 
 def by_name(found: list[Layout]) -> dict[str, Layout]:
@@ -301,3 +320,34 @@ def fewer_hosted(model: ModelInventory, cuts: list[int], limit: int) -> list[lis
 def test_sizes_in_these_tests_are_mebibytes():
     """The hand-made models are as large as they say."""
     assert handmade([100.0] * 2).blocks[0].expert_bytes == pytest.approx(100 * MIB, abs=3)
+
+
+@given(mib=st.lists(st.integers(1000, 3200), min_size=2, max_size=3))
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+def test_capacity_hosts_no_more_than_any_device_alone(wide, mib):
+    """More devices never cost: capacity keeps as many layers as the best single device."""
+    found = by_name(layouts(wide, SMALL, devices(*mib)))
+    alone = [x for name, x in found.items() if name.startswith("single:") and x.fits]
+    for single in alone:
+        assert found["capacity"].fits
+        on_devices = found["capacity"].params["n_gpu_layers"]
+        assert on_devices >= single.params["n_gpu_layers"]
+        if on_devices == single.params["n_gpu_layers"]:
+            assert found["capacity"].host_expert_layers <= single.host_expert_layers
+
+
+def test_two_cards_for_a_large_vocabulary_are_both_used(wide):
+    """Capacity and first_device use both cards where each alone would host far more."""
+    base = SERVED.with_params(context=4096)
+    found = by_name(layouts(wide, base, devices(2600, 2300)))
+    for name in NAMES:
+        assert len(found[name].slices) == 2
+        assert found[name].fits
+        assert found[name].host_expert_layers < found["single:CUDA0"].host_expert_layers
+
+
+def test_a_first_card_without_room_leaves_no_first_device_layout(measured):
+    """With one usable card of two the layout would be that card's alone, so it is left out."""
+    found = by_name(layouts(measured, SERVED, devices(800, 12288)))
+    assert "first_device" not in found
+    assert [piece.device for piece in found["capacity"].slices] == ["CUDA1"]
