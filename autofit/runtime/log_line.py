@@ -90,7 +90,10 @@ def _pieces(line: str) -> Iterator[str]:
 
 
 def _encoding(first: bytes) -> str:
-    # PowerShell's `>` writes UTF-16 with a byte order mark.
-    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    # PowerShell's `>` writes UTF-16 with a byte order mark, and every line end holds a zero.
+    # A log that merely begins with these two bytes is one with damaged bytes.
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and (
+        b"\n" not in first or b"\0" in first
+    ):
         return "utf-16"
     return "utf-8-sig"

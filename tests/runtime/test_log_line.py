@@ -49,6 +49,14 @@ def test_files_of_several_encodings_are_read(encoding: str):
     assert list(read_lines(io.BytesIO("eins\nzwei ü\n".encode(encoding)))) == ["eins", "zwei ü"]
 
 
+def test_two_stray_bytes_do_not_make_a_log_utf_16():
+    """A log that begins like UTF-16 but is plain text is read as such."""
+    lines = list(read_lines(io.BytesIO(b"\xff\xfeout of memory\nabort\n")))
+
+    assert lines[0].endswith("out of memory")
+    assert lines[1:] == ["abort"]
+
+
 def test_bytes_that_are_no_text_are_read():
     """Output of a model need not be valid UTF-8."""
     assert list(read_lines(io.BytesIO(b"a\xff\xfeb\nc"))) == ["a��b", "c"]
