@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autofit.search.grid import Floats, Grid, Rows, number
-from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, is_alone
 from autofit.trial.candidate import ParamValue
 
 LEVEL = ""  # all terms of a part
@@ -92,13 +92,20 @@ _PRIORS: Mapping[str, tuple[Prior, ...]] = {
     ),
     "moe_cache_mib": (Prior("prompt", LEVEL, 0.03), Prior("generation", "host", 0.3)),
     LAYOUT_AXIS: (
-        Prior("prompt", LEVEL, 0.15),
-        Prior("prompt", "upload", 0.3),
-        Prior("generation", LEVEL, 0.12),
-        Prior("generation", "host", 0.1),
+        Prior("prompt", LEVEL, 0.05),
+        Prior("prompt", "upload", 0.15),
+        Prior("generation", LEVEL, 0.05),
+        Prior("generation", "host", 0.05),
     ),
 }
 _UNKNOWN = (Prior("prompt", LEVEL, 0.12), Prior("generation", LEVEL, 0.12))
+# One device alone against several together, and one alone against another alone.
+_ALONE = (
+    Prior("prompt", LEVEL, 0.15),
+    Prior("prompt", "upload", 0.25),
+    Prior("generation", LEVEL, 0.12),
+    Prior("generation", "host", 0.1),
+)
 # Several devices and no override: the runtime runs them as a pipeline.
 _PIPELINE = {"prompt": (-0.1, 0.4), "generation": (0.0, 0.1)}
 
@@ -115,6 +122,7 @@ def effects_of(grid: Grid, part: str) -> Iterator[Effect]:
                 yield Effect(
                     part, prior.term, prior.mean_of(value), prior.sd, _is(place, value_place)
                 )
+    yield from _alone(grid, part)
     pipelined = _pipelined(grid)
     if pipelined is not None:
         mean, sd = _PIPELINE[part]
@@ -128,6 +136,18 @@ def _priors(grid: Grid, axis: Axis) -> tuple[Prior, ...]:
     return next((_PRIORS[name] for name in names if name in _PRIORS), _UNKNOWN)
 
 
+def _alone(grid: Grid, part: str) -> Iterator[Effect]:
+    """Effects of using one device alone: those shared by all devices, and each one's own."""
+    layout = grid.place(LAYOUT_AXIS)
+    if layout is None or len(grid.axes[layout].values) < 2:  # noqa: PLR2004
+        return
+    alone = np.array([float(is_alone(value)) for value in grid.axes[layout].values])
+    for prior in (prior for prior in _ALONE if prior.part == part):
+        yield Effect(part, prior.term, 0.0, prior.sd, lambda rows: alone[rows[:, layout]])
+        for place in np.flatnonzero(alone):
+            yield Effect(part, prior.term, 0.0, prior.sd, _is(layout, int(place)))
+
+
 def _is(place: int, value_place: int) -> Callable[[Rows], Floats]:
     return lambda rows: (rows[:, place] == value_place).astype(float)
 
@@ -137,7 +157,7 @@ def _pipelined(grid: Grid) -> Callable[[Rows], Floats] | None:
     layers, layout = grid.place(HOST_LAYERS_AXIS), grid.place(LAYOUT_AXIS)
     if layers is None or layout is None:
         return None
-    several = np.array([not str(v).startswith("single") for v in grid.axes[layout].values])
+    several = np.array([not is_alone(value) for value in grid.axes[layout].values])
     without = np.array([number(v) == 0 for v in grid.axes[layers].values])
     if not several.any() or not without.any():
         return None

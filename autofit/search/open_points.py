@@ -10,15 +10,20 @@ from autofit.search.dominance import is_free, needing_at_least, needing_at_most
 from autofit.search.fit_belief import ShiftBelief, ThresholdBelief
 from autofit.search.grid import Floats, Grid, Rows
 from autofit.search.margin_map import IMPOSSIBLE_MIB, MarginMap
+from autofit.search.performance_model import PerformanceModel
 from autofit.search.problem import MEMORIES, Memory, Observation
 from autofit.search.refusal import works
 from autofit.search.similarity import Similarity
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 
-# Points less likely to fit than this are not worth a launch that probably fails.
-LEAST_FIT_PROBABILITY = 0.1
+# Points less likely to fit than this are not worth a launch that probably fails; while
+# nothing has run, less is enough.
+_LEAST_CHANCE = 0.3
+_LEAST_FIRST_CHANCE = 0.1
 # What needs no more than something that ran fits as surely as anything does.
 _SURE = 0.99
+# What one crawl leaves of the chance: a neighbour may have slowed it.
+_CRAWLED_ONCE = 0.5
 # Host layers looked at: so many above the fewest that may fit, and some of the rest, for on
 # some machines experts in system RAM are faster.
 _LAYERS_ABOVE = 4
@@ -26,7 +31,11 @@ _LAYERS_BEYOND = 3
 
 
 class OpenPoints:
-    """Untried points of one proposal, and those to try `again`, with their chances to fit."""
+    """The points of one proposal with their chances to fit.
+
+    A launch far slower than the others tell, where nothing that needs as much ran well, is
+    taken for a full device: without headroom some machines fail and some crawl.
+    """
 
     def __init__(
         self,
@@ -34,7 +43,7 @@ class OpenPoints:
         margins: MarginMap,
         similarity: Similarity,
         observations: Sequence[Observation],
-        again: Sequence[tuple[int, ...]] = (),
+        model: PerformanceModel,
     ) -> None:
         self._grid = grid
         self._margins = margins
@@ -42,7 +51,14 @@ class OpenPoints:
         self._observations = observations
         placed = [(o, grid.row_of(o.point)) for o in observations]
         self._seen = [(o, np.array(row)) for o, row in placed if row is not None]
-        self._tried = self._matrix([row for _, row in self._seen if tuple(row) not in again])
+        again = {model.measured[place][1] for place in model.doubtful}
+        slow = {model.measured[place][1] for place in model.slow}
+        self._well = [
+            row for o, row in self._seen if o.cost is not None and tuple(row) not in slow
+        ]
+        self._crawled = [
+            (np.array(row), row not in again) for row in slow if not self._is_outdone(row)
+        ]
         self._ran = self._matrix([row for o, row in self._seen if o.cost is not None])
         self._failed = self._matrix(
             [row for o, row in self._seen if o.cost is None and o.lacked is None]
@@ -53,17 +69,23 @@ class OpenPoints:
             margins.estimate(row)
         self._beliefs = {memory: self._learn(memory) for memory in MEMORIES}
 
+    def _is_outdone(self, row: tuple[int, ...]) -> bool:
+        """Whether something that needs at least as much of the devices ran well."""
+        if not self._well:
+            return False
+        needing = needing_at_least(self._grid, self._matrix(self._well), np.array(row), "device")
+        return bool(needing.any())
+
     def _matrix(self, rows: Sequence[Rows]) -> Rows:
         """Rows one under the other, of shape (rows, axes) also where there are none."""
         return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._grid.axes))
 
     def _learn(self, memory: Memory) -> ShiftBelief | ThresholdBelief | None:
         """What launches told of a memory; None where nothing is known that could be wrong."""
-        told = [
-            (row, observation.cost is not None)
-            for observation, row in self._seen
-            if observation.cost is not None or observation.lacked == memory
-        ]
+        told = [(row, True) for row in self._well]
+        told += [(row, False) for o, row in self._seen if o.lacked == memory]
+        if memory == "device":
+            told += [(row, False) for row, is_sure in self._crawled if is_sure]
         if not self._margins.has_estimates:
             if memory == "host":
                 return None
@@ -79,26 +101,33 @@ class OpenPoints:
                     shift.add_outcome(float(margin), fitted=fitted)
         return shift
 
+    @property
+    def least_chance(self) -> float:
+        """Below which a point is not worth a launch."""
+        return _LEAST_CHANCE if len(self._ran) else _LEAST_FIRST_CHANCE
+
     def chances(self, rows: Rows) -> Floats:
-        """How likely rows are to run, of shape (rows,); 0 for those tried or ruled out."""
+        """How likely rows are to run, of shape (rows,); 0 for those that failed or must."""
         found = self._memory_chances(rows)
         every = range(len(self._grid.axes))
-        tried = self._grid.codes(self._tried, every)
-        found[np.isin(self._grid.codes(rows, every), tried)] = 0.0
+        gone = self._grid.codes(self._failed, every)
+        found[np.isin(self._grid.codes(rows, every), gone)] = 0.0
         return found * works(rows, self._failed, self._ran, self._similarity)
 
     def _memory_chances(self, rows: Rows) -> Floats:
         found = np.ones(len(rows))
         for memory in MEMORIES:
             chances = self._estimated(rows, memory)
-            for observation, row in self._seen:
-                if observation.cost is not None:
-                    fits = needing_at_most(self._grid, rows, row, memory)
-                    chances[fits] = np.maximum(chances[fits], _SURE)
+            for row in self._well:
+                fits = needing_at_most(self._grid, rows, row, memory)
+                chances[fits] = np.maximum(chances[fits], _SURE)
             for observation, row in self._seen:
                 if observation.lacked == memory:
                     chances[needing_at_least(self._grid, rows, row, memory)] = 0.0
             found *= chances
+        for row, is_sure in self._crawled:
+            crowded = needing_at_least(self._grid, rows, row, "device")
+            found[crowded] *= 0.0 if is_sure else _CRAWLED_ONCE
         return found
 
     def _estimated(self, rows: Rows, memory: Memory) -> Floats:
@@ -148,7 +177,7 @@ class OpenPoints:
         walks[..., layers] = np.arange(shape[2])
         chances = self._memory_chances(walks.reshape(-1, len(axes))).reshape(shape)
         # Estimates may be wrong altogether: where none is likely, the likeliest are kept.
-        least = min(LEAST_FIT_PROBABILITY, float(chances.max()))
+        least = min(self.least_chance, float(chances.max()))
         for key, layout_place in np.ndindex(shape[:2]):
             likely = np.flatnonzero(chances[key, layout_place] >= least)
             near, rest = likely[:_LAYERS_ABOVE], likely[_LAYERS_ABOVE:]

@@ -25,14 +25,20 @@ from autofit.trial.metric import Metric
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Log cost of points: mean, standard deviation, and how far one launch may move the mean.
+    """Log cost of points.
 
-    `chance` is that of keeping all limits. Each of shape (points,).
+    Attributes:
+        mean: of shape (points,).
+        variance: of the same.
+        noise: variance of the noise of one launch.
+        covariance: with the measured points, of shape (points, measured).
+        chance: of keeping all limits, of shape (points,).
     """
 
     mean: Floats
-    sd: Floats
-    shift_sd: Floats
+    variance: Floats
+    noise: Floats
+    covariance: Floats
     chance: Floats
 
 
@@ -61,6 +67,9 @@ class PerformanceModel:
         self._goal = grid.problem.goal
         self._parts = {name: self._fit(name) for name in self._part_names()}
         self._offset = self._mean_offset()
+        rows = [row for _, row in self.measured]
+        self.rows = np.array(rows, dtype=np.int64).reshape(len(rows), len(grid.axes))
+        self._known = {name: self._predict(name, self.rows) for name in self._parts}
 
     @property
     def noise(self) -> float:
@@ -97,17 +106,22 @@ class PerformanceModel:
             metric = self._metric(told, limit.metric)
             z = (math.log(limit.most) - metric.mean) / np.sqrt(metric.variance)
             chance *= ndtr(z)
-        shift_sd = cost.variance / np.sqrt(cost.variance + cost.noise)
-        return Forecast(cost.mean, np.sqrt(cost.variance), shift_sd, chance)
+        return Forecast(cost.mean, cost.variance, cost.noise, cost.covariance, chance)
+
+    @property
+    def slow(self) -> frozenset[int]:
+        """The places in `measured` of launches far slower than the others tell."""
+        parts = self._parts.values()
+        return frozenset(part.places[outlier] for part in parts for outlier in part.posterior.slow)
 
     def trusted(self) -> list[int]:
         """The places in `measured` of launches that may be picked: all but the doubtful."""
         kept = [place for place in range(len(self.measured)) if place not in self.doubtful]
         return kept or list(range(len(self.measured)))
 
-    def forecast_at(self, places: Sequence[int]) -> Forecast:
-        """The expected log cost of some measured points, by their places in `measured`."""
-        return self.forecast(np.array([self.measured[place][1] for place in places]))
+    def forecast_measured(self) -> Forecast:
+        """The expected log cost of the measured points, in their order."""
+        return self.forecast(self.rows)
 
     def _part_names(self) -> list[PartName]:
         """The parts that are modelled: both apart where launches told them, else their sum."""
@@ -139,7 +153,10 @@ class PerformanceModel:
     def _predict(self, name: PartName, rows: Rows) -> Prediction:
         part = self._parts[name]
         similar = self._similarity.between(rows, part.rows)
-        return part.posterior.predict(design(self._grid, rows, name), similar)
+        told = part.posterior.predict(design(self._grid, rows, name), similar)
+        covariance = np.zeros((len(rows), len(self.measured)))
+        covariance[:, list(part.places)] = told.covariance
+        return replace(told, covariance=covariance)
 
     def _metric(self, told: dict[PartName, Prediction], metric: Metric) -> Prediction:
         if "request" in told:
@@ -156,11 +173,22 @@ class PerformanceModel:
         generation_s = generation.mean + math.log(self._goal.predicted_tokens)
         total = np.logaddexp(prompt_s, generation_s)
         share = np.exp(prompt_s - total)
+        known = self._known_share()
         return Prediction(
             total + self._offset,
             share**2 * prompt.variance + (1 - share) ** 2 * generation.variance,
             share**2 * prompt.noise + (1 - share) ** 2 * generation.noise,
+            np.outer(share, known) * prompt.covariance
+            + np.outer(1 - share, 1 - known) * generation.covariance,
         )
+
+    def _known_share(self) -> Floats:
+        """The prompt's share of a request's time at the measured points."""
+        goal = self._goal
+        prompt_s = self._known["prompt"].mean + math.log(goal.prompt_tokens)
+        generation_s = self._known["generation"].mean + math.log(goal.predicted_tokens)
+        share: Floats = np.exp(prompt_s - np.logaddexp(prompt_s, generation_s))
+        return share
 
     def _mean_offset(self) -> float:
         """What a cost has beside its parts (sending, sampling), as a logarithm."""

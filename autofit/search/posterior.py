@@ -32,7 +32,7 @@ _DRIFT_LAUNCHES = 6.0
 # launches it takes for one of them to be told as an outlier.
 _OUTLIER_CHANCE = 0.03
 _OUTLIER_SD = 0.7
-_LEAST_PER_OUTLIER = 4
+_LEAST_PER_OUTLIER = 3
 _LEAST_WEIGHT = 0.05
 # Where the mode is sought: the usual noise and residual, so many steps, until so close.
 _USUAL_NOISE, _USUAL_RESIDUAL = 0.02, 0.04
@@ -45,7 +45,8 @@ _LEAST_VARIANCE = 1e-10
 class _Component:
     """The posterior for one choice of noise, its drift and the residual.
 
-    `whitening` is the inverse of the lower Cholesky factor of the covariance.
+    `whitening` is the inverse of the lower Cholesky factor of the covariance of what was
+    measured; `signal` is that covariance without the noise, `known` the mean there.
     """
 
     weight: float
@@ -53,15 +54,25 @@ class _Component:
     residual: float
     whitening: Floats
     alpha: Floats
+    signal: Floats
+    known: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Mean and variance of logarithms, and the variance of one launch's noise: (points,)."""
+    """Logarithms of a part at some points.
+
+    Attributes:
+        mean: of shape (points,).
+        variance: of the same.
+        noise: variance of the noise of one launch.
+        covariance: with the measured points, of shape (points, measured).
+    """
 
     mean: Floats
     variance: Floats
     noise: Floats
+    covariance: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,11 @@ class Posterior:
         return errors
 
     @property
+    def slow(self) -> tuple[int, ...]:
+        """Those of the doubtful that took longer than the others tell."""
+        return tuple(place for place in self.doubtful if self.errors[place] > 0)
+
+    @property
     def surprise(self) -> float:
         """The root mean square of the errors in their expected sizes; 0 below two."""
         best = max(self.components, key=lambda component: component.weight)
@@ -110,15 +126,21 @@ class Posterior:
         shared = (slopes * design.sd**2) @ self.jacobian.T
         mean = np.zeros(len(values))
         square = np.zeros(len(values))
+        covariance = np.zeros(shared.shape)
+        known = np.zeros(shared.shape[1])
         for component in self.components:
             cross = shared + component.residual**2 * similar
             here = prior + cross @ component.alpha
             reduced = cross @ component.whitening.T
             variance = own + component.residual**2 - (reduced**2).sum(axis=1)
+            told = cross - reduced @ (component.whitening @ component.signal)
+            covariance += component.weight * (told + np.outer(here, component.known))
+            known += component.weight * component.known
             mean += component.weight * here
             square += component.weight * (here**2 + np.maximum(variance, 0.0))
         variance = np.maximum(square - mean**2, _LEAST_VARIANCE)
-        return Prediction(mean, variance, np.full(len(mean), self.noise**2))
+        covariance -= np.outer(mean, known)
+        return Prediction(mean, variance, np.full(len(mean), self.noise**2), covariance)
 
 
 def fit_part(design: Design, logs: Floats, similar: Floats, order: Floats) -> Posterior:
@@ -176,13 +198,15 @@ def _fitted(data: _Data, doubtful: Sequence[int]) -> tuple[Posterior, float]:
     found: list[_Component] = []
     for choice in itertools.product(NOISES, DRIFTS, RESIDUALS):
         (noise, drifting, residual), priors = zip(*choice, strict=True)
-        covariance = physics + residual**2 * data.similar
-        factor = np.linalg.cholesky(covariance + data.noise(noise, drifting, doubtful))
+        signal = physics + residual**2 * data.similar
+        factor = np.linalg.cholesky(signal + data.noise(noise, drifting, doubtful))
         whitening = np.linalg.inv(factor)
         white = whitening @ missed
         evidence = -0.5 * float(white @ white) - float(np.log(np.diag(factor)).sum())
         evidence += math.log(math.prod(priors))
-        found.append(_Component(evidence, noise, residual, whitening, whitening.T @ white))
+        alpha = whitening.T @ white
+        known = data.logs - missed + signal @ alpha
+        found.append(_Component(evidence, noise, residual, whitening, alpha, signal, known))
     evidences = np.array([component.weight for component in found])
     total = float(logsumexp(evidences))
     weights = np.exp(evidences - total)

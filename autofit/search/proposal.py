@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
 
+from autofit.search.gain import knowledge_gradient, second_opinion
 from autofit.search.grid import Floats, Grid, Rows
 from autofit.search.launch_time import expected_seconds
 from autofit.search.margin_map import MarginMap
-from autofit.search.open_points import LEAST_FIT_PROBABILITY, OpenPoints
+from autofit.search.open_points import OpenPoints
 from autofit.search.performance_model import Forecast, PerformanceModel
 from autofit.search.problem import Observation, Problem, Proposal
 from autofit.search.similarity import Similarity
@@ -23,6 +23,8 @@ _MOST_ESTIMATES = 24
 _ESTIMATES_AT_ONCE = 4
 # Passes over the points: estimates move the boundary and with it the points worth judging.
 _PASSES = 3
+# A gain that is only rounding.
+_NOTHING = 1e-9
 # A limit counts as kept where that is more likely than not.
 _KEPT = 0.5
 
@@ -48,21 +50,21 @@ class ModelProposer:
         self._problem: Problem | None = None
 
     def propose(self, problem: Problem, observations: Sequence[Observation]) -> Proposal | None:
-        """The point to try next, None when no untried point is left."""
+        """The point to try next, None when no launch would tell anything."""
         self._prepare(problem)
         model = PerformanceModel(self._grid, self._similarity, observations)
-        again = [model.measured[place][1] for place in model.doubtful]
-        points = OpenPoints(self._grid, self._margins, self._similarity, observations, again)
+        points = OpenPoints(self._grid, self._margins, self._similarity, observations, model)
         asked = 0
         for _ in range(_PASSES):
-            rows = points.rows()
+            rows = np.concatenate([points.rows(), model.rows])
+            likely = points.chances(rows) >= points.least_chance
+            rows = rows[likely] if likely.any() else rows
             if not len(rows):
                 return None
             judged = self._judge(model, rows)
             asked_before = asked
             while asked < _MOST_ESTIMATES:
-                chances = points.chances(judged.rows)
-                best = np.argsort(-_worth(judged, chances))[:_ESTIMATES_AT_ONCE]
+                best = np.argsort(-_worth(judged, points))[:_ESTIMATES_AT_ONCE]
                 new = [i for i in best if not self._margins.is_exact(judged.rows[i])]
                 if not new or not self._margins.has_estimates:
                     break
@@ -71,7 +73,7 @@ class ModelProposer:
                 asked += len(new)
             if asked == asked_before:
                 break
-        return self._proposal(model, judged, points.chances(judged.rows))
+        return self._proposal(model, judged, points)
 
     def chance(self, problem: Problem, observations: Sequence[Observation], point: Point) -> float:
         """How likely a point that was not tried is to run; 0 for one that is not there."""
@@ -81,24 +83,24 @@ class ModelProposer:
             return 0.0
         row = np.array(place)
         self._margins.estimate(row)
-        points = OpenPoints(self._grid, self._margins, self._similarity, observations)
+        model = PerformanceModel(self._grid, self._similarity, observations)
+        points = OpenPoints(self._grid, self._margins, self._similarity, observations, model)
         return float(points.chances(row[None, :])[0])
 
     def ranked(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
-        """The launches that ran, the best first as the model sees them, noise taken out.
+        """The launches that ran: the best as the model sees it, noise taken out, comes first.
 
-        Those that more likely than not keep the limits come before all others.
+        Then those that may turn out to be better, near copies last; any that probably miss a
+        limit come after all others.
         """
         self._prepare(problem)
         model = PerformanceModel(self._grid, self._similarity, observations)
         if not model.measured:
             return []
-        known = model.forecast_at(range(len(model.measured)))
+        known = model.forecast_measured()
+        order = second_opinion(known.mean, known.covariance)
         doubtful = model.doubtful
-        order = sorted(
-            range(len(model.measured)),
-            key=lambda i: (i in doubtful, known.chance[i] < _KEPT, known.mean[i]),
-        )
+        order.sort(key=lambda place: (place in doubtful, known.chance[place] < _KEPT))
         return [model.measured[place][0] for place in order]
 
     def _prepare(self, problem: Problem) -> None:
@@ -114,11 +116,11 @@ class ModelProposer:
         return _Judged(rows, forecast, _gains(model, forecast), seconds)
 
     def _proposal(
-        self, model: PerformanceModel, judged: _Judged, chances: Floats
+        self, model: PerformanceModel, judged: _Judged, points: OpenPoints
     ) -> Proposal | None:
-        worth = _worth(judged, chances)
+        worth, chances = _worth(judged, points), points.chances(judged.rows)
         best = int(np.argmax(worth))
-        if worth[best] <= 0:
+        if worth[best] <= _NOTHING:
             # Nothing is likely to fit: as long as nothing has run, the likeliest is tried.
             best = int(np.argmax(chances))
             if model.measured or chances[best] <= 0:
@@ -131,43 +133,46 @@ class ModelProposer:
         )
 
 
-def _worth(judged: _Judged, chances: Floats) -> Floats:
+def _worth(judged: _Judged, points: OpenPoints) -> Floats:
     """Expected gain for a second, failures counted as no gain."""
-    likely = np.where(chances >= LEAST_FIT_PROBABILITY, chances, 0.0)
-    worth: Floats = judged.gain * likely / judged.seconds
+    chances = points.chances(judged.rows)
+    worth: Floats = judged.gain * chances / judged.seconds
+    worth[chances < points.least_chance] = 0.0
     return worth
 
 
 def _gains(model: PerformanceModel, forecast: Forecast) -> Floats:
-    """The expected fall of log cost that each point brings, of shape (points,).
+    """The expected fall of log cost that a launch of each point brings, of shape (points,).
 
-    How much better than the best point so far the new one is expected to be known to be: the
-    expected improvement (Jones, Schonlau and Welch 1998) with the spread that a launch with
-    its noise can move the mean (Frazier, Powell and Dayanik 2009), times the chance to keep
-    the limits (Gardner et al. 2014). While nothing measured keeps them, that chance counts.
+    The knowledge gradient times the chance to keep the limits (Gardner et al., Bayesian
+    Optimization with Inequality Constraints, 2014). While nothing measured keeps them, that
+    chance alone counts; while nothing is measured, being faster than the slowest.
     """
     if not len(forecast.mean):
         return forecast.mean
     if not model.measured:
         promise: Floats = (forecast.mean.max() - forecast.mean + 0.01) * forecast.chance
         return promise
-    known = model.forecast_at(model.trusted())
-    kept = known.chance >= _KEPT
-    if not kept.any():
+    known = model.forecast_measured()
+    picks = [place for place in model.trusted() if known.chance[place] >= _KEPT]
+    if not picks:
         hope: Floats = forecast.chance + 1e-9
         return hope
-    incumbent = known.mean[kept].min()
-    z = (incumbent - forecast.mean) / forecast.shift_sd
-    improvement = (incumbent - forecast.mean) * norm.cdf(z) + forecast.shift_sd * norm.pdf(z)
-    gain: Floats = np.maximum(improvement, 0.0) * forecast.chance
-    return gain
+    gradient = knowledge_gradient(
+        forecast.mean,
+        forecast.variance,
+        forecast.noise,
+        forecast.covariance[:, picks],
+        known.mean[picks],
+    )
+    return gradient * forecast.chance
 
 
 def _why(model: PerformanceModel, forecast: Forecast, place: int, chance: float) -> str:
     fits = f"{chance:.0%} likely to run"
     if not model.measured:
         return f"nothing has run yet: the best guess, {fits}"
-    known = model.forecast_at(model.trusted())
-    change = float(np.expm1(forecast.mean[place] - known.mean.min()))
-    spread = float(forecast.sd[place])
+    best = model.forecast_measured().mean[model.trusted()].min()
+    change = float(np.expm1(forecast.mean[place] - best))
+    spread = float(np.sqrt(forecast.variance[place]))
     return f"expected to change the cost by {change:+.1%} (give or take {spread:.1%}), {fits}"

@@ -21,6 +21,9 @@ Point = Mapping[str, ParamValue]
 LAYOUT_AXIS = "layout"
 HOST_LAYERS_AXIS = "host_expert_layers"
 
+# Layouts that use one device alone are named so, with the device after it.
+_ALONE = "single"
+
 # Params that say where layers lie: pinning one of them fixes the layout.
 PLACING_PARAMS = frozenset(
     {"n_gpu_layers", "tensor_split", "override_tensor", "n_cpu_moe", "n_cpu_ffn", "devices"}
@@ -34,6 +37,11 @@ _COMPARISONS: dict[str, Callable[[ParamValue, ParamValue], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+
+
+def is_alone(layout: ParamValue) -> bool:
+    """Whether a layout uses one device alone."""
+    return str(layout).startswith(_ALONE)
 
 
 @dataclass(frozen=True, slots=True)
