@@ -16,6 +16,7 @@ from autofit.errors import UsageError
 from autofit.model import architecture
 from autofit.model.cache_shape import CacheShape, Hparams, cache_shapes
 from autofit.model.gguf import GgufHeader, LongArray, TensorInfo, read_header
+from autofit.model.header_check import check_header
 
 _BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.(.+)")
 # What llama.cpp's --n-cpu-moe and --n-cpu-ffn match (`common/arg.cpp`).
@@ -129,9 +130,11 @@ def inventory(path: Path) -> ModelInventory:
     """Read a model's headers and group its bytes.
 
     Raises:
-        UsageError: the file cannot be read, or has no blocks.
+        UsageError: the file cannot be read, has no blocks, or sizes that cannot be.
     """
-    return inventory_of(read_header(path))
+    header = read_header(path)
+    check_header(header)
+    return inventory_of(header)
 
 
 def inventory_of(header: GgufHeader) -> ModelInventory:
