@@ -244,6 +244,12 @@ def _start_error(executable: str, fault: str, cwd: Path | None) -> AutofitError:
             f"{executable} cannot start: its interpreter or loader is missing",
             f"`file {executable}` says what it needs",
         )
+    interpreter = _interpreter(executable)
+    if code == errno.EACCES and interpreter and not shutil.which(interpreter):
+        return UsageError(
+            f"{executable} cannot start: its interpreter {interpreter} may not be executed",
+            f"name another in the first line of {executable}",
+        )
     if code == errno.EACCES:
         return UsageError(
             f"{executable} may not be executed",
@@ -253,3 +259,14 @@ def _start_error(executable: str, fault: str, cwd: Path | None) -> AutofitError:
         f"cannot start {executable}: {os.strerror(code)}",
         "is the limit of processes (`ulimit -u`) or the memory used up?",
     )
+
+
+def _interpreter(executable: str) -> str:
+    """The program that a script's first line names; empty where it names none."""
+    try:
+        with Path(executable).open("rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return ""
+    words = first.removeprefix(b"#!").split() if first.startswith(b"#!") else []
+    return os.fsdecode(words[0]) if words else ""

@@ -216,6 +216,8 @@ def test_unwritable_log_is_an_error(stage: Stage, tmp_path: Path):
         (b"\x7fELF not really", 0o755, "not a program of this system"),
         (b"plain text", 0o755, "not a program of this system"),
         (b"#!/no/such/interpreter\n", 0o755, "interpreter or loader is missing"),
+        (b"#!/etc/passwd\n", 0o755, "its interpreter /etc/passwd may not be executed"),
+        (b"#!/etc\n", 0o755, "its interpreter /etc may not be executed"),
         (b"#!/bin/sh\n", 0o644, "not executable"),
     ],
 )
