@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def command(**given: Any) -> int:  # noqa: ANN401 - click's keyword arguments
     """
     options = read_task_options(given)
     as_json = given.pop("as_json")
-    result = run_tune(options, **given)
+    result = run_tune(options, as_json=as_json, **given)
     return 0 if result is None else told(result, as_json=as_json)
 
 
@@ -71,6 +72,17 @@ def told(result: dict[str, Any], *, as_json: bool) -> int:
     return NothingFitsError.exit_code
 
 
+def told_commands(commands: Iterable[tuple[str, str]], *, as_json: bool) -> None:
+    """Tell on stdout what would be launched: of each what it is for, and its shell line."""
+    if as_json:
+        listed = [{"about": about, "command": line} for about, line in commands]
+        click.echo(json.dumps({"commands": listed}))
+        return
+    for about, line in commands:
+        click.echo(f"# {about}")
+        click.echo(line)
+
+
 def run_tune(
     options: TaskOptions,
     *,
@@ -84,9 +96,10 @@ def run_tune(
     seed: int = 1,
     dry_run: bool = False,
     yes: bool = False,
+    as_json: bool = False,
     checks_answers: bool = True,
 ) -> dict[str, Any] | None:
-    """Tune; returns the result, None after a dry run."""
+    """Tune; returns the result, None after a dry run, which prints lines or one document."""
     from autofit.cli.preparation import look  # noqa: PLC0415 - heavy, and --help must be quick
     from autofit.cli.study_run import ask_when_busy  # noqa: PLC0415
     from autofit.cli.tune_run import TuneRun  # noqa: PLC0415
@@ -105,8 +118,7 @@ def run_tune(
     )
     run = TuneRun(situation, options, total_s, max_launches, seed, checks_answers)
     if dry_run:
-        for line in run.command_lines():
-            click.echo(line)
+        told_commands(run.commands(), as_json=as_json)
         return None
     if not yes:
         ask_when_busy()

@@ -51,10 +51,9 @@ class TuneRun:
     checks_answers: bool = True
     _stopping: Stopping = field(default_factory=Stopping)
 
-    def command_lines(self) -> Iterator[str]:
-        """The commands that a tune would begin with, each as a shell line after a comment."""
-        yield "# baseline: the runtime's own choice"
-        yield self._line("baseline")
+    def commands(self) -> Iterator[tuple[str, str]]:
+        """The commands that a tune would begin with: what each is for, and its shell line."""
+        yield self._baseline_words(), self._line("baseline")
         search = SearchStudy(self._maker().problem(), seed=self.seed)
         for _ in range(_DRY_RUN_CANDIDATES):
             proposal = search.ask()
@@ -64,9 +63,14 @@ class TuneRun:
             search.drop()
             if candidate is None:
                 return
-            yield "# search begins with; what follows depends on what this one measures"
-            yield self._line("measure", candidate.params)
+            about = "search begins with; what follows depends on what this one measures"
+            yield about, self._line("measure", candidate.params)
             return
+
+    def _baseline_words(self) -> str:
+        if self.situation.baseline_params is not None:
+            return "baseline: your own command"
+        return "baseline: the runtime's own choice"
 
     def _line(self, purpose: Any, params: Any = None) -> str:  # noqa: ANN401
         situation = self.situation

@@ -179,6 +179,17 @@ def test_a_dry_run_prints_what_a_shell_takes(tuned, tmp_path):
     assert environ["GGML_X"] == "a b"
 
 
+def test_a_dry_run_is_one_document_with_json(tuned):
+    """The same commands as without --json, each with what it is for."""
+    words = [*tuned.machine.words(None), "--dry-run"]
+    lines = tuned.program.run(*words).out.splitlines()
+
+    commands = tuned.program.run(*words, "--json").json["commands"]
+
+    assert [line for told in commands for line in (f"# {told['about']}", told["command"])] == lines
+    assert len(commands) == 2
+
+
 @pytest.mark.parametrize("number", [1, -1])
 def test_a_launch_of_this_study_can_be_repeated(tuned, tmp_path, number):
     """`show --command` quotes the user's words and variables as sh needs them."""
