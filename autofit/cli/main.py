@@ -100,15 +100,20 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="autofit")
 def autofit() -> None:
-    r"""Find, prove and write the launch settings under which llama.cpp serves a model best.
+    """Find, prove and write the launch settings under which llama.cpp serves a model best.
 
     Start with `autofit demo`, then `autofit tune MODEL.gguf`.
 
     \b
-    Exit codes: 0 done, 1 failed, 2 usage or a faulty file, 3 nothing fits,
-    4 machine in use by another autofit, 5 worse than before or no longer fits,
-    130 interrupted (the study can be resumed).
-    """
+    Exit codes:
+      0    done
+      1    failed
+      2    usage, or a faulty file
+      3    nothing fits
+      4    machine in use by another autofit
+      5    worse than before, or no longer fits
+      130  interrupted (the study can be resumed)
+    """  # noqa: D301 - click's mark for lines to keep is the character, not its name
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -75,7 +75,11 @@ def test_help_lists_every_command_without_importing_one(cli):
 
     assert done.stdout.endswith("['autofit.cli.main'] False\n")
     assert all(re.search(rf"^  {name} ", done.stdout, re.MULTILINE) for name in COMMANDS)
-    assert "130 interrupted" in done.stdout
+    codes = re.search(r"Exit codes:\n((?: +\d+  +\w.*\n)+)", done.stdout)
+    assert codes is not None
+    assert [int(line.split()[0]) for line in codes[1].splitlines()] == [0, 1, 2, 3, 4, 5, 130]
+    assert "\\b" not in done.stdout
+    assert "\b" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -174,6 +178,24 @@ def test_signals_end_a_run_as_interrupted(number):
     assert process.returncode == 130
     assert json.loads(out)["error"]["kind"] == "interrupted"
     assert b"Traceback" not in err
+
+
+def test_ctrl_c_while_python_still_imports_is_quiet():
+    """An interrupt before the command line is read ends with 130 and one line."""
+    script = (
+        "import signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'autofit.cli.main': signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from autofit.__main__ import main\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "autofit: stopped\n")
 
 
 def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path):
