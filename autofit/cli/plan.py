@@ -19,6 +19,7 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
     """Show what MODEL takes on each device and in system RAM, and which layouts fit.
 
     Launches nothing. A device named with --device need not be there: plan before you buy.
+    Without any device, all is planned for system RAM.
     """
     from autofit.cli.preparation import look, planner  # noqa: PLC0415 - heavy
     from autofit.output.console import make_console  # noqa: PLC0415
@@ -33,7 +34,8 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
         print_plan(plan, make_console(sys.stdout))
     if plan.recommended is not None:
         return 0
-    click.echo("autofit: no layout fits these devices", err=True)
+    place = "these devices" if situation.devices else "system RAM"
+    click.echo(f"autofit: no layout fits {place}", err=True)
     click.echo(
         "hint: less --context, a narrower --kv-floor with --set cache_type=q8_0, or a smaller "
         "ubatch with --set ubatch=512",

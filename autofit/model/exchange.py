@@ -20,8 +20,9 @@ _CONTEXT_STRIDE = 16 * 1024  # over which the price of 1,000 tokens is averaged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeRates:
-    """Prices in MiB over all devices; `expert_layer_mib` is 0 for a model without experts.
+    """Prices in MiB over all devices, or of the host without any.
 
+    `expert_layer_mib` is 0 for a model without experts.
     `context_1k_mib` is the price of 1,000 tokens of context by KV type: cache and what the
     compute buffers grow by; `ubatch_512_mib` that of 512 more tokens computed at once.
     """
@@ -47,7 +48,8 @@ def exchange_rates(
 
     def total(**changes: str | int) -> float:
         estimate = estimate_memory(inventory, candidate.with_params(**changes), devices)
-        return sum(device.total_mib for device in estimate.devices)
+        rows = estimate.devices
+        return sum(row.total_mib for row in rows) if rows else estimate.host.total_mib
 
     def context_price(cache_type: str) -> float:
         types = {"cache_type_k": cache_type, "cache_type_v": cache_type}
@@ -68,10 +70,14 @@ def max_contexts(
     candidate: Candidate,
     devices: Sequence[Device],
     cache_types: Sequence[str] = COMMON_CACHE_TYPES,
+    *,
+    host_mib: float | None = None,
 ) -> dict[str, int]:
     """The largest context that fits by KV type, all else as in the candidate; 0 where none does.
 
     No more than the model was trained for, in the runtime's steps of 256 cells a sequence.
+    Without devices `host_mib` decides. A narrower type may reach less far than a wider one
+    where a device has few layers: attention over long prompts makes f16 of one layer's cache.
 
     Raises:
         UsageError: a value that is none, or a device or buffer that is not there.
@@ -83,7 +89,10 @@ def max_contexts(
         changed = candidate.with_params(
             context=steps * step, cache_type_k=cache_type, cache_type_v=cache_type
         )
-        return estimate_memory(inventory, changed, devices).fits
+        estimate = estimate_memory(inventory, changed, devices)
+        if not estimate.devices and host_mib is not None:
+            return estimate.host.total_mib <= host_mib
+        return estimate.fits
 
     found = {}
     for cache_type in cache_types:
@@ -97,20 +106,25 @@ def max_contexts(
 
 @dataclass(frozen=True, slots=True)
 class UnusedRoom:
-    """A device with room for the experts of whole layers that lie in system RAM."""
+    """A device with room for the experts of whole layers that lie in system RAM.
+
+    `host_layers` are all layers that do.
+    """
 
     device: str
     free_mib: float
     layer_mib: float
+    host_layers: int
 
     @property
     def text(self) -> str:
         """The notice for a person."""
-        count = int(self.free_mib // self.layer_mib)
+        count = min(int(self.free_mib // self.layer_mib), self.host_layers)
         layers = "one more expert layer" if count == 1 else f"{count} more expert layers"
         return (
             f"{self.device} has {self.free_mib:,.0f} MiB to spare, room for {layers} "
-            f"of {self.layer_mib:,.0f} MiB, while experts sit in system RAM"
+            f"of {self.layer_mib:,.0f} MiB as far as compute buffers allow, while experts sit "
+            "in system RAM"
         )
 
 
@@ -125,11 +139,12 @@ def unused_rooms(
         headroom_mib: what is to stay free on each device.
     """
     layers = [block.expert_bytes / MIB for block in inventory.expert_blocks]
-    if not layers or not any(device.host_expert_layers for device in estimate.devices):
+    hosted = sum(device.host_expert_layers for device in estimate.devices)
+    if not layers or not hosted:
         return []
     smallest = min(layers)
     return [
-        UnusedRoom(device.name, device.free_mib - headroom_mib, smallest)
+        UnusedRoom(device.name, device.free_mib - headroom_mib, smallest, hosted)
         for device in estimate.devices
         if device.free_mib - headroom_mib >= smallest
     ]

@@ -40,30 +40,52 @@ def print_plan(plan: Plan, console: Console) -> None:
         f"{name} {count:,}" if count else f"{name} none"
         for name, count in plan.max_context.items()
     )
-    console.print(Text(f"largest context that fits: {contexts}"))
+    console.print(Text(f"largest context that fits: {contexts}{_widening(plan)}"))
     if plan.recommended is None:
         return
     console.print(Text(f"\narguments for {plan.recommended.name}:"))
     console.print(Text(shlex.join(plan.recommended.args)), soft_wrap=True)
 
 
+def _widening(plan: Plan) -> str:
+    """Why a narrower type reaches less far than f16, where one does."""
+    contexts = plan.max_context
+    if not any(count < contexts.get("f16", 0) for count in contexts.values()):
+        return ""
+    return " (attention over long prompts makes f16 of a layer's narrower cache)"
+
+
 def print_layout(layout: PlannedLayout, console: Console, *, is_recommended: bool = False) -> None:
     """Print what one layout takes on each device."""
-    console.print(_table(layout, is_recommended=is_recommended))
-
-
-def _table(layout: PlannedLayout, *, is_recommended: bool) -> Table:
     mark = " (recommended)" if is_recommended else "" if layout.fits else " (does not fit)"
+    title, caption = f"{layout.name}{mark}", _caption(layout)
+    if layout.estimate.devices:
+        console.print(_table(layout, title, caption))
+        return
+    console.print(Text(title, style="bold"))
+    console.print(Text(caption))
+
+
+def _caption(layout: PlannedLayout) -> str:
     host = layout.estimate.host
+    parts = (
+        f"host: weights {host.weights_mib:,.0f}, repacked {host.repack_mib:,.0f}, "
+        f"KV {host.kv_mib:,.0f}, compute {host.compute_mib:,.0f} MiB; "
+    )
+    if layout.host_mib is not None:
+        free_mib = layout.host_mib - host.total_mib
+        parts += (
+            f"total {host.total_mib:,.0f} of {layout.host_mib:,.0f} MiB, {_verdict(free_mib)}; "
+        )
+    return f"{parts}by {_BY[layout.estimate.estimator]}"
+
+
+def _table(layout: PlannedLayout, title: str, caption: str) -> Table:
     table = Table(
-        title=f"{layout.name}{mark}",
+        title=title,
         title_justify="left",
         title_style="bold",
-        caption=(
-            f"host: weights {host.weights_mib:,.0f}, repacked {host.repack_mib:,.0f}, "
-            f"KV {host.kv_mib:,.0f}, compute {host.compute_mib:,.0f} MiB; "
-            f"by {_BY[layout.estimate.estimator]}"
-        ),
+        caption=caption,
         caption_justify="left",
         box=None,
     )
@@ -87,9 +109,13 @@ def _table(layout: PlannedLayout, *, is_recommended: bool) -> Table:
                     row.usable_mib,
                 )
             ),
-            f"{row.free_mib:,.0f} free" if row.fits else f"{-row.free_mib:,.0f} too much",
+            _verdict(row.free_mib),
         )
     return table
+
+
+def _verdict(free_mib: float) -> str:
+    return f"{free_mib:,.0f} free" if free_mib >= 0 else f"{-free_mib:,.0f} too much"
 
 
 _BY = {"runtime": "the runtime's own planner", "arithmetic": "arithmetic"}

@@ -17,7 +17,7 @@ from autofit.model.memory import MemoryEstimate, estimate_memory
 from autofit.runtime.argv import find_problem
 from autofit.runtime.estimator import Estimator
 from autofit.search.problem import Fit, Problem
-from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, PLACING_PARAMS, Point
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.trial import Trial
 from autofit.tuning.search_goal import goal_of, traits_of
@@ -83,7 +83,9 @@ class CandidateMaker:
             if situation.runtime.supports(name)
         }
         candidate = Candidate({**situation.task_params, **known})
-        if LAYOUT_AXIS in point:
+        if LAYOUT_AXIS not in point:
+            candidate = candidate.with_params(**pinned_placing(situation))
+        else:
             placing = self._place(candidate, str(point[LAYOUT_AXIS]), int(point[HOST_LAYERS_AXIS]))
             if placing is None:
                 return None
@@ -163,6 +165,25 @@ class CandidateMaker:
         except UsageError:
             # A placement that the user pinned may be beyond our arithmetic.
             return None
+
+
+def pinned_placing(situation: Situation) -> Params:
+    """What a placement that the user pinned leaves open: the devices, and all layers on them.
+
+    Without it the runtime would use devices that the user did not name, and offload as it likes.
+    """
+    pinned = situation.space.pinned
+    if not situation.devices or not PLACING_PARAMS & set(pinned):
+        return {}
+    placing: Params = {
+        "devices": ",".join(device.name for device in situation.devices),
+        "n_gpu_layers": situation.inventory.units,
+    }
+    return {
+        name: pinned.get(name, value)
+        for name, value in placing.items()
+        if situation.runtime.supports(name)
+    }
 
 
 def _weighing(candidate: Candidate, *, without: frozenset[str] = _WEIGHTLESS) -> Candidate:

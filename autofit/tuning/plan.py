@@ -14,28 +14,36 @@ from autofit.runtime.argv import find_problem, spell
 from autofit.runtime.estimator import Estimator
 from autofit.search.space import PLACING_PARAMS
 from autofit.trial.candidate import Candidate
+from autofit.tuning.candidates import pinned_placing
 from autofit.tuning.situation import Situation
 
 # How often a layout is cut again where the runtime's planner finds it too large.
 _MOST_CUTS = 3
 
-# The layout's name where the user's own settings say how layers lie.
+# The layout's name where the user's own settings say how layers lie, and without any device.
 FIXED = "set"
+HOST_ONLY = "host"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedLayout:
-    """One layout as a candidate, with what it takes."""
+    """One layout as a candidate, with what it takes.
+
+    `host_mib` is what it may take of system RAM where that is all it uses, None with devices.
+    """
 
     name: str
     candidate: Candidate
     estimate: MemoryEstimate
     args: tuple[str, ...]
     env: Mapping[str, str]
+    host_mib: float | None = None
 
     @property
     def fits(self) -> bool:
-        """Whether every device has room for it."""
+        """Whether every device has room for it, or system RAM where there is none."""
+        if self.host_mib is not None:
+            return self.estimate.host.total_mib <= self.host_mib
         return bool(self.estimate.devices) and self.estimate.fits
 
     @property
@@ -104,22 +112,20 @@ class Plan:
 def make_plan(situation: Situation, planner: Estimator | None) -> Plan:
     """Plan every layout of the situation's devices with the space's first values.
 
+    Without a device there is one, which has all in system RAM.
     `planner` is the runtime's own, asked about each layout; None where the devices are not
     there or the runtime has none.
 
     Raises:
-        UsageError: there is no device, or a pinned setting is not possible.
+        UsageError: a pinned setting is not possible.
     """
-    if not situation.devices:
-        raise UsageError(
-            "no device to plan for",
-            "name one with its memory, there or not: --device CUDA0=12288",
-        )
     base = base_candidate(situation)
     problem = find_problem(situation.runtime, base)
     if problem is not None:
         raise UsageError(problem.message, "change it with --set")
-    if PLACING_PARAMS & set(situation.space.pinned):
+    if not situation.devices:
+        found = [(HOST_ONLY, base)]
+    elif PLACING_PARAMS & set(situation.space.pinned):
         found = [(FIXED, base)]
     else:
         found = [
@@ -132,14 +138,18 @@ def make_plan(situation: Situation, planner: Estimator | None) -> Plan:
         for name, candidate in found
     )
     fitting = [layout for layout in planned if layout.fits]
-    best = min(fitting, key=lambda layout: layout.host_expert_layers, default=None)
+    best = min(fitting, key=_left_to_host, default=None)
     shown = best or planned[0]
-    rooms = unused_rooms(situation.inventory, shown.estimate)
+    # Layouts are cut so that no whole layer more has room; a user's own need not be.
+    is_cut = shown.name != FIXED
+    rooms = [] if is_cut else unused_rooms(situation.inventory, shown.estimate)
     return Plan(
         planned,
         best,
         exchange_rates(situation.inventory, shown.candidate, situation.devices),
-        max_contexts(situation.inventory, shown.candidate, situation.devices),
+        max_contexts(
+            situation.inventory, shown.candidate, situation.devices, host_mib=shown.host_mib
+        ),
         (*situation.inventory.notices, *(room.text for room in rooms)),
     )
 
@@ -147,7 +157,18 @@ def make_plan(situation: Situation, planner: Estimator | None) -> Plan:
 def base_candidate(situation: Situation) -> Candidate:
     """The task with the space's first values and what the user pinned, no layout yet."""
     point = next(situation.space.points(), {})
-    return Candidate({**situation.task_params, **situation.space.params_of(point)})
+    candidate = Candidate({**situation.task_params, **situation.space.params_of(point)})
+    return candidate.with_params(**pinned_placing(situation))
+
+
+def _left_to_host(layout: PlannedLayout) -> tuple[int, int, float]:
+    """Layers that are on no device at all, then those with experts in system RAM, then MiB."""
+    host = layout.estimate.host
+    return (
+        -layout.candidate.get_int("n_gpu_layers", 0),
+        layout.host_expert_layers,
+        host.weights_mib + host.repack_mib,
+    )
 
 
 def _fitted(
@@ -182,4 +203,5 @@ def _planned(
     if told is not None:
         estimate = with_reported(estimate, told)
     words, env = spell(situation.runtime, candidate)
-    return PlannedLayout(name, candidate, estimate, words, env)
+    host_mib = None if situation.devices else situation.host_available_mib
+    return PlannedLayout(name, candidate, estimate, words, env, host_mib)

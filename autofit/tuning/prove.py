@@ -81,7 +81,8 @@ def spare_rooms(
     layers = [block.expert_bytes / _MIB for block in situation.inventory.expert_blocks]
     if estimate is None or measured is None or not layers:
         return []
-    if not any(device.host_expert_layers for device in estimate.devices):
+    hosted = sum(device.host_expert_layers for device in estimate.devices)
+    if not hosted:
         return []
     rooms = []
     for device in estimate.devices:
@@ -90,7 +91,7 @@ def spare_rooms(
         if free_mib is not None and peak_mib is not None and limit_mib is not None:
             free_mib = min(free_mib, limit_mib - peak_mib)
         if free_mib is not None and free_mib >= min(layers):
-            rooms.append(UnusedRoom(device.name, free_mib, min(layers)))
+            rooms.append(UnusedRoom(device.name, free_mib, min(layers), hosted))
     return rooms
 
 

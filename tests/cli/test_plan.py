@@ -12,6 +12,8 @@ from fakes.running import RunningServer
 from model_headers import MODELS
 from tune_machine import MODEL, TuneMachine
 
+from autofit.model.synth import SynthSpec, write
+
 _MIB = {"type": "number", "minimum": 0}
 _DEVICE = {
     "name": {"type": "string"},
@@ -32,7 +34,7 @@ def _closed(properties: dict) -> dict:
 _PARTS = {
     "params": {"type": "object"},
     "args": {"type": "array", "items": {"type": "string"}},
-    "devices": {"type": "array", "items": _closed(_DEVICE), "minItems": 1},
+    "devices": {"type": "array", "items": _closed(_DEVICE)},
     "host": _closed(_HOST),
 }
 PLAN = _closed({
@@ -187,13 +189,67 @@ def test_more_context_costs_what_is_said(plan, machine):
     assert short["max_context"]["q8_0"] >= short["max_context"]["f16"] >= 8192
 
 
-def test_without_a_device_there_is_nothing_to_plan(cli, tmp_path, llama_cpp):
-    """A machine without an accelerator says which option imagines one."""
+def test_without_a_device_all_is_planned_for_system_ram(cli, tmp_path, llama_cpp):
+    """A machine without an accelerator gets one layout, without devices, that fits its memory."""
     model = MODELS["qwen3moe"]().write(tmp_path / "model.gguf")
-    done = cli("plan", model, "--runtime", llama_cpp)
+    done = cli("plan", model, "--runtime", llama_cpp, "--json")
 
-    assert done.code == 2
-    assert "--device CUDA0=12288" in done.err
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    jsonschema.validate(document, PLAN)
+    (layout,) = document["layouts"]
+    assert document["recommended"] == layout["name"] == "host"
+    assert document["devices"] == []
+    assert document["host"]["kv_mib"] > 0
+    assert document["host"]["weights_mib"] + document["host"]["repack_mib"] > 0
+    assert document["exchange"]["context_1k_mib"]["f16"] > 0
+    shown = cli("plan", model, "--runtime", llama_cpp)
+    assert "free; by arithmetic" in shown.out
+
+
+def test_a_model_larger_than_system_ram_does_not_fit_it(cli, tmp_path, llama_cpp):
+    """Without a device, context beyond all memory ends with 3 and names system RAM."""
+    spec = SynthSpec(layers=64, heads=64, kv_heads=64, head_dim=128, ctx=4194304,
+                     header_only=True)  # fmt: skip
+    write(spec, tmp_path / "model.gguf")
+    done = cli("plan", tmp_path / "model.gguf", "--runtime", llama_cpp, "--context", 4194304)
+
+    assert done.code == 3
+    assert "no layout fits system RAM" in done.err
+    assert "too much" in done.out
+
+
+@pytest.mark.parametrize("pin", ["n_cpu_moe=8", "n_gpu_layers=5"])
+def test_a_pinned_placement_stays_on_the_devices_named(plan, machine, pin):
+    """With one of two cards named, the plan and its arguments use only that one."""
+    document = plan("--runtime", machine.server, "--device", "CUDA1=2300", "--set", pin)
+
+    assert [row["name"] for row in document["devices"]] == ["CUDA1"]
+    words = document["args"]
+    assert words[words.index("--device") + 1] == "CUDA1"
+    name, _, value = pin.partition("=")
+    expected = {"n_gpu_layers": 13, name: int(value)}
+    assert {key: document["params"][key] for key in expected} == expected
+
+
+def test_room_is_never_for_more_layers_than_lie_in_system_ram(plan, machine):
+    """Two layers on the host and much memory: two have room. A layout that is cut has none."""
+    words = ("--runtime", machine.server, "--device", "CUDA0=90000")
+    (notice,) = plan(*words, "--set", "n_cpu_moe=2")["notices"]
+    assert "room for 2 more expert layers" in notice
+    tight = plan("--runtime", machine.server)
+    assert any(row["host_expert_layers"] for row in tight["devices"])
+    assert tight["notices"] == []
+
+
+def test_a_narrower_cache_that_reaches_less_far_is_explained(cli, tmp_path):
+    """One layer on a card: its cache made f16 costs more than q8_0 saves, and that is said."""
+    spec = SynthSpec(layers=6, experts=8, used=2, header_only=True)
+    write(spec, tmp_path / "model.gguf")
+    done = cli("plan", tmp_path / "model.gguf", "--device", "CUDA0=800", "--device", "CUDA1=800",
+               "--dialect", "llama_server")  # fmt: skip
+
+    assert "makes f16 of a layer's narrower cache" in done.out
 
 
 def test_a_path_of_raw_bytes_is_planned(cli, machine, tmp_path):
