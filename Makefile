@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test slow check clean
+.PHONY: demo test slow bench check clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +23,10 @@ test: $(STAMP)
 slow: $(STAMP)
 	$(BIN)/python tests/fetch_llama_cpp.py
 	$(BIN)/python -m pytest -m slow -s
+
+# Tables of numbers, printed; each script takes --output FILE to keep one.
+bench: $(STAMP)
+	for script in tests/benchmarks/bench_*.py; do PYTHONPATH=tests $(BIN)/python $$script || exit 1; done
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
