@@ -15,6 +15,7 @@ from rich.text import Text
 
 from autofit.output.text import duration, number, one_line, speedup
 from autofit.output.trial_row import TrialRow, brief_params, trial_row
+from autofit.trial.metric import Metric
 from autofit.trial.trial import PHASES
 from autofit.trial.workload import Workload
 from autofit.tuning.event import (
@@ -29,6 +30,13 @@ from autofit.tuning.event import (
     PhaseStarted,
     StageStarted,
 )
+
+_METRIC_UNITS: dict[Metric, str] = {
+    "request_s": "s/request",
+    "pp": "pp/s",
+    "tg": "tg/s",
+    "ttft": "s to first token",
+}
 
 # A log is not a terminal: its lines need no wrapping.
 _LOG_COLUMNS = 10_000
@@ -204,16 +212,16 @@ def _trial_line(row: TrialRow) -> str:
     told = f"{what}: {row.outcome} in {row.seconds}"
     if not row.is_completed:
         return f"{told}: {row.evidence}" if row.evidence else told
-    speeds = (
-        ("s/request", row.request_s),
-        ("pp/s", row.pp_per_s),
-        ("tg/s", row.tg_per_s),
-        ("s to first token", row.ttft_s),
+    speeds = zip(
+        _METRIC_UNITS.values(),
+        (row.request_s, row.pp_per_s, row.tg_per_s, row.ttft_s),
+        strict=True,
     )
     measured = ", ".join(f"{value} {unit}" for unit, value in speeds if value)
     free = f"; free {row.free_mib}" if row.free_mib else ""
     notes = "".join(f"; {note}" for note in row.notes)
-    return f"{told}: {measured or 'nothing measured'}{free}{notes}"
+    nothing = "holds at full context" if row.phase == "prove" else "nothing measured"
+    return f"{told}: {measured or nothing}{free}{notes}"
 
 
 def _boundary_line(event: BoundaryMoved) -> str:
@@ -225,7 +233,10 @@ def _boundary_line(event: BoundaryMoved) -> str:
 
 def _incumbent_line(event: Incumbent) -> str:
     gain = f", {speedup(event.gain)} the baseline" if event.gain is not None else ""
-    return f"best so far: #{event.number}, {event.metric} {number(event.value)}{gain}, unconfirmed"
+    is_slower = event.gain is not None and event.gain < 1
+    best = "best candidate so far" if is_slower else "best so far"
+    value = f"{number(event.value)} {_METRIC_UNITS[event.metric]}"
+    return f"{best}: #{event.number}, {value}{gain}, unconfirmed"
 
 
 def _style(event: Event) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 from results.study_sample import WORKLOAD, trial
@@ -68,7 +69,7 @@ phase boundary (at most 12 launches)
 #1 boundary balanced n_cpu_moe=20 ubatch=512: completed in 32 s: 5.5 s/request, 1,000 pp/s, \
 40 tg/s, 1.69 s to first token; free CUDA0 900 MiB, host unknown; memory did not come back \
 within 30 s
-best so far: #1, request_s 5.3, 42% faster than the baseline, unconfirmed
+best so far: #1, 5.3 s/request, 42% faster than the baseline, unconfirmed
 #2 boundary balanced n_cpu_moe=20 ubatch=512: out of memory at context (kv, CUDA0) in 32 s: \
 cudaMalloc\\u001b[2J
 host expert layers, balanced q8_0: 20 fit, 19 fail
@@ -78,6 +79,21 @@ cudaMalloc\\u001b[2J (known from before)
 notice: memory did not come back within 30 s
 """
     )
+
+
+def test_a_proof_and_a_slower_candidate_are_told_as_such():
+    """A proof measures no speed, and what the baseline beats is the best of the candidates."""
+    proof = replace(trial(4, phase="prove"), measurement=None)
+    stream = io.StringIO()
+    console = TuneConsole(WORKLOAD, stream=stream, clock=_Clock())
+
+    console(LaunchEnded(proof))
+    console(Incumbent(3, proof.candidate, "request_s", 9.46, 0.6))
+
+    proven, best = stream.getvalue().splitlines()
+    assert "completed in 32 s: holds at full context" in proven
+    assert best.startswith("best candidate so far: #3, 9.46 s/request, ")
+    assert "slower than the baseline" in best
 
 
 @pytest.mark.parametrize("width", [40, 80])
@@ -101,7 +117,7 @@ def test_view_shows_phase_launch_stage_and_time_left(width):
     assert lines[1].startswith("launch 1 balanced: closing the")
     assert lines[2].strip() == "n_cpu_moe=20 ubatch=512"
     assert lines[3].strip() == "load 12 s"
-    assert lines[4].startswith("best so far: #1, request_s 5.3")
+    assert lines[4].startswith("best so far: #1, 5.3 s/request")
     assert max(map(len, lines)) <= width
     if width == 80:
         assert lines[0].endswith("9 min 28 s left")
