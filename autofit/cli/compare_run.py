@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ from autofit import __version__
 from autofit.cli.preparation import environment, launcher
 from autofit.cli.preset_argument import PresetOptions, preset_situation
 from autofit.cli.stopping import Stopping
+from autofit.cli.study_run import measured_folder
 from autofit.errors import UsageError
 from autofit.machine.host import host_state
-from autofit.machine.lock import machine_lock
 from autofit.output.console import TuneConsole
 from autofit.output.preset.reading import ReadPreset
 from autofit.process import removed_variables, system_config
 from autofit.results.header import StudyHeader
-from autofit.results.location import new_study_folder
 from autofit.results.study import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric
@@ -84,14 +82,10 @@ class CompareRun:
     def execute(self, folder: Path | None, *, resume: bool, argv: list[str]) -> dict[str, Any]:
         """Run the comparison and keep what came of it."""
         head = self._header(argv)
-        path = folder or new_study_folder(
-            f"compare-{head.model_name}",
-            today=date.today(),  # noqa: DTZ011
-        )
         workload = self.situations[0].workload
         console = TuneConsole(workload, budget_s=self.total_s)
         with (
-            machine_lock(str(path.absolute())),
+            measured_folder(folder, f"compare-{head.model_name}") as path,
             Study.resume(path, head) if resume else Study.create(path, head) as study,
             console,
             self._stopping.watched(study, console),

@@ -6,7 +6,7 @@ import platform
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from autofit.search.space_file import read_space, read_workload
 from autofit.trial.candidate import Limits
 from autofit.trial.device import Device
 from autofit.trial.metric import Metric
+from autofit.trial.workload import Workload
 from autofit.tuning.requirement import Requirement
 from autofit.tuning.situation import Situation, fitted_space, usable_devices
 
@@ -98,7 +99,26 @@ def look(
         chooses_devices=bool(options.devices_mib),
         baseline_params=own.params if own else None,
         baseline_args=own.rest if own else (),
+        notices=tuple(_task_notices(options, workload, model)),
     )
+
+
+def _task_notices(
+    options: TaskOptions, workload: Workload, model: ModelInventory
+) -> Iterator[str]:
+    """What the user's own context and slots make of the task."""
+    slot = workload.slot_context
+    if workload.requests != read_workload(options.workload).requests:
+        asked = ", ".join(f"{r.prompt_tokens}+{r.predicted_tokens}" for r in workload.requests)
+        yield (
+            f"requests are cut to the {slot} tokens of context that each has: "
+            f"{asked} prompt and generated tokens"
+        )
+    if 0 < model.context_train < slot:
+        yield (
+            f"{slot} tokens of context for a request exceed the {model.context_train} that the "
+            "model was trained for"
+        )
 
 
 def _own_command(text: str, runtime: Runtime, options: TaskOptions) -> Command:

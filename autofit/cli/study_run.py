@@ -34,6 +34,20 @@ def ask_when_busy() -> None:
 
 
 @contextmanager
+def measured_folder(folder: Path | None, name: str) -> Iterator[Path]:
+    """The folder of a study that holds the machine; a new one is made once it does.
+
+    Raises:
+        MachineInUseError: another autofit measures here; nothing was made.
+        AutofitError: there is no place for a new folder.
+    """
+    with machine_lock(str(folder.absolute()) if folder else f"of {name}") as call:
+        path = folder or new_study_folder(name, today=date.today())  # noqa: DTZ011
+        call(str(path.absolute()))
+        yield path
+
+
+@contextmanager
 def opened_study(
     folder: Path | None,
     head: StudyHeader,
@@ -50,10 +64,9 @@ def opened_study(
         MachineInUseError: another autofit measures here.
         UsageError, AutofitError: there is no such study, or it cannot be written.
     """
-    path = folder or new_study_folder(head.model_name, today=date.today())  # noqa: DTZ011
     console = TuneConsole(situation.workload, budget_s=budget_s)
     with (
-        machine_lock(str(path.absolute())),
+        measured_folder(folder, head.model_name) as path,
         Study.resume(path, head) if resume else Study.create(path, head) as study,
         console,
         stopping.watched(study, console),
@@ -67,6 +80,7 @@ def _notices(study: Study, situation: Situation) -> Iterator[str]:
     yield f"study {study.path}"
     yield from study.notices
     yield from situation.inventory.notices
+    yield from situation.notices
     config = system_config()
     if config:
         yield f"{config} changes llama.cpp's defaults; autofit sets what it measures itself"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import re
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,6 +36,10 @@ class TaskOptions:
     extra_args: tuple[str, ...]
 
 
+_COUNT = click.IntRange(1, 2**31 - 1)  # an int of the runtime
+_LARGEST_MIB = 1e9
+_HOST_PORT = re.compile(r"[^\s:]+:(\d{1,5})|\[[0-9a-fA-F:.]+\]:(\d{1,5})")
+
 _OPTIONS = (
     click.option("--runtime", metavar="PATH", help="llama-server, or the folder it lies in."),
     click.option("--dialect", metavar="NAME", help="The runtime's dialect; found out by itself."),
@@ -45,14 +51,15 @@ _OPTIONS = (
         metavar="NAME_OR_FILE",
         help="What will be asked of the model.",
     ),
-    click.option("--context", type=click.IntRange(1), help="Tokens of context for all slots."),
-    click.option("--parallel", type=click.IntRange(1), help="Requests side by side."),
+    click.option("--context", type=_COUNT, help="Tokens of context for all slots."),
+    click.option("--parallel", type=_COUNT, help="Requests side by side."),
     click.option(
         "--device",
         "device",
         multiple=True,
         metavar="NAME=MIB",
-        help="Use this device, and of its memory so much. Repeat for several, in order.",
+        help="Use this device, and of its memory so much (12288, 12GiB). Repeat for several, in "
+        "order.",
     ),
     click.option("--rpc", default="", metavar="HOST:PORT,...", help="Remote devices."),
     click.option(
@@ -73,6 +80,25 @@ _OPTIONS = (
 )
 
 
+# Examples for hints, by the form that a text should have.
+_EXAMPLE_NAMES = {
+    "NAME=MIB": "CUDA0",
+    "PARAM=VALUE": "ubatch",
+    "NAME=VALUE": "GGML_CUDA_NO_PINNED",
+}
+_EXAMPLE_VALUES = {"NAME=MIB": "12288", "PARAM=VALUE": "512", "NAME=VALUE": "1"}
+_SIZE = re.compile(r"(\d+\.?\d*|\.\d+)\s*(|[MG]i?B?)", re.IGNORECASE)
+_MIB = 1024 * 1024
+# A plain number is MiB; as elsewhere `GB` is decimal, and `G` is short for the binary unit.
+_UNITS_MIB = {
+    "": 1.0,
+    **dict.fromkeys(("m", "mi", "mib"), 1.0),
+    **dict.fromkeys(("g", "gi", "gib"), 1024.0),
+    "mb": 1e6 / _MIB,
+    "gb": 1e9 / _MIB,
+}
+
+
 def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the model, the shared options, and the runtime's own after `--`."""
     for option in reversed(_OPTIONS):
@@ -85,9 +111,9 @@ def read_task_options(given: dict[str, Any]) -> TaskOptions:
     """Take the shared options out of a command's keyword arguments.
 
     Raises:
-        UsageError: a `NAME=VALUE` is not one.
+        UsageError: a `NAME=VALUE` or a `HOST:PORT` is not one.
     """
-    rpc = ",".join(part.strip() for part in given.pop("rpc").split(",") if part.strip())
+    rpc = _read_rpc(given.pop("rpc"))
     try:
         wrapper = tuple(shlex.split(given.pop("wrapper")))
     except ValueError as error:
@@ -99,7 +125,9 @@ def read_task_options(given: dict[str, Any]) -> TaskOptions:
             name.replace("-", "_"): _value(text)
             for name, text in (_pair(t, "--set", "PARAM=VALUE") for t in given.pop("set_"))
         },
-        env=dict(_pair(text, "--env", "NAME=VALUE") for text in given.pop("env")),
+        env=dict(
+            _pair(text, "--env", "NAME=VALUE", may_be_empty=True) for text in given.pop("env")
+        ),
         wrapper=wrapper,
         **{
             name: given.pop(name)
@@ -122,26 +150,42 @@ def read_devices(texts: Iterable[str]) -> dict[str, float]:
     """Device names and their usable MiB of `NAME=MIB` texts, in order.
 
     Raises:
-        UsageError: one is not such a text.
+        UsageError: one is not such a text, or a device is named twice.
     """
-    pairs = dict(_pair(text, "--device", "NAME=MIB") for text in texts)
-    return {name: _mib(name, text) for name, text in pairs.items()}
+    devices: dict[str, float] = {}
+    for name, text in (_pair(text, "--device", "NAME=MIB") for text in texts):
+        if name in devices:
+            raise UsageError(f"--device {name}: given twice", "name each device once")
+        devices[name] = _mib(name, text)
+    return devices
 
 
-def _pair(text: str, option: str, form: str) -> tuple[str, str]:
+def _read_rpc(text: str) -> str:
+    """Remote servers separated by commas, each seen to be HOST:PORT."""
+    servers = [part.strip() for part in text.split(",") if part.strip()]
+    for server in servers:
+        found = _HOST_PORT.fullmatch(server)
+        if found is None or not 0 < int(found[1] or found[2]) < 1 << 16:
+            raise UsageError(f"--rpc '{server}' is not HOST:PORT", "as in --rpc 10.0.0.2:50052")
+    return ",".join(servers)
+
+
+def _pair(text: str, option: str, form: str, *, may_be_empty: bool = False) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or not name or not value:
-        raise UsageError(f"{option} '{text}' is not {form}", f"for example {option} {form}")
+    if not equals or not name or not (value or may_be_empty):
+        example = f"{name or _EXAMPLE_NAMES[form]}={_EXAMPLE_VALUES[form]}"
+        raise UsageError(f"{option} '{text}' is not {form}", f"for example {option} {example}")
     return name, value
 
 
 def _mib(name: str, text: str) -> float:
-    try:
-        mib = float(text)
-    except ValueError:
-        mib = 0.0
-    if not 0 < mib < float("inf"):
-        raise UsageError(f"--device {name}={text}: not a size in MiB", f"--device {name}=12288")
+    found = _SIZE.fullmatch(text.strip())
+    mib = float(found[1]) * _UNITS_MIB[found[2].lower()] if found else 0.0
+    if not 0 < mib <= _LARGEST_MIB:
+        raise UsageError(
+            f"--device {name}={text}: not a size in MiB",
+            f"--device {name}=12288 or --device {name}=12GiB",
+        )
     return mib
 
 

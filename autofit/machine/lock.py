@@ -8,7 +8,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -26,8 +26,8 @@ EVERYBODYS_FOLDER = 0o777  # without the sticky bit, under which filelock trusts
 
 
 @contextlib.contextmanager
-def machine_lock(study: str, *, folder: Path | None = None) -> Iterator[None]:
-    """Hold the machine while measuring for a study.
+def machine_lock(study: str, *, folder: Path | None = None) -> Iterator[Callable[[str], None]]:
+    """Hold the machine while measuring for a study; yields what names the study anew.
 
     The system frees the lock when its holder dies, in whatever way. `folder` says where it is
     kept; by default a folder that all users share, or `AUTOFIT_LOCK_DIR`.
@@ -52,7 +52,7 @@ def machine_lock(study: str, *, folder: Path | None = None) -> Iterator[None]:
         ) from error
     try:
         _write_holder(holder, study)
-        yield
+        yield lambda name: _write_holder(holder, name)
     finally:
         lock.release()
 

@@ -28,6 +28,11 @@ class Workload:
     text: str = ""
 
     @property
+    def slot_context(self) -> int:
+        """The tokens of context that one request has."""
+        return self.context // self.parallel
+
+    @property
     def longest_prompt_tokens(self) -> int:
         """The longest prompt of any request."""
         return max(request.prompt_tokens for request in self.requests)

@@ -12,11 +12,12 @@ from autofit.model.block_type import block_type_named
 from autofit.model.inventory import ModelInventory
 from autofit.model.kv import CACHE_TYPES
 from autofit.runtime.ability import Runtime
-from autofit.search.space import Space
+from autofit.search.space import Axis, Space
 from autofit.trial.candidate import Candidate, Params, ParamValue
 from autofit.trial.device import Device
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
+from autofit.tuning.pin_value import value_fault
 from autofit.tuning.requirement import Requirement
 
 # What llama.cpp's own fit leaves free on each device unless told otherwise.
@@ -30,7 +31,8 @@ class Situation:
     `devices` are those that may be used, in that order; `host_available_mib` is what
     processes may take of system RAM. `has_own_task` leaves the user's command its own
     context and slots, as in a comparison; `baseline_params` and
-    `baseline_args` are the user's own launch command, None where there is none.
+    `baseline_args` are the user's own launch command, None where there is none; `notices` are
+    remarks on the task.
     """
 
     runtime: Runtime
@@ -52,6 +54,7 @@ class Situation:
     baseline_params: Params | None = None
     has_own_task: bool = False
     baseline_args: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def task_params(self) -> Params:
@@ -137,9 +140,10 @@ def fitted_space(
                 f"--set {name}: {runtime.name} has no such parameter",
                 f"it has: {', '.join(runtime.parameters)}",
             )
-        _check_pin(runtime, name, value)
+        _check_pin(runtime, inventory, name, value)
     fitted = expanded
     for axis in expanded.axes:
+        _check_axis(runtime, inventory, axis)
         supported = [name for name in axis.params if runtime.supports(name)]
         if not supported:
             fitted = fitted.with_values(axis.name, lambda _: False)
@@ -170,7 +174,7 @@ def fitted_space(
     return fitted
 
 
-def _check_pin(runtime: Runtime, name: str, value: ParamValue) -> None:
+def _check_pin(runtime: Runtime, inventory: ModelInventory, name: str, value: ParamValue) -> None:
     """See that a parameter can take a value that a user gave it.
 
     Raises:
@@ -182,8 +186,28 @@ def _check_pin(runtime: Runtime, name: str, value: ParamValue) -> None:
     if name in {"context", "parallel"}:
         raise UsageError(f"--set {name}: it belongs to the task", f"give --{name} {value}")
     parameter = runtime.dialect.parameters[name]
-    if parameter.type == "integer" and not isinstance(value, int):
-        raise UsageError(f"--set {name}={value}: not a whole number", f"as in --set {name}=1")
+    fault = value_fault(name, value, type_=parameter.type, block_count=inventory.block_count)
+    if fault:
+        raise UsageError(f"--set {name}={value}: {fault}", "give another value, or leave it out")
+
+
+def _check_axis(runtime: Runtime, inventory: ModelInventory, axis: Axis) -> None:
+    """See that a space's values can be; host layers beyond the model's are only superfluous.
+
+    Raises:
+        UsageError: one cannot.
+    """
+    blocks = max(inventory.block_count, *(v for v in axis.values if isinstance(v, int)), 0)
+    for name in axis.params:
+        parameter = runtime.dialect.parameters.get(name)
+        if parameter is None:
+            continue
+        for value in axis.values:
+            fault = value_fault(name, value, type_=parameter.type, block_count=blocks)
+            if fault:
+                raise UsageError(
+                    f"the search space's {axis.name} {value}: {fault}", "correct its file"
+                )
 
 
 def _bits(cache_type: str) -> float:

@@ -10,7 +10,11 @@ import pytest
 from model_headers import MODELS
 from runtime.stand_in import write_program, write_script
 from tune_machine import TuneMachine
+from tuning.task_sample import options
 
+from autofit.cli.preparation import look
+from autofit.cli.task_options import read_devices
+from autofit.machine.lock import machine_lock
 from autofit.model.synth import SynthSpec, write
 
 SPEC = SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="f16")
@@ -214,6 +218,54 @@ def test_words_after_the_dashes_that_undo_a_decision(refused, words, told, hint)
 
     assert told in error["message"]
     assert hint in (error["hint"] or "")
+
+
+def test_a_device_without_a_size_shows_a_real_one(refused):
+    """The hint can be pasted."""
+    assert refused("--device", "CUDA0")["hint"] == "for example --device CUDA0=12288"
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [("12288", 12288), ("11GiB", 11264), ("11 gib", 11264), ("1.5G", 1536), ("512MiB", 512),
+     ("11GB", 11e9 / 2**20), ("500MB", 500e6 / 2**20)],
+)  # fmt: skip
+def test_sizes_of_devices_may_have_units(text, mib):
+    """A plain number is MiB; GiB and GB are not the same."""
+    assert read_devices([f"CUDA0={text}"]) == {"CUDA0": pytest.approx(mib)}
+
+
+def test_a_machine_in_use_leaves_no_folder(cli, machine, tmp_path, monkeypatch):
+    """A tune that must not begin ends with 4, and nothing is left of the study it would make."""
+    monkeypatch.chdir(tmp_path)
+    with machine_lock("results/other"):
+        done = cli(*machine.words(None))
+
+    assert done.code == 4
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_context_of_ones_own_is_told_where_it_changes_the_task(machine):
+    """Requests that do not fit are cut, and a model does not know more than its own context."""
+
+    def notices(**changes):
+        told = options(
+            machine.model,
+            machine.server,
+            dialect=str(machine.dialect),
+            space=str(machine.space),
+            workload=str(machine.workload),
+            **changes,
+        )
+        return look(told).notices  # fmt: skip
+
+    assert notices() == ()
+    assert notices(context=4096) == ()
+    (cut,) = notices(context=256)
+    assert cut.startswith("requests are cut to the 256 tokens of context")
+    (beyond,) = notices(context=65536)
+    assert "65536 tokens of context for a request exceed the 32768" in beyond
+    assert notices(context=65536, parallel=2) == ()
 
 
 def test_resume_needs_a_study(cli, machine):
