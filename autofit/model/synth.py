@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 WEIGHT_TYPES = ("f16", "q8_0", "q4_0", "q4_k", "q6_k")
 _F32 = BlockType(0, "f32", 1, 4)
 _MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
+_LARGEST_SIZE = (1 << 31) - 1  # sizes in the file are of 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +101,13 @@ def check(spec: SynthSpec) -> None:
 
 
 def _faults(spec: SynthSpec) -> Iterator[str]:
-    for name in ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "ctx"):
-        if getattr(spec, name) < 1:
-            yield f"--{_option(name)} {getattr(spec, name)}: must be at least 1"
-            return
+    ranges = [*_range_faults(spec)]
+    if ranges:  # the others would be about numbers without sense
+        yield ranges[0]
+        return
     if spec.layers > _MAX_LAYERS:
         yield f"--layers {spec.layers}: llama.cpp takes at most {_MAX_LAYERS}"
-    if spec.experts < 0:
-        yield f"--experts {spec.experts}: must be at least 0"
-    elif spec.experts and not 1 <= spec.used <= spec.experts:
+    if spec.experts and not 1 <= spec.used <= spec.experts:
         yield f"--used {spec.used}: must be 1 to {spec.experts}, the number of experts"
     if spec.heads % spec.kv_heads:
         yield f"--heads {spec.heads}: must be a multiple of --kv-heads {spec.kv_heads}"
@@ -119,6 +118,17 @@ def _faults(spec: SynthSpec) -> Iterator[str]:
     if not 0 <= spec.seed < 1 << 64:
         yield f"--seed {spec.seed}: must be 0 to 2^64 - 1"
     yield from _type_faults(spec)
+
+
+def _range_faults(spec: SynthSpec) -> Iterator[str]:
+    for name in ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "ctx", "experts"):
+        size, least = getattr(spec, name), 0 if name == "experts" else 1
+        if size < least:
+            yield f"--{_option(name)} {size}: must be at least {least}"
+        if size > _LARGEST_SIZE:
+            yield f"--{_option(name)} {size}: must be at most {_LARGEST_SIZE}"
+    if spec.experts and spec.ff * spec.used > _LARGEST_SIZE:
+        yield f"--ff {spec.ff} x --used {spec.used}: must be at most {_LARGEST_SIZE}"
 
 
 def _type_faults(spec: SynthSpec) -> Iterator[str]:

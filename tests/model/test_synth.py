@@ -222,3 +222,12 @@ def gguf_byte_letters() -> dict[int, str]:
             bytes_.append(byte)
             codes.append(256 + len(codes) - 188)
     return dict(zip(bytes_, map(chr, codes), strict=True))
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"ctx": 1 << 32}, {"ff": 1 << 40}, {"experts": 10**30}, {"ff": 1 << 30, "used": 8}]
+)
+def test_a_size_that_the_file_cannot_hold_is_refused(sizes):
+    """Sizes beyond 32 bits are told by their option."""
+    with pytest.raises(UsageError, match=r"must be at most 2147483647"):
+        check(SynthSpec(**sizes))
