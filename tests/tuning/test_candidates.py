@@ -187,3 +187,20 @@ def test_launches_that_tell_nothing_change_nothing(maker, about):
         maker.learn_from(Trial(1, "search", candidate, Completed(), measurement=measurement))
 
     assert maker.fit_of(candidate) == before
+
+
+def test_a_pinned_placement_keeps_the_devices_that_were_named(machine):
+    """Candidates of a space without layouts say which devices, in order, and all their layers."""
+    workload = read_workload(str(machine.workload))
+    task = {
+        "space": "moe",
+        "devices_mib": {"CUDA1": 2300.0, "CUDA0": 2600.0},
+        "pins": {"n_cpu_moe": 9},
+    }
+    pinned = CandidateMaker(situation(machine.model, machine.server, workload, **task))
+    candidate = pinned.candidate_of(next(pinned.problem().space.points()))
+
+    assert candidate.params["devices"] == "CUDA1,CUDA0"
+    assert candidate.params["n_gpu_layers"] == pinned.situation.inventory.units
+    assert candidate.params["n_cpu_moe"] == 9
+    assert [row.name for row in pinned.estimate(candidate).devices] == ["CUDA1", "CUDA0"]

@@ -10,7 +10,7 @@ from tuning.task_sample import situation
 
 from autofit.errors import UsageError
 from autofit.search.space_file import read_workload
-from autofit.tuning.plan import FIXED, base_candidate, make_plan
+from autofit.tuning.plan import FIXED, HOST_ONLY, base_candidate, make_plan
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +43,21 @@ def test_nothing_is_recommended_where_nothing_fits(about):
     assert document["devices"] == document["layouts"][0]["devices"]
 
 
-def test_a_plan_needs_a_device(about):
-    """The hint names one that is not there."""
-    with pytest.raises(UsageError, match="no device to plan for") as caught:
-        make_plan(replace(about, devices=()), None)
-    assert "--device CUDA0=12288" in caught.value.hint
+def test_without_a_device_system_ram_decides(about):
+    """All lies in system RAM, and what is free there is the limit of fit and of context."""
+    roomy = make_plan(replace(about, devices=()), None)
+    tight = make_plan(replace(about, devices=(), host_available_mib=100.0), None)
+
+    (layout,) = roomy.layouts
+    assert (layout.name, layout.estimate.devices) == (HOST_ONLY, ())
+    assert roomy.recommended is layout
+    assert tight.recommended is None
+    assert tight.max_context["f16"] == 0
+    needed = layout.estimate.host.total_mib
+    assert not make_plan(
+        replace(about, devices=(), host_available_mib=needed - 1), None
+    ).recommended
+    assert make_plan(replace(about, devices=(), host_available_mib=needed), None).recommended
 
 
 def test_a_combination_that_the_runtime_refuses_is_told(about):
