@@ -83,9 +83,10 @@ class BoundaryWalk:
         `margin_mib` is what a first candidate should leave free. What is predicted
         `is_doubtful` when a launch has failed for which much was to stay free.
         """
-        if self.failures >= MAX_FAILURES:
-            return None
         fits = self.fits
+        if self.failures >= MAX_FAILURES:
+            found = None if fits is not None else self._first(free_of, margin_mib)
+            return found if found is not None and self._is_predicted(found, free_of) else None
         if fits is None:
             return self._first(free_of, margin_mib)
         while (below := self._below(fits)) is not None and below not in self.known:

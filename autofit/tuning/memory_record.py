@@ -76,15 +76,23 @@ class MemoryRecord:
         return trial.outcome
 
     def is_unsure(self, trial: Trial) -> bool:
-        """Whether a device is full as one that spills is, and only a neighbour could tell."""
+        """Whether a device came out full to the brim, and only a neighbour could tell why."""
         measured = trial.measurement
         if measured is None or not trial.is_completed:
             return False
-        brims = self._brims()
+        brims = {name: 0.0 for name in measured.reported if name not in self.shared}
+        brims |= self._brims()
         alike = self._alike(trial.candidate, brims, besides=trial)
         return any(
             _is_at(measured, name, brims) and name not in alike for name in measured.reported
         )
+
+    def beside_buffers_mib(self, candidate: Candidate) -> dict[str, float]:
+        """By device what launches with the same settings took beside their buffers."""
+        return {
+            name: median(seen)
+            for name, seen in self._alike(candidate, self._brims(), besides=None).items()
+        }
 
     def free_mib(self, candidate: Candidate) -> float | None:
         """What the tightest device would have left; None where nothing is known.

@@ -107,12 +107,13 @@ class Probe:
         """Go on with a line as far as it leads; whether anything was launched or known anew."""
         is_new = False
         while line.stopped_by is None:
-            host_layers = line.walk.next_value(
-                lambda n: self._free_mib(line, n),
-                margin_mib=self._margin_mib(),
-                is_doubtful=self._wrong_mib(line) > _DOUBTFUL_MIB,
-            )
-            host_layers = self._calibrating(line) if host_layers is None else host_layers
+            host_layers = self._calibrating(line)
+            if host_layers is None:
+                host_layers = line.walk.next_value(
+                    lambda n: self._free_mib(line, n),
+                    margin_mib=self._margin_mib(),
+                    is_doubtful=self._wrong_mib(line) > _DOUBTFUL_MIB,
+                )
             if host_layers is None:
                 break
             candidate = self._candidate(line, host_layers)
@@ -146,18 +147,22 @@ class Probe:
         return _LATER_MARGIN_MIB if is_learned else _FIRST_MARGIN_MIB
 
     def _calibrating(self, line: Line) -> int | None:
-        """One layer more, where only that shows whether a full device has spilled."""
+        """With more room, where only that shows whether a full device has spilled."""
         fits = line.walk.fits
-        if fits is None or fits not in line.trials or fits + 1 in line.walk.known:
+        index = None if fits is None else line.trials.get(fits)
+        if fits is None or index is None or not self.record.is_unsure(self.trials[index]):
             return None
-        is_unsure = self.record.is_unsure(self.trials[line.trials[fits]])
-        return fits + 1 if is_unsure and self._candidate(line, fits + 1) else None
+        for n in range(fits + 1, line.walk.most + 1):
+            free = self._free_mib(line, n)
+            if free is not None and n not in line.walk.known and free >= self._margin_mib():
+                return n
+        return None
 
     def _settle(self, line: Line, host_layers: int, candidate: Candidate) -> None:
         """Find out whether a candidate fits, by a launch if nothing else tells."""
         known = self._by_candidate.get(candidate.key)
         if known is None:
-            skipped = ruled_out(candidate, line.layout, self.trials, self.maker)
+            skipped = ruled_out(candidate, line.layout, self.trials, self.record)
             if skipped is not None:
                 self._rule_out(line, host_layers, skipped)
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autofit.model.memory import DeviceMemory
 from autofit.model.slice_cost import LAYOUT_PARAMS
@@ -10,18 +10,19 @@ from autofit.results.skipped import SkippedCandidate
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import OutOfMemory, Rejected, Skipped, Spilled
 from autofit.trial.trial import Trial
-from autofit.tuning.candidates import CandidateMaker
+from autofit.tuning.memory_record import MemoryRecord
 
 # Refusals that have nothing to do with where layers lie.
 _REFUSALS = frozenset({"unknown_flag", "bad_value", "combination"})
-# Weights and caches are known to the byte. Compute buffers and pools are not: where they are
-# smaller than those of the launch that failed, this much of the difference is reckoned with.
+# Weights and caches are known to the byte. Compute buffers are not, nor are pools before a
+# launch has shown them: where they are smaller than those of the launch that failed, this much
+# of the difference is reckoned with.
 _DOUBT = 1.25
 _ROUNDING_MIB = 0.5
 
 
 def ruled_out(
-    candidate: Candidate, layout: str, trials: Sequence[Trial], maker: CandidateMaker
+    candidate: Candidate, layout: str, trials: Sequence[Trial], record: MemoryRecord
 ) -> SkippedCandidate | None:
     """The candidate as one that need not be launched, None where no failure rules it out.
 
@@ -29,21 +30,21 @@ def ruled_out(
     in the same layout; one that was refused, the same settings however they are laid out.
     """
     for trial in trials:
-        why = _reason(trial, candidate, layout, maker)
+        why = _reason(trial, candidate, layout, record)
         if why:
             outcome = Skipped(f"{why} (launch {trial.number})", because=trial.candidate.key)
             return SkippedCandidate(candidate, outcome, "boundary", layout)
     return None
 
 
-def _reason(trial: Trial, candidate: Candidate, layout: str, maker: CandidateMaker) -> str:
+def _reason(trial: Trial, candidate: Candidate, layout: str, record: MemoryRecord) -> str:
     outcome = trial.outcome
     if isinstance(outcome, Rejected) and outcome.reason in _REFUSALS:
         is_same = _without_layout(candidate) == _without_layout(trial.candidate)
         return f"the runtime refuses these settings: {outcome.evidence}" if is_same else ""
     if not isinstance(outcome, OutOfMemory | Spilled) or trial.layout != layout:
         return ""
-    here, there = maker.estimate(candidate), maker.estimate(trial.candidate)
+    here, there = (record.maker.estimate(one) for one in (candidate, trial.candidate))
     if here is None or there is None:
         return ""
     if isinstance(outcome, OutOfMemory) and outcome.where != "device":
@@ -51,17 +52,28 @@ def _reason(trial: Trial, candidate: Candidate, layout: str, maker: CandidateMak
         return "takes at least the host memory of one that failed for it" if is_more else ""
     rows = {row.name: row for row in here.devices}
     failed = [row for row in there.devices if outcome.device in (None, row.name)]
-    is_more = all(row.name in rows and _needs_more(rows[row.name], row) for row in failed)
+    beside = [record.beside_buffers_mib(one) for one in (candidate, trial.candidate)]
+    is_more = all(row.name in rows and _needs_more(rows[row.name], row, beside) for row in failed)
     device = outcome.device or "each device"
     return f"takes at least as much of {device} as one that failed there" if is_more else ""
 
 
-def _needs_more(row: DeviceMemory, failed: DeviceMemory) -> bool:
+def _needs_more(
+    row: DeviceMemory, failed: DeviceMemory, beside_mib: Sequence[Mapping[str, float]]
+) -> bool:
+    """Whether a device must hold at least as much as where it failed.
+
+    `beside_mib` is what launches like the two took beside their buffers, by device.
+    """
     weights = row.weights_mib - failed.weights_mib
     cache = row.kv_mib - failed.kv_mib
     if min(weights, cache) < -_ROUNDING_MIB:
         return False
-    unsure = (row.compute_mib - failed.compute_mib, row.other_mib - failed.other_mib)
+    unsure = [row.compute_mib - failed.compute_mib]
+    if all(row.name in seen for seen in beside_mib):
+        cache += beside_mib[0][row.name] - beside_mib[1][row.name]
+    else:
+        unsure.append(row.other_mib - failed.other_mib)
     rest = sum(mib * _DOUBT if mib < 0 else 0.0 for mib in unsure)
     return weights + cache + rest >= -_ROUNDING_MIB
 

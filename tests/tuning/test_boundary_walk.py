@@ -185,3 +185,17 @@ def test_prediction_found_wrong_is_followed_in_strides(edge):
     assert (walk.fits, walk.fails, walk.is_closed) == (edge, edge - 1, True)
     assert walk.failures <= MAX_FAILURES
     assert launched <= 16
+
+
+def test_walk_whose_failures_are_used_up_still_takes_what_surely_fits():
+    """Launches that were only later found to have spilled may use up all of them at once."""
+    walk = BoundaryWalk(most=40, guess=14)
+    for n in (12, 13, 14):
+        walk.tell(n, fits=False)
+
+    assert walk.next_value(lambda n: (n - 14) * 100.0, margin_mib=96.0) == 16
+    assert walk.next_value(lambda n: (n - 40) * 100.0, margin_mib=96.0) is None
+
+    walk.tell(16, fits=True)
+
+    assert walk.next_value(lambda n: (n - 14) * 100.0, margin_mib=96.0) is None

@@ -112,13 +112,16 @@ def test_small_spill_is_told_once_the_device_was_seen_to_spill(trial, record):
 
 
 def test_full_launch_is_in_doubt_until_a_neighbour_had_room(trial, record):
-    """On a device that spills, what it was to hold beside its buffers decides."""
+    """Nothing comes out even by chance: what it was to hold beside its buffers decides."""
     clear = replace(trial(5, 9000, kind="f16"), outcome=Spilled("prompt", "seen", "CUDA0", 1700.0))
     full = trial(13, TOTAL - 200 - OTHER + 12)
 
+    nearly_full = trial(13, TOTAL - 200 - OTHER - 40)
+
     assert record(clear, full).is_unsure(full)
+    assert record(full).is_unsure(full)
     assert not record(clear, full, trial(14, 6000)).is_unsure(full)
-    assert not record(full).is_unsure(full)
+    assert not record(nearly_full).is_unsure(nearly_full)
 
 
 def test_memory_moved_out_is_told_where_the_launch_is_slow_too(trial, record):

@@ -173,7 +173,9 @@ def test_failure_rules_out_what_needs_as_much_and_nothing_else(launched):
 
     def is_ruled_out(n, kind="q8_0", layout="single:CUDA0", **params):
         candidate = machine.candidate("single:CUDA0", kind, n).with_params(**params)
-        return ruled_out(candidate, layout, failed, machine.maker) is not None
+        return (
+            ruled_out(candidate, layout, failed, MemoryRecord(machine.maker, failed)) is not None
+        )
 
     assert is_ruled_out(12)
     assert is_ruled_out(13, "f16")
@@ -190,7 +192,8 @@ def test_want_of_host_memory_rules_out_more_host_layers(launched):
     failed = [replace(trials[0], outcome=OutOfMemory("load", "full", where="host"))]
     candidates = [machine.candidate("single:CUDA0", "q8_0", n) for n in (12, 14)]
 
-    found = [ruled_out(one, "single:CUDA0", failed, machine.maker) for one in candidates]
+    record = MemoryRecord(machine.maker, failed)
+    found = [ruled_out(one, "single:CUDA0", failed, record) for one in candidates]
 
     assert [one is not None for one in found] == [False, True]
 
@@ -203,7 +206,8 @@ def test_refusal_rules_out_the_same_settings_laid_out_otherwise(launched):
 
     def found(candidate, reason):
         refused = [replace(trials[0], outcome=Rejected("context", "no", reason))]
-        return ruled_out(candidate, "balanced", refused, machine.maker)
+        record = MemoryRecord(machine.maker, refused)
+        return ruled_out(candidate, "balanced", refused, record)
 
     assert found(other, "combination") is not None
     assert found(wider, "combination") is None
