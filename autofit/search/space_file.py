@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
 from autofit import definition
 from autofit.errors import UsageError
@@ -37,6 +38,8 @@ class _Strict(BaseModel):
 def _readable_value(value: ParamValue) -> ParamValue:
     if isinstance(value, str) and value.startswith("cores") and not _CORES.match(value):
         raise ValueError(f"'{value}' is not cores, cores - N or cores / N")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a finite number")
     return value
 
 
@@ -181,9 +184,12 @@ def read_workload(
         data["requests"] = _cut_requests(data)
     try:
         file = WorkloadFile.model_validate(data)
-    except ValueError as error:
+    except ValidationError as error:
+        told = dict.fromkeys(f["msg"].removeprefix("Value error, ") for f in error.errors())
+        options = [f"--{k} {v}" for k, v in changes.items() if v is not None]
         raise UsageError(
-            f"{path}: {error}", "a larger --context or fewer --parallel slots"
+            f"{' with '.join(options) or path}: workload {path.stem} {'; '.join(told)}",
+            "a larger --context or fewer --parallel slots",
         ) from error
     return Workload(
         name=file.name or path.stem,

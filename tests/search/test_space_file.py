@@ -91,3 +91,24 @@ def test_more_slots_than_the_requests_leave_room_for_cut_them_too() -> None:
 
     slot = workload.context // 8
     assert all(r.prompt_tokens + r.predicted_tokens <= slot for r in workload.requests)
+
+
+def test_slots_without_room_are_told_in_the_users_words():
+    """The options as given, and what a slot would have, in one line."""
+    with pytest.raises(UsageError) as caught:
+        read_workload("chat", context=1024, parallel=4096)
+
+    assert caught.value.message == (
+        "--context 1024 with --parallel 4096: workload chat needs 2 tokens, "
+        "a slot has 0 (context / parallel)"
+    )
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf", "-.inf"])
+def test_a_value_that_is_no_finite_number_is_told_with_its_line(value, tmp_path):
+    """A number that no option can have is a fault of the file."""
+    path = tmp_path / "s.yaml"
+    path.write_text(f"parameters:\n  ubatch:\n    values:\n      - {value}\n")
+
+    with pytest.raises(UsageError, match=r"s\.yaml:4: .*is not a finite number"):
+        read_space(str(path), cores=4)
