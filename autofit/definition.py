@@ -6,11 +6,14 @@ folder, the bundled files. YAML is read as 1.2, where `on` is a string.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import platformdirs
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -120,11 +123,44 @@ def validate(data: Any, model: type[ModelT], path: Path) -> ModelT:  # noqa: ANN
     except ValidationError as error:
         faults = [
             f"{path}:{line_of(data, fault['loc'])}: "
-            f"{'.'.join(str(part) for part in fault['loc']) or 'file'}: "
-            f"{fault['msg'].removeprefix('Value error, ')}"
+            f"{'.'.join(str(part) for part in fault['loc']) or 'file'}: {_told(fault, model)}"
             for fault in error.errors()
         ]
         raise UsageError("\n".join(faults), f"`autofit check {path}` shows this again") from error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question for the known word that one is close to; empty where none is."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def _told(fault: ErrorDetails, model: type[BaseModel]) -> str:
+    """A fault in the words of who wrote the file."""
+    if fault["type"] in ("missing", "missing_argument"):
+        return "is missing"
+    if fault["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
+        return fault["msg"].removeprefix("Value error, ")
+    *place, key = fault["loc"]
+    question = did_you_mean(str(key), _keys(model.model_json_schema(), place))
+    return f"unknown key; {question}" if question else "unknown key"
+
+
+def _keys(schema: dict[str, Any], place: Sequence[int | str]) -> set[str]:
+    """The keys that a JSON schema knows at a place; none where it is not to be found."""
+    parts = [schema]
+    for step in (*place, None):
+        reached: list[dict[str, Any]] = []
+        while parts:
+            part = parts.pop()
+            if "$ref" in part:
+                parts.append(schema["$defs"][part["$ref"].rpartition("/")[2]])
+            parts += [*part.get("anyOf", ()), *part.get("allOf", ())]
+            inner = [part.get("properties", {}).get(step), part.get("items")]
+            inner += [part.get("additionalProperties"), *part.get("prefixItems", ())]
+            reached += [part] if step is None else [one for one in inner if isinstance(one, dict)]
+        parts = reached
+    return {key for part in parts for key in part.get("properties", {})}
 
 
 def line_of(data: Any, location: tuple[int | str, ...]) -> int:  # noqa: ANN401

@@ -104,6 +104,20 @@ def test_all_faults_come_together(tmp_path):
     assert "autofit check" in caught.value.hint
 
 
+def test_keys_that_are_not_known_or_missing_are_told_plainly(tmp_path):
+    """A misspelt key leads to the right one, at any depth; a missing one is named."""
+    with pytest.raises(UsageError) as caught:
+        _load("name: a\nlimt: 1\nzzz: 2\nsteps:\n  - size: 1\n    lable: x\n", tmp_path)
+
+    told = [line.split(": ", 1)[1] for line in caught.value.message.splitlines()]
+    assert sorted(told) == [
+        "limt: unknown key; did you mean limit?",
+        "steps.0.label: is missing",
+        "steps.0.lable: unknown key; did you mean label?",
+        "zzz: unknown key",
+    ]
+
+
 @pytest.mark.parametrize("word", ["on", "off", "yes", "no", "y", "12:30", "1.2.3"])
 def test_words_stay_words(word, tmp_path):
     """YAML 1.2: `on` is a word, as a runtime's flags need it."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from autofit.definition import did_you_mean
 from autofit.errors import NothingFitsError, UsageError
 from autofit.machine.cpu import Cores
 from autofit.model.block_type import block_type_named
@@ -136,9 +137,10 @@ def fitted_space(
     expanded = space.pin(pins) if pins else space
     for name, value in expanded.pinned.items():
         if not runtime.supports(name):
+            names = runtime.parameters
             raise UsageError(
                 f"--set {name}: {runtime.name} has no such parameter",
-                f"it has: {', '.join(runtime.parameters)}",
+                f"{did_you_mean(name, names)} it has: {', '.join(names)}".strip(),
             )
         _check_pin(runtime, inventory, name, value)
     fitted = expanded

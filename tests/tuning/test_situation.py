@@ -108,6 +108,13 @@ def test_a_floor_above_all_values_leaves_nothing(fitted):
     assert "f16, q8_0, q4_0; the KV floor is f32" in caught.value.hint
 
 
+def test_a_misspelt_parameter_leads_to_the_right_one(fitted):
+    """Before the list of all that the runtime has."""
+    with pytest.raises(UsageError, match="ubach: llama_server has no such") as caught:
+        fitted(ubach=512)
+    assert caught.value.hint.startswith("did you mean ubatch? it has: ")
+
+
 def test_prefetch_is_for_experts_only(runtime, models):
     """A dense model has nothing to prefetch, even where the program could."""
     able = runtime_of(
