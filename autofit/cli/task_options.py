@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import re
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
