@@ -6,6 +6,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -40,9 +41,7 @@ def command(study: Path | None, *, as_json: bool) -> int:
     Ends with a table, a preset, a report and a study folder. Then a recorded table of a real
     GPU is replayed, and a plan for two cards shown, for what the tool is for.
     """
-    from autofit.cli.demo_tour import tour  # noqa: PLC0415 - heavy, and --help must be quick
-    from autofit.cli.tune import run_tune, told  # noqa: PLC0415
-    from autofit.output.console import make_console  # noqa: PLC0415
+    from autofit.cli.tune import run_tune  # noqa: PLC0415 - heavy, and --help must be quick
 
     model = demo_model()
     options = TaskOptions(
@@ -70,8 +69,17 @@ def command(study: Path | None, *, as_json: bool) -> int:
         yes=True,
         checks_answers=False,  # those of random weights mean nothing
     )
-    code = told(result or {}, as_json=as_json)
-    tour(make_console(sys.stderr), options)
+    return show(result or {}, options, as_json=as_json)
+
+
+def show(result: dict[str, Any], options: TaskOptions, *, as_json: bool) -> int:
+    """Tell the tune's result and, after it and on the same stream, the tour."""
+    from autofit.cli.demo_tour import tour  # noqa: PLC0415 - heavy, and --help must be quick
+    from autofit.cli.tune import told  # noqa: PLC0415
+    from autofit.output.console import make_console  # noqa: PLC0415
+
+    code = told(result, as_json=as_json)
+    tour(make_console(sys.stderr if as_json else sys.stdout), options)
     return code
 
 

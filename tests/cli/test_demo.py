@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from importlib.util import find_spec
 
 import jsonschema
 import pytest
 from autofit_program import AutofitProgram
-from cli.tune_document import RESULT
+from cli.tune_document import RESULT as DOCUMENT
+from output.tune_sample import RESULT
+from tuning.task_sample import options
 
-from autofit.cli.demo import demo_model
+from autofit.cli.demo import demo_model, show
 from autofit.model.gguf import read_header
+from autofit.model.synth import SynthSpec, write
 from autofit.results.study import Study
 
 
@@ -44,6 +49,22 @@ def test_a_model_that_was_cut_off_is_written_again(cache):
     assert [found.name for found in cache.glob("*.gguf")] == [path.name]
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_result_comes_before_what_else_is_shown(capsys, tmp_path, as_json):
+    """On one stream, in this order; with --json stdout has the document alone."""
+    model = tmp_path / "model.gguf"
+    write(SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="f16"), model)
+    code = show(RESULT, replace(options(model, model), runtime=None), as_json=as_json)
+
+    told = capsys.readouterr()
+    shown = told.err if as_json else told.out
+    places = [shown.index(word) for word in ("presets/winner.ini", "\nRECORDED", "\nPLANNED")]
+    assert code == 0
+    assert places == sorted(places)
+    assert told.err == "" or as_json
+    assert not as_json or json.loads(told.out) == RESULT
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not find_spec("xllamacpp"), reason="the extra `embedded` is not installed")
@@ -53,7 +74,7 @@ def test_the_demo_comes_to_its_end(tmp_path):
     done = program.run("demo", "--json", "--study", tmp_path / "study", timeout_s=380)
 
     assert done.code == 0, done.err
-    jsonschema.validate(done.json, RESULT)
+    jsonschema.validate(done.json, DOCUMENT)
     assert done.json["winner"]["proven"] is True
     assert done.json["gain"] is not None
     study = Study.open(tmp_path / "study")
