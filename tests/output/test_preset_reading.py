@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,31 @@ def test_an_env_preset_comes_back_as_variables(tmp_path):
     assert found.words(SMALL_HELP, "llama-server") == ("llama-server",)
 
 
-def test_a_json_preset_tells_its_workload(tmp_path):
-    """A comparison can ask for what the preset was tuned for."""
-    assert read_preset(str(_written("json", tmp_path))).workload == SPECIAL.workload
+@pytest.mark.parametrize("format_name", ["json", "ini", "args", "shell", "env"])
+def test_a_preset_tells_its_workload(format_name, tmp_path):
+    """A comparison can ask for what the preset was tuned for, whichever format it is kept in."""
+    found = read_preset(str(_written(format_name, tmp_path))).workload
+
+    # A comment does not tell the text that prompts are cut from.
+    told = replace(SPECIAL.workload, text="") if format_name != "json" else SPECIAL.workload
+    assert found == told
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "# tuned for: speed",
+        "# tuned for: x: context 0, parallel 1, prompt+generated tokens 1+1 (weight 1); judged by",
+        "# tuned for: x: context 9, parallel 1, prompt+generated tokens many; judged by tg",
+    ],
+)
+def test_a_comment_of_others_tells_no_workload(line, tmp_path):
+    """A line that autofit did not write is only a comment."""
+    path = tmp_path / "run.args"
+    path.write_text(f"{line}\nllama-server -m a.gguf\n")
+
+    assert read_preset(str(path)).workload is None
 
 
 def test_a_folder_of_a_study_stands_for_its_preset(tmp_path):

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from autofit.output.preset.facts import PresetFacts
 from autofit.output.text import gain_sentence, headroom, mib, one_line
-from autofit.trial.workload import Workload
+from autofit.trial.workload import Request, Workload
+
+_WORKLOAD = re.compile(
+    r"tuned for: (?P<name>.*): context (?P<context>\d+), parallel (?P<parallel>\d+), "
+    r"prompt\+generated tokens (?P<requests>.*); judged by "
+)
+_REQUEST = re.compile(r"(\d+)\+(\d+) \(weight ([-+.e\d]+)\)")
 
 
 def heading(facts: PresetFacts) -> list[str]:
@@ -40,3 +48,21 @@ def workload_line(workload: Workload) -> str:
         f"{workload.name}: context {workload.context}, parallel {workload.parallel}, "
         f"prompt+generated tokens {requests}"
     )
+
+
+def heading_workload(line: str) -> Workload | None:
+    """The workload that a line of a heading tells, None where it tells none.
+
+    The text that prompts were cut from is not told: they are cut from the shipped one.
+    """
+    found = _WORKLOAD.search(line)
+    if found is None:
+        return None
+    requests = tuple(
+        Request(int(prompt), int(predicted), float(weight))
+        for prompt, predicted, weight in _REQUEST.findall(found["requests"])
+    )
+    context, parallel = int(found["context"]), int(found["parallel"])
+    if not requests or not context or not parallel:
+        return None
+    return Workload(found["name"], context, parallel, requests)

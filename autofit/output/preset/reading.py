@@ -2,7 +2,7 @@
 
 Read are the formats that autofit writes, plain launch commands (in a file or quoted), and
 files of others in the same formats. What a file says beside the command is left alone, except
-the workload that a JSON preset was tuned for.
+the workload that a preset of autofit was tuned for.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from autofit.errors import UsageError
 from autofit.output.preset.format import SUFFIXES
+from autofit.output.preset.heading import heading_workload
 from autofit.runtime.help_text import HelpText
 from autofit.trial.workload import Request, Workload
 
@@ -72,9 +73,12 @@ def read_preset(given: str) -> ReadPreset:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the preset {given}: {error}", _hint()) from error
     try:
-        return _read(text, path.suffix, given)
+        found = _read(text, path.suffix, given)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{given} is no preset: {error}", _hint()) from error
+    comments = (line for line in text.splitlines() if line.lstrip().startswith(("#", ";")))
+    told = next((told for line in comments if (told := heading_workload(line))), None)
+    return replace(found, workload=found.workload or told)
 
 
 def shorten(text: str, most: int = 60) -> str:
