@@ -26,8 +26,8 @@ from autofit.trial.metric import Metric
 @click.option(
     "--workload",
     metavar="NAME_OR_FILE",
-    help="What is asked; by default what A, or else B, was tuned for, or else chat. Only a .json "
-    "preset and a study's folder know a text of your own.",
+    help="What is asked; by default what A, or else B, was tuned for, or else chat. A .args file "
+    "does not tell it, and only .json tells a text of your own.",
 )
 @click.option("--context", type=click.IntRange(1), help="Tokens of context, for both.")
 @click.option("--parallel", type=click.IntRange(1), help="Requests side by side, for both.")
