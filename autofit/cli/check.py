@@ -17,7 +17,7 @@ from autofit.errors import UsageError
 if TYPE_CHECKING:
     from ruamel.yaml.comments import CommentedMap
 
-    from autofit.search.space_file import SpaceFile, WorkloadFile
+    from autofit.search.space_file import WorkloadFile
 
 # Where a file lies decides when its keys fit two kinds equally well.
 _FOLDERS = {"runners": "dialect", "workloads": "workload", "search_spaces": "search space"}
@@ -80,7 +80,13 @@ def _check(kind: str, data: CommentedMap, path: Path) -> None:
     elif kind == "workload":
         _check_text(definition.validate(data, WorkloadFile, path), data, path)
     else:
-        _check_parameters(definition.validate(data, SpaceFile, path), data, path)
+        faults = _unknown_parameters(data, path)
+        try:
+            definition.validate(data, SpaceFile, path)
+        except UsageError as error:
+            faults = [*error.message.splitlines(), *faults]
+        if faults:
+            raise UsageError("\n".join(faults))
 
 
 def _require_small_file(path: Path) -> None:
@@ -126,32 +132,28 @@ def _check_text(workload: WorkloadFile, data: CommentedMap, path: Path) -> None:
         raise UsageError(f"{path}:{line}: text: there is no file {text}")
 
 
-def _check_parameters(space: SpaceFile, data: CommentedMap, path: Path) -> None:
-    """See that some runtime has each parameter, and that amounts of cores are readable.
+def _unknown_parameters(data: CommentedMap, path: Path) -> list[str]:
+    """The parameters that no runtime has, each with its line.
 
     A tune leaves out what its runtime lacks, so a misspelt name would not be noticed there.
     """
     from autofit import definition  # noqa: PLC0415
-    from autofit.search.space_file import cores_value  # noqa: PLC0415
 
+    parameters = data.get("parameters")
+    if not isinstance(parameters, dict):
+        return []
     known = _known_parameters()
     faults = []
-    for name, axis in space.parameters.items():
+    for name, axis in parameters.items():
+        sets = axis.get("sets") if isinstance(axis, dict) else None
+        asked = sets if isinstance(sets, list) and sets else [name]
         line = definition.line_of(data, ("parameters", name))
         faults += [
             f"{path}:{line}: parameters.{name}: no runtime has a parameter '{param}'"
-            for param in axis.sets or [name]
-            if param not in known
+            for param in asked
+            if str(param) not in known
         ]
-        for index, value in enumerate(axis.values):
-            if str(value).startswith("core") and isinstance(cores_value(value, 1), str):
-                line = definition.line_of(data, ("parameters", name, "values", index))
-                faults.append(
-                    f"{path}:{line}: parameters.{name}.values.{index}: '{value}' is not "
-                    "`cores`, `cores - N` or `cores / N`"
-                )
-    if faults:
-        raise UsageError("\n".join(faults))
+    return faults
 
 
 def _known_parameters() -> set[str]:
