@@ -84,6 +84,7 @@ def run_probe(
     from autofit.cli.preparation import header, launcher, look, planner  # noqa: PLC0415 - heavy
     from autofit.cli.stopping import Stopping  # noqa: PLC0415
     from autofit.cli.study_run import ask_when_busy, opened_study  # noqa: PLC0415
+    from autofit.results.memory_store import MemoryStore  # noqa: PLC0415
     from autofit.tuning.budget import Budget  # noqa: PLC0415
     from autofit.tuning.candidates import CandidateMaker  # noqa: PLC0415
     from autofit.tuning.event import Finished  # noqa: PLC0415
@@ -92,7 +93,7 @@ def run_probe(
     from autofit.tuning.runner import TrialRunner  # noqa: PLC0415
 
     situation = look(options)
-    maker = CandidateMaker(situation, planner(situation))
+    maker = CandidateMaker(situation, planner(situation), MemoryStore())
     names = chosen_layouts(maker, layouts)
     points = chosen_points(situation, cache_types)
     head = header(situation, options, seed=0, argv=sys.argv)

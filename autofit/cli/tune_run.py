@@ -20,6 +20,7 @@ from autofit.output.preset.facts import winner_facts
 from autofit.output.preset.format import SUFFIXES, write_preset
 from autofit.output.trial_row import command_line
 from autofit.process import removed_variables
+from autofit.results.memory_store import MemoryStore
 from autofit.results.study import Study
 from autofit.runtime.argv import Unsupported, launch_plan
 from autofit.runtime.spill import shared_devices
@@ -129,7 +130,7 @@ class TuneRun:
         return tune.run()
 
     def _maker(self) -> CandidateMaker:
-        return CandidateMaker(self.situation, planner(self.situation))
+        return CandidateMaker(self.situation, planner(self.situation), MemoryStore())
 
     def _write(self, study: Study, result: dict[str, Any]) -> str | None:
         preset: str | None = None

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
 from autofit.errors import UsageError
-from autofit.model.correction import Correction, ObservedMemory, learn
+from autofit.model.correction import Correction, DeviceCorrection, ObservedMemory, learn
 from autofit.model.layout import SINGLE, layout_with
 from autofit.model.memory import MemoryEstimate, estimate_memory
+from autofit.results.memory_store import MemoryKey, MemoryStore
 from autofit.runtime.argv import find_problem
 from autofit.runtime.estimator import Estimator
 from autofit.search.problem import Fit, Problem
@@ -33,15 +35,20 @@ class CandidateMaker:
     """Makes the candidates of a situation and estimates their memory.
 
     `estimator` is the runtime's own planner, None where it has none. It may be asked only
-    while no server runs.
+    while no server runs. `store` remembers between studies what launches took, None not to.
     """
 
     situation: Situation
     estimator: Estimator | None = None
+    store: MemoryStore | None = None
     _placing: dict[str, Params | None] = field(default_factory=dict)
     _estimates: dict[str, MemoryEstimate | None] = field(default_factory=dict)
     _observed: dict[str, ObservedMemory] = field(default_factory=dict)
-    _correction: Correction = field(default_factory=Correction)
+    _remembered: Correction = field(init=False)
+    _correction: Correction = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._remembered = self._correction = self._recall()
 
     def problem(self) -> Problem:
         """The search problem of the situation."""
@@ -145,10 +152,34 @@ class CandidateMaker:
         }
         observed = ObservedMemory(estimate=plain, reported=measured.reported, taken_mib=taken)
         self._learn(_weighing(trial.candidate).key, observed)
+        for row in plain.devices:
+            used_mib = taken.get(row.name)
+            if self.store is not None and used_mib is not None:
+                self.store.remember(self._key(row.name), row.total_mib, used_mib)
 
     def _learn(self, key: str, observed: ObservedMemory) -> None:
         self._observed[key] = observed
-        self._correction = learn(list(self._observed.values()))
+        learned = learn(list(self._observed.values()))
+        launched = {name: row for name, row in learned.devices.items() if row.launches}
+        self._correction = Correction({**self._remembered.devices, **launched})
+
+    def _recall(self) -> Correction:
+        """What launches of earlier studies took beyond their estimates, by device."""
+        if self.store is None:
+            return Correction()
+        found = {}
+        for device in self.situation.devices:
+            records = self.store.recall(self._key(device.name))
+            if records:
+                off_mib = median(record.actual_mib - record.estimate_mib for record in records)
+                found[device.name] = DeviceCorrection(
+                    other_offset_mib=off_mib, launches=len(records)
+                )
+        return Correction(found)
+
+    def _key(self, device: str) -> MemoryKey:
+        situation = self.situation
+        return MemoryKey(situation.inventory.digest, situation.runtime.fingerprint, device)
 
     def _plain_estimate(self, candidate: Candidate) -> MemoryEstimate | None:
         base = _weighing(candidate)

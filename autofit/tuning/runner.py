@@ -98,6 +98,13 @@ class TrialRunner:
 
     @staticmethod
     def _identity(phase: Phase, candidate: Candidate, purpose: str) -> tuple[str, str, str]:
+        """What makes two launches the same: rounds and proofs differ by purpose.
+
+        A search launches a candidate once, whatever it was expected to bring: what a resumed
+        one expects may differ in its last digit.
+        """
+        if phase in ("boundary", "search"):
+            return "search", candidate.key, ""
         return phase, candidate.key, purpose
 
     def _check_stop(self) -> None:

@@ -11,6 +11,7 @@ from tune_machine import TuneMachine
 from tuning.task_sample import situation
 
 from autofit.cli.preparation import planner
+from autofit.results.memory_store import MemoryStore
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Space
 from autofit.search.space_file import read_workload
 from autofit.trial.candidate import Candidate
@@ -149,8 +150,8 @@ def test_the_planner_corrects_the_arithmetic(about, machine):
     assert machine.launches == 0
 
 
-def test_a_launch_corrects_what_no_buffer_shows(about):
-    """What a device's counter showed beyond the buffers counts for all candidates."""
+def test_a_launch_corrects_what_no_buffer_shows(about, tmp_path):
+    """What a device's counter showed beyond the buffers counts for all, in later studies too."""
     maker = CandidateMaker(about)
     start = {LAYOUT_AXIS: "single:CUDA0", HOST_LAYERS_AXIS: 6,
              **next(maker.problem().space.points())}  # fmt: skip
@@ -169,7 +170,11 @@ def test_a_launch_corrects_what_no_buffer_shows(about):
     )  # fmt: skip
     old = maker.fit_of(other).margin_mib
     maker.learn_from(trial)
+    store = MemoryStore(tmp_path / "memory.jsonl")
+    CandidateMaker(about, store=store).learn_from(trial)
+    later = CandidateMaker(about, store=MemoryStore(tmp_path / "memory.jsonl"))
 
+    assert later.fit_of(other).margin_mib == pytest.approx(old - 100.0, abs=20)
     assert maker.estimate(launched).on("CUDA0").total_mib == pytest.approx(wanted, abs=5)
     assert maker.fit_of(other).margin_mib == pytest.approx(old - 100.0, abs=20)
 
