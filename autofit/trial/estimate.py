@@ -16,6 +16,8 @@ import numpy as np
 MIN_VALUES = 3
 # From here on the smallest and the largest value alone enclose the median in 95% of cases.
 MIN_ORDER_STATISTICS = 6
+# Values that differ by less, as a share, are the same: the rest is rounding.
+_SAME = 1e-9
 # Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993): |modified z| above 3.5.
 OUTLIER_Z = 3.5
 MIN_FOR_OUTLIERS = 5
@@ -62,7 +64,7 @@ def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate | No
     median = float(np.median(data))
     if data.size < MIN_VALUES:
         return Estimate(median, None, None, int(data.size))
-    if np.ptp(data) == 0:
+    if np.ptp(data) <= _SAME * median:
         return Estimate(median, median, median, int(data.size))
     low, high = _order_statistics(data, confidence) or _log_t(data, confidence)
     return Estimate(median, min(low, median), max(high, median), int(data.size))
