@@ -16,6 +16,7 @@ from autofit.output.text import (
     estimate,
     gain_sentence,
     headroom,
+    mib,
     number,
     one_line,
     param,
@@ -86,7 +87,15 @@ def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> list[tuple[s
     phases = result.get("launches_by_phase") or {}
     facts = []
     if winner:
-        facts.append(("headroom at the peak", headroom(winner.get("free_mib") or {})))
+        free_mib = winner.get("free_mib") or {}
+        facts.append(("headroom at the peak", headroom(free_mib)))
+        survives = ", ".join(
+            f"another {mib(free)} taken on {one_line(name)}"
+            for name, free in free_mib.items()
+            if free is not None and name != "host"
+        )
+        if survives:
+            facts.append(("would survive", survives))
     if "launches" in result:
         by_phase = ", ".join(f"{phase} {count}" for phase, count in phases.items() if count)
         facts.append(("launches", f"{result['launches']}" + (f" ({by_phase})" * bool(by_phase))))
