@@ -17,7 +17,7 @@ from tune_machine import MODEL, TuneMachine
 
 from autofit.results.study import Study
 
-pytestmark = [pytest.mark.xdist_group("tune"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 CARD_MIB = 2600.0
 

@@ -15,7 +15,7 @@ from tune_machine import TuneMachine
 
 from autofit.results.study import Study
 
-pytestmark = [pytest.mark.xdist_group("tune options"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 TEXT = "".join(
     f"Entry {number}: {number * 7919 % 1000} crates of salt.\n" for number in range(900)
