@@ -1,0 +1,198 @@
+"""One search of a simulated machine, counted launch by launch."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass, field
+
+from benchmarks.search_machine import SearchMachine
+from benchmarks.search_rivals import STRATEGIES
+from fakes.physics import Simulation
+
+from autofit.search.course import Course
+from autofit.search.problem import Observation
+from autofit.search.space import Point
+from autofit.search.study import SearchStudy
+from autofit.trial.candidate import Candidate
+from autofit.trial.metric import median_metric
+from autofit.trial.sequential import Rule
+from autofit.trial.trial import Phase, Trial
+from autofit.tuning.confirm import Contender, confirm
+from autofit.tuning.search_goal import token_seconds
+from autofit.tuning.search_phase import lacked_memory
+
+GOOD_ENOUGH = 0.98
+MOST_LAUNCHES = 200
+# Contenders of the confirmation beside the baseline, as in a tune.
+_CONTENDERS = 2
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a search.
+
+    Attributes:
+        reached: launches until the pick was within 2% of the optimum, None if never.
+        launches: all of them, the baseline included.
+        failures: those that failed for want of memory, until then.
+        share: the optimum's time over that of the last pick.
+        confirmed: the same of the pick after the confirmation.
+        seconds: own computing for each proposal.
+    """
+
+    reached: int | None = None
+    launches: int = 0
+    failures: int = 0
+    share: float = 0.0
+    confirmed: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Session:
+    """The launches of one search, from the baseline on."""
+
+    machine: SearchMachine
+    best_s: float
+    seed: int
+    outcome: Outcome = field(default_factory=Outcome)
+    simulation: Simulation = field(init=False)
+    baseline_cost: float | None = field(init=False)
+    baseline_truth: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.simulation = self.machine.simulation.with_seed(self.seed)
+        trial = self.launch(self.machine.situation.baseline, "baseline")
+        self.baseline_cost = self.cost(trial)
+        self.baseline_truth = self.machine.fitted_truth()
+        self.pick(None, None)
+
+    def launch(self, candidate: Candidate, phase: Phase) -> Trial:
+        """Launch and count."""
+        self.outcome.launches += 1
+        trial = self.machine.launch(
+            self.simulation, candidate, number=self.outcome.launches, phase=phase
+        )
+        if self.outcome.reached is None and lacked_memory(trial.outcome) is not None:
+            self.outcome.failures += 1
+        return trial
+
+    def cost(self, trial: Trial) -> float | None:
+        """The measured seconds of a request, None where the launch failed."""
+        if not trial.is_completed:
+            return None
+        return median_metric(trial.measurement, self.machine.situation.workload, "request_s")
+
+    def pick(self, candidate: Candidate | None, cost: float | None) -> None:
+        """What would be reported now: this candidate, or the baseline where it was faster."""
+        truth = self.machine.truth(candidate) if candidate is not None else None
+        if self.baseline_cost is not None and (cost is None or self.baseline_cost < cost):
+            truth = self.baseline_truth
+        self.outcome.share = self.best_s / truth if truth else 0.0
+        if self.outcome.reached is None and self.outcome.share >= GOOD_ENOUGH:
+            self.outcome.reached = self.outcome.launches
+
+
+def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
+    """The search of a tune: it ends by its own rule; then the confirmation."""
+    session = Session(machine, best_s, seed)
+    maker = machine.maker()
+    study = SearchStudy(maker.problem(), seed=seed)
+    course = Course(study)
+    workload = machine.situation.workload
+    while session.outcome.launches < MOST_LAUNCHES:
+        began = time.process_time()
+        step = course.next()
+        session.outcome.seconds.append(time.process_time() - began)
+        if step is None:
+            break
+        point = step.proposal.point
+        candidate = maker.candidate_of(point)
+        assert candidate is not None
+        trial = session.launch(candidate, step.phase)
+        if trial.is_completed:
+            maker.learn_from(trial)
+        prompt_s, predicted_s = token_seconds(
+            trial.measurement if trial.is_completed else None, workload
+        )
+        study.tell(
+            point,
+            session.cost(trial),
+            lacked=lacked_memory(trial.outcome),
+            seconds=trial.seconds,
+            prompt_s=prompt_s,
+            predicted_s=predicted_s,
+        )
+        ranked = study.ranked()
+        if ranked:
+            session.pick(maker.candidate_of(ranked[0].point), ranked[0].cost)
+    session.outcome.confirmed = _confirmed(session, maker.candidate_of, study.ranked())
+    return session.outcome
+
+
+def _confirmed(session: Session, candidate_of, ranked: list[Observation]) -> float:
+    """What the winner of the confirmation is worth, as a share of the optimum."""
+    candidates: dict[str, Candidate] = {}
+    for seen in ranked:
+        candidate = candidate_of(seen.point)
+        candidates.setdefault(candidate.key, candidate)
+    machine = session.machine
+    contenders = []
+    if session.baseline_cost is not None:
+        contenders.append(machine.situation.baseline)
+    contenders += list(candidates.values())[:_CONTENDERS]
+    if not contenders:
+        return 0.0
+
+    def contender(candidate: Candidate) -> Contender:
+        phase: Phase = "baseline" if candidate == machine.situation.baseline else "confirm"
+        return Contender(
+            candidate.key,
+            lambda number: machine.launch(
+                session.simulation, candidate, number=number, phase=phase
+            ),
+        )
+
+    found = confirm(
+        [contender(candidate) for candidate in contenders],
+        workload=machine.situation.workload,
+        metric="request_s",
+        rng=random.Random(session.seed),
+        rule=Rule(min_effect=machine.situation.min_effect),
+        has_baseline=session.baseline_cost is not None,
+    )
+    if found.winner == machine.situation.baseline.key:
+        truth = session.baseline_truth
+    else:
+        truth = machine.truth(candidates[found.winner]) if found.winner else None
+    return session.best_s / truth if truth else 0.0
+
+
+def run_rival(machine: SearchMachine, best_s: float, seed: int, name: str) -> Outcome:
+    """A rival's search until it is good enough; it picks what it measured as the fastest."""
+    session = Session(machine, best_s, seed)
+    maker = machine.maker()
+    search = STRATEGIES[name](maker.problem(), seed)
+    best: tuple[float, Point] = (math.inf, {})
+    point = next(search, None)
+    while (
+        point is not None
+        and session.outcome.reached is None
+        and session.outcome.launches < MOST_LAUNCHES
+    ):
+        candidate = maker.candidate_of(point)
+        assert candidate is not None
+        trial = session.launch(candidate, "search")
+        if trial.is_completed:
+            maker.learn_from(trial)
+        cost = session.cost(trial)
+        if cost is not None and cost < best[0]:
+            best = (cost, point)
+            session.pick(candidate, cost)
+        try:
+            point = search.send(cost)
+        except StopIteration:
+            break
+    return session.outcome
