@@ -17,7 +17,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python tests/fetch_llama_cpp.py
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist load -m "not slow"
 
 # Benchmarks and long runs; they print their numbers.
 slow: $(STAMP)
