@@ -18,7 +18,7 @@ from autofit.search.study import SearchStudy
 StepPhase = Literal["boundary", "search"]
 
 # A fall of log cost that no launch is worth, where nobody says better.
-LEAST_GAIN = 0.003
+LEAST_GAIN = 0.001
 # No stop before that many launches say something about the axes that usually matter.
 _LEAST_LAUNCHES = 3
 # A neighbour less likely to fit than this is believed to fail without a launch.

@@ -7,6 +7,7 @@ added to a space, may change either part by some per cent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ class Prior:
     part: str
     term: str
     sd: float
-    mean_of: Callable[[ParamValue], float] = lambda _: 0.0
+    mean_of: Callable[[ParamValue, Axis], float] = lambda _, __: 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,22 @@ _MAPPED = 0.4
 _PREFETCH = -0.15
 
 
-def _load_mode(value: ParamValue) -> float:
+def _load_mode(value: ParamValue, _: Axis) -> float:
     return _UPLOAD_BY_LOAD_MODE.get(str(value), _MAPPED)
 
 
-def _prefetch(value: ParamValue) -> float:
+def _prefetch(value: ParamValue, _: Axis) -> float:
     return _PREFETCH if number(value) > 0 else 0.0
 
 
-def _flash(value: ParamValue) -> float:
+def _flash(value: ParamValue, _: Axis) -> float:
     return 0.1 if str(value) == "off" else 0.0
+
+
+def _threads(value: ParamValue, axis: Axis) -> float:
+    """Fewer threads than the most that are tried compute, and read, somewhat less."""
+    most = max((number(v) for v in axis.values if number(v) > 0), default=1.0)
+    return 0.5 * math.log(most / number(value)) if number(value) > 0 else 0.0
 
 
 _KV = (
@@ -64,12 +71,15 @@ _KV = (
     Prior("generation", "cache", 0.3),
 )
 _THREADS = (
-    Prior("prompt", "host", 0.3),
+    Prior("prompt", "host", 0.3, _threads),
     Prior("prompt", LEVEL, 0.02),
-    Prior("generation", "host", 0.2),
-    Prior("generation", LEVEL, 0.03),
+    Prior("generation", "host", 0.15, _threads),
+    Prior("generation", LEVEL, 0.02),
 )
-_WHOLE_ON_HOST = (Prior("prompt", LEVEL, 0.3), Prior("generation", LEVEL, 0.3))
+_WHOLE_ON_HOST = (
+    Prior("prompt", LEVEL, 0.3, _threads),
+    Prior("generation", LEVEL, 0.3, _threads),
+)
 _PRIORS: Mapping[str, tuple[Prior, ...]] = {
     "ubatch": (Prior("prompt", LEVEL, 0.08), Prior("generation", LEVEL, 0.01)),
     "batch": (Prior("prompt", LEVEL, 0.015), Prior("generation", LEVEL, 0.005)),
@@ -99,7 +109,9 @@ _PRIORS: Mapping[str, tuple[Prior, ...]] = {
     ),
 }
 _UNKNOWN = (Prior("prompt", LEVEL, 0.12), Prior("generation", LEVEL, 0.12))
-# One device alone against several together, and one alone against another alone.
+# One device alone against several together, and one alone against another alone. With as many
+# host layers it saves the copies from device to device.
+_ALONE_MEAN = -0.03
 _ALONE = (
     Prior("prompt", LEVEL, 0.15),
     Prior("prompt", "upload", 0.25),
@@ -120,7 +132,7 @@ def effects_of(grid: Grid, part: str) -> Iterator[Effect]:
                 continue
             for value_place, value in enumerate(axis.values):
                 yield Effect(
-                    part, prior.term, prior.mean_of(value), prior.sd, _is(place, value_place)
+                    part, prior.term, prior.mean_of(value, axis), prior.sd, _is(place, value_place)
                 )
     yield from _alone(grid, part)
     pipelined = _pipelined(grid)
@@ -143,7 +155,8 @@ def _alone(grid: Grid, part: str) -> Iterator[Effect]:
         return
     alone = np.array([float(is_alone(value)) for value in grid.axes[layout].values])
     for prior in (prior for prior in _ALONE if prior.part == part):
-        yield Effect(part, prior.term, 0.0, prior.sd, lambda rows: alone[rows[:, layout]])
+        mean = _ALONE_MEAN if prior.term == LEVEL else 0.0
+        yield Effect(part, prior.term, mean, prior.sd, lambda rows: alone[rows[:, layout]])
         for place in np.flatnonzero(alone):
             yield Effect(part, prior.term, 0.0, prior.sd, _is(layout, int(place)))
 

@@ -13,14 +13,12 @@ from autofit.search.problem import Observation
 _LEAST_FOR_SLOPE = 3
 
 
-def expected_seconds(
-    measured: Sequence[tuple[Observation, Sequence[int]]], forecast: Forecast
-) -> Floats:
+def expected_seconds(measured: Sequence[Observation], forecast: Forecast) -> Floats:
     """Seconds of a launch of each point, of shape (points,), relative to the usual launch.
 
     All alike until three launches tell how seconds grow with cost.
     """
-    told = [(o.cost, o.seconds) for o, _ in measured if o.cost is not None and o.seconds > 0]
+    told = [(o.cost, o.seconds) for o in measured if o.cost is not None and o.seconds > 0]
     if len(told) < _LEAST_FOR_SLOPE:
         return np.ones(len(forecast.mean))
     costs, seconds = np.array(told).T

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -9,9 +10,9 @@ import numpy as np
 from autofit.search.dominance import is_free, needing_at_least, needing_at_most
 from autofit.search.fit_belief import ShiftBelief, ThresholdBelief
 from autofit.search.grid import Floats, Grid, Rows
+from autofit.search.history import History
 from autofit.search.margin_map import IMPOSSIBLE_MIB, MarginMap
-from autofit.search.performance_model import PerformanceModel
-from autofit.search.problem import MEMORIES, Memory, Observation
+from autofit.search.problem import MEMORIES, Memory
 from autofit.search.refusal import works
 from autofit.search.similarity import Similarity
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
@@ -22,7 +23,7 @@ _LEAST_CHANCE = 0.3
 _LEAST_FIRST_CHANCE = 0.1
 # What needs no more than something that ran fits as surely as anything does.
 _SURE = 0.99
-# What one crawl leaves of the chance: a neighbour may have slowed it.
+# What one crawl leaves of the chance: another program may have slowed it.
 _CRAWLED_ONCE = 0.5
 # Host layers looked at: so many above the fewest that may fit, and some of the rest, for on
 # some machines experts in system RAM are faster.
@@ -31,59 +32,29 @@ _LAYERS_BEYOND = 3
 
 
 class OpenPoints:
-    """The points of one proposal with their chances to fit.
-
-    A launch far slower than the others tell, where nothing that needs as much ran well, is
-    taken for a full device: without headroom some machines fail and some crawl.
-    """
+    """The points of one proposal with their chances to fit."""
 
     def __init__(
-        self,
-        grid: Grid,
-        margins: MarginMap,
-        similarity: Similarity,
-        observations: Sequence[Observation],
-        model: PerformanceModel,
+        self, grid: Grid, margins: MarginMap, similarity: Similarity, history: History
     ) -> None:
         self._grid = grid
         self._margins = margins
         self._similarity = similarity
-        self._observations = observations
-        placed = [(o, grid.row_of(o.point)) for o in observations]
-        self._seen = [(o, np.array(row)) for o, row in placed if row is not None]
-        again = {model.measured[place][1] for place in model.doubtful}
-        slow = {model.measured[place][1] for place in model.slow}
-        self._well = [
-            row for o, row in self._seen if o.cost is not None and tuple(row) not in slow
-        ]
-        self._crawled = [
-            (np.array(row), row not in again) for row in slow if not self._is_outdone(row)
-        ]
-        self._ran = self._matrix([row for o, row in self._seen if o.cost is not None])
-        self._failed = self._matrix(
-            [row for o, row in self._seen if o.cost is None and o.lacked is None]
-        )
+        self._history = history
+        self._ran = history.matrix([entry.row for entry in history.ran])
+        self._refused = history.refused()
+        crawled = Counter(entry.row for entry in history.crawled)
+        self._crawled = [(np.array(row), count > 1) for row, count in crawled.items()]
         margins.refresh()
         margins.ask_ends()
-        for _, row in self._seen:
-            margins.estimate(row)
+        for entry in history.entries:
+            margins.estimate(np.array(entry.row))
         self._beliefs = {memory: self._learn(memory) for memory in MEMORIES}
-
-    def _is_outdone(self, row: tuple[int, ...]) -> bool:
-        """Whether something that needs at least as much of the devices ran well."""
-        if not self._well:
-            return False
-        needing = needing_at_least(self._grid, self._matrix(self._well), np.array(row), "device")
-        return bool(needing.any())
-
-    def _matrix(self, rows: Sequence[Rows]) -> Rows:
-        """Rows one under the other, of shape (rows, axes) also where there are none."""
-        return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._grid.axes))
 
     def _learn(self, memory: Memory) -> ShiftBelief | ThresholdBelief | None:
         """What launches told of a memory; None where nothing is known that could be wrong."""
-        told = [(row, True) for row in self._well]
-        told += [(row, False) for o, row in self._seen if o.lacked == memory]
+        told = [(row, True) for row in self._ran]
+        told += [(row, False) for row in self._history.lacking(memory)]
         if memory == "device":
             told += [(row, False) for row, is_sure in self._crawled if is_sure]
         if not self._margins.has_estimates:
@@ -110,20 +81,19 @@ class OpenPoints:
         """How likely rows are to run, of shape (rows,); 0 for those that failed or must."""
         found = self._memory_chances(rows)
         every = range(len(self._grid.axes))
-        gone = self._grid.codes(self._failed, every)
+        gone = self._grid.codes(self._refused, every)
         found[np.isin(self._grid.codes(rows, every), gone)] = 0.0
-        return found * works(rows, self._failed, self._ran, self._similarity)
+        return found * works(rows, self._refused, self._ran, self._similarity)
 
     def _memory_chances(self, rows: Rows) -> Floats:
         found = np.ones(len(rows))
         for memory in MEMORIES:
             chances = self._estimated(rows, memory)
-            for row in self._well:
+            for row in self._ran:
                 fits = needing_at_most(self._grid, rows, row, memory)
                 chances[fits] = np.maximum(chances[fits], _SURE)
-            for observation, row in self._seen:
-                if observation.lacked == memory:
-                    chances[needing_at_least(self._grid, rows, row, memory)] = 0.0
+            for row in self._history.lacking(memory):
+                chances[needing_at_least(self._grid, rows, row, memory)] = 0.0
             found *= chances
         for row, is_sure in self._crawled:
             crowded = needing_at_least(self._grid, rows, row, "device")
@@ -144,8 +114,7 @@ class OpenPoints:
 
     def rows(self) -> Rows:
         """The points worth judging: all, or those near the fit boundary of each layout."""
-        near = [tuple(int(i) for i in row) for o, row in self._seen if o.cost is not None]
-        combinations = self._grid.combinations(near[-3:])
+        combinations = self._grid.combinations(self._ran[-3:].tolist())
         layers, layout = self._grid.place(HOST_LAYERS_AXIS), self._grid.place(LAYOUT_AXIS)
         if not self._grid.problem.walks_layers or layers is None or layout is None:
             return combinations

@@ -8,7 +8,6 @@ Where launches told nothing but the whole cost, the same terms are fitted to the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from scipy.special import ndtr
 
 from autofit.search.goal import Goal
 from autofit.search.grid import Floats, Grid, Rows
+from autofit.search.history import History
 from autofit.search.part import PartName, design
 from autofit.search.posterior import Posterior, Prediction, fit_part
 from autofit.search.problem import Observation
@@ -50,25 +50,16 @@ class _Fitted:
 
 
 class PerformanceModel:
-    """The belief about costs after some observations; `measured` are those with a cost."""
+    """The belief about costs after some launches; `measured` are those that ran."""
 
-    def __init__(
-        self, grid: Grid, similarity: Similarity, observations: Sequence[Observation]
-    ) -> None:
+    def __init__(self, grid: Grid, similarity: Similarity, history: History) -> None:
         self._grid = grid
         self._similarity = similarity
-        self.measured = [
-            (o, row)
-            for o in observations
-            if o.cost is not None and (row := grid.row_of(o.point)) is not None
-        ]
-        places = {id(observation): place for place, observation in enumerate(observations)}
-        self._order = [places[id(observation)] for observation, _ in self.measured]
+        self.measured = history.ran
         self._goal = grid.problem.goal
+        self.rows = history.matrix([entry.row for entry in self.measured])
         self._parts = {name: self._fit(name) for name in self._part_names()}
         self._offset = self._mean_offset()
-        rows = [row for _, row in self.measured]
-        self.rows = np.array(rows, dtype=np.int64).reshape(len(rows), len(grid.axes))
         self._known = {name: self._predict(name, self.rows) for name in self._parts}
 
     @property
@@ -87,7 +78,7 @@ class PerformanceModel:
 
         Whether a passing disturbance or a cliff slowed them, another launch tells.
         """
-        rows = [row for _, row in self.measured]
+        rows = [entry.row for entry in self.measured]
         return frozenset(
             place
             for part in self._parts.values()
@@ -108,12 +99,6 @@ class PerformanceModel:
             chance *= ndtr(z)
         return Forecast(cost.mean, cost.variance, cost.noise, cost.covariance, chance)
 
-    @property
-    def slow(self) -> frozenset[int]:
-        """The places in `measured` of launches far slower than the others tell."""
-        parts = self._parts.values()
-        return frozenset(part.places[outlier] for part in parts for outlier in part.posterior.slow)
-
     def trusted(self) -> list[int]:
         """The places in `measured` of launches that may be picked: all but the doubtful."""
         kept = [place for place in range(len(self.measured)) if place not in self.doubtful]
@@ -127,8 +112,9 @@ class PerformanceModel:
         """The parts that are modelled: both apart where launches told them, else their sum."""
         goal = self._goal
         if goal.objective == "request_s" and self.measured:
-            are_apart = any(_values(goal, o, "prompt") for o, _ in self.measured) and any(
-                _values(goal, o, "generation") for o, _ in self.measured
+            observations = [entry.observation for entry in self.measured]
+            are_apart = any(_values(goal, o, "prompt") for o in observations) and any(
+                _values(goal, o, "generation") for o in observations
             )
             if not are_apart:
                 return ["request"]
@@ -140,13 +126,12 @@ class PerformanceModel:
         return names
 
     def _fit(self, name: PartName) -> _Fitted:
-        values = [_values(self._goal, observation, name) for observation, _ in self.measured]
+        values = [_values(self._goal, entry.observation, name) for entry in self.measured]
         places = [place for place, value in enumerate(values) if value is not None]
-        rows = np.array([self.measured[place][1] for place in places], dtype=np.int64)
-        rows = rows.reshape(len(places), len(self._grid.axes))
+        rows = self.rows[places]
         logs = np.log([value for value in values if value is not None])
         similar = self._similarity.between(rows, rows)
-        order = np.array([self._order[place] for place in places], dtype=float)
+        order = np.array([self.measured[place].order for place in places], dtype=float)
         posterior = fit_part(design(self._grid, rows, name), logs, similar, order)
         return _Fitted(rows, tuple(places), posterior)
 
@@ -196,7 +181,7 @@ class PerformanceModel:
         if "request" in self._parts:
             return 0.0
         found = []
-        for observation, _ in self.measured:
+        for observation in (entry.observation for entry in self.measured):
             total = _composed(goal, observation)
             if total is not None and observation.cost is not None:
                 found.append(math.log(observation.cost / total))

@@ -100,11 +100,6 @@ class Posterior:
         return errors
 
     @property
-    def slow(self) -> tuple[int, ...]:
-        """Those of the doubtful that took longer than the others tell."""
-        return tuple(place for place in self.doubtful if self.errors[place] > 0)
-
-    @property
     def surprise(self) -> float:
         """The root mean square of the errors in their expected sizes; 0 below two."""
         best = max(self.components, key=lambda component: component.weight)

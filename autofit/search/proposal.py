@@ -9,6 +9,7 @@ import numpy as np
 
 from autofit.search.gain import knowledge_gradient, second_opinion
 from autofit.search.grid import Floats, Grid, Rows
+from autofit.search.history import History
 from autofit.search.launch_time import expected_seconds
 from autofit.search.margin_map import MarginMap
 from autofit.search.open_points import OpenPoints
@@ -19,7 +20,7 @@ from autofit.search.space import Point
 
 # Estimates asked for in one proposal, a few at a time before all points are judged again;
 # the map of margins tells the rest.
-_MOST_ESTIMATES = 24
+_MOST_ESTIMATES = 12
 _ESTIMATES_AT_ONCE = 4
 # Passes over the points: estimates move the boundary and with it the points worth judging.
 _PASSES = 3
@@ -52,8 +53,9 @@ class ModelProposer:
     def propose(self, problem: Problem, observations: Sequence[Observation]) -> Proposal | None:
         """The point to try next, None when no launch would tell anything."""
         self._prepare(problem)
-        model = PerformanceModel(self._grid, self._similarity, observations)
-        points = OpenPoints(self._grid, self._margins, self._similarity, observations, model)
+        history = History(self._grid, observations)
+        model = PerformanceModel(self._grid, self._similarity, history)
+        points = OpenPoints(self._grid, self._margins, self._similarity, history)
         asked = 0
         for _ in range(_PASSES):
             rows = np.concatenate([points.rows(), model.rows])
@@ -83,8 +85,8 @@ class ModelProposer:
             return 0.0
         row = np.array(place)
         self._margins.estimate(row)
-        model = PerformanceModel(self._grid, self._similarity, observations)
-        points = OpenPoints(self._grid, self._margins, self._similarity, observations, model)
+        history = History(self._grid, observations)
+        points = OpenPoints(self._grid, self._margins, self._similarity, history)
         return float(points.chances(row[None, :])[0])
 
     def ranked(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
@@ -94,14 +96,16 @@ class ModelProposer:
         limit come after all others.
         """
         self._prepare(problem)
-        model = PerformanceModel(self._grid, self._similarity, observations)
+        history = History(self._grid, observations)
+        model = PerformanceModel(self._grid, self._similarity, history)
+        crawled = [entry.observation for entry in history.crawled]
         if not model.measured:
-            return []
+            return crawled
         known = model.forecast_measured()
         order = second_opinion(known.mean, known.covariance)
         doubtful = model.doubtful
         order.sort(key=lambda place: (place in doubtful, known.chance[place] < _KEPT))
-        return [model.measured[place][0] for place in order]
+        return [*(model.measured[place].observation for place in order), *crawled]
 
     def _prepare(self, problem: Problem) -> None:
         if problem is not self._problem:
@@ -112,7 +116,7 @@ class ModelProposer:
 
     def _judge(self, model: PerformanceModel, rows: Rows) -> _Judged:
         forecast = model.forecast(rows)
-        seconds = expected_seconds(model.measured, forecast)
+        seconds = expected_seconds([entry.observation for entry in model.measured], forecast)
         return _Judged(rows, forecast, _gains(model, forecast), seconds)
 
     def _proposal(
