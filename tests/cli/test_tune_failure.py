@@ -49,7 +49,7 @@ def tune(cli, monkeypatch, tmp_path):
 def test_a_baseline_that_fails_leaves_no_gain(tune, machine):
     """The user's own command is refused by the runtime: a winner is proven, the gain is null."""
     command = f"llama-server -m {machine.model} --no-such-flag"
-    result, err = tune(machine, "--baseline", command, code=0)
+    result, err = tune(machine, "--baseline", command, code=0, max_launches=2)
 
     assert result["baseline"]["outcome"]["kind"] == "rejected"
     assert "--no-such-flag" in result["baseline"]["outcome"]["evidence"]
@@ -81,9 +81,6 @@ def test_a_runtime_that_fails_in_every_launch(tune, machine):
     ("fault", "kind", "told"),
     [
         ("illegal:load", "crashed", "illegal_instruction"),
-        ("segfault:warmup", "crashed", None),
-        ("device-lost", "crashed", "device_lost"),
-        ("http-500", "crashed", None),
         ("impossible-speed", "incorrect", None),
     ],
 )
@@ -147,9 +144,8 @@ mount -o remount,ro "$place"
 
 
 @pytest.mark.skipif(not _can_mount(), reason="no user namespaces: no small disk can be mounted")
-@pytest.mark.parametrize(
-    "when", [pytest.param("0001.running", marks=pytest.mark.slow), "0003.log"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["0001.running", "0003.log"])
 def test_a_disk_that_fills_up_and_one_that_is_read_only(machine, tmp_path, when):
     """A full disk ends the tune with what to do; with room again it goes on; read-only is told."""
     place = tmp_path / "disk"

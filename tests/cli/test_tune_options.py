@@ -35,7 +35,7 @@ class Tuned:
             *self.machine.words(
                 self.study,
                 context=4096,
-                max_launches=4,
+                max_launches=3,
                 set="threads=3",
                 env="GGML_CUDA_NO_PINNED=1",
                 wrapper="nice -n 1",
