@@ -30,7 +30,9 @@ class Tuned:
         self.machine = TuneMachine(folder, CARD_MIB)
         # A prompt that fills the context wants more than the workload's.
         self.machine.fail("oom-prompt", when={"n_cpu_moe": ["<", 4]})
-        self.done: Done = self.program.run(*self.machine.words("study", max_launches=4), "--json")
+        self.done: Done = self.program.run(
+            *self.machine.words("study", max_launches=4, dialect=self.machine.dialect), "--json"
+        )
         self.study = folder / "study"
 
 
@@ -179,7 +181,11 @@ def test_a_launch_can_be_repeated_by_hand(tuned):
 def test_a_finished_study_resumes_without_a_launch(tuned):
     """Going on with what is done gives the same winner, and starts nothing."""
     before = tuned.machine.launches
-    again = tuned.program.run(*tuned.machine.words("study", max_launches=4), "--resume", "--json")
+    again = tuned.program.run(
+        *tuned.machine.words("study", max_launches=4, dialect=tuned.machine.dialect),
+        "--resume",
+        "--json",
+    )
 
     assert again.code == 0, again.err
     assert tuned.machine.launches == before
