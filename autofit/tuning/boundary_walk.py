@@ -63,6 +63,8 @@ class BoundaryWalk:
     def is_closed(self) -> bool:
         """Whether both sides are known, or the end of the range is the other side."""
         if self.fits is None:
+            if not self.zero_is_apart and self.known.get(self.most) is False:
+                return True  # not even with all of them
             return all(self.known.get(n) is False for n in self._possible(self._walked()))
         below = self._below(self.fits)
         return below is None or self.known.get(below) is False
@@ -173,12 +175,25 @@ class BoundaryWalk:
         fails = self.fails
         if fails is None:
             return None
-        below = [n for n in self._walked() if fails - _LOOK_BEYOND <= n < fails]
-        apart = [0] if self.zero_is_apart else []
-        for n in [*reversed(below), *apart]:
+        for n in self._just_below(fails, free_of):
             if n not in self.known and self._is_predicted(n, free_of):
                 return n
-        return None
+        is_open = self.zero_is_apart and 0 not in self.known
+        return 0 if is_open and self._is_predicted(0, free_of) else None
+
+    def _just_below(self, host_layers: int, free_of: FreeMib) -> list[int]:
+        """The next few numbers below for which there is a candidate."""
+        found: list[int] = []
+        while len(found) < _LOOK_BEYOND:
+            below = self._below(host_layers)
+            if below is None:
+                break
+            if free_of(below) is None:
+                self._impossible.add(below)
+            else:
+                found.append(below)
+            host_layers = below
+        return found
 
     def _is_predicted(self, host_layers: int, free_of: FreeMib) -> bool:
         free = free_of(host_layers)

@@ -26,8 +26,9 @@ def ruled_out(
 ) -> SkippedCandidate | None:
     """The candidate as one that need not be launched, None where no failure rules it out.
 
-    A launch that lacked memory rules out what needs at least as much of it on the same device
-    in the same layout; one that was refused, the same settings however they are laid out.
+    A launch that lacked memory rules out what needs at least as much of it on the same device,
+    in the same layout or with layers lying alike; one that was refused, the same settings
+    however they are laid out.
     """
     for trial in trials:
         why = _reason(trial, candidate, layout, record)
@@ -42,7 +43,9 @@ def _reason(trial: Trial, candidate: Candidate, layout: str, record: MemoryRecor
     if isinstance(outcome, Rejected) and outcome.reason in _REFUSALS:
         is_same = _without_layout(candidate) == _without_layout(trial.candidate)
         return f"the runtime refuses these settings: {outcome.evidence}" if is_same else ""
-    if not isinstance(outcome, OutOfMemory | Spilled) or trial.layout != layout:
+    if not isinstance(outcome, OutOfMemory | Spilled):
+        return ""
+    if trial.layout != layout and not _lie_alike(candidate, trial.candidate):
         return ""
     here, there = (record.maker.estimate(one) for one in (candidate, trial.candidate))
     if here is None or there is None:
@@ -76,6 +79,12 @@ def _needs_more(
         unsure.append(row.other_mib - failed.other_mib)
     rest = sum(mib * _DOUBT if mib < 0 else 0.0 for mib in unsure)
     return weights + cache + rest >= -_ROUNDING_MIB
+
+
+def _lie_alike(one: Candidate, other: Candidate) -> bool:
+    """Whether layers lie on the same devices, experts in host memory left aside."""
+    names = set(LAYOUT_PARAMS) - {"n_cpu_moe", "n_cpu_ffn"}
+    return all(one.params.get(name) == other.params.get(name) for name in names)
 
 
 def _without_layout(candidate: Candidate) -> Candidate:

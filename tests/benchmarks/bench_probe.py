@@ -52,7 +52,8 @@ def probed(seed: int, folder: Path) -> Found:
     wrong = []
     odd = 0
     for row in result["boundary"]:
-        truth = machine.truth(row["layout"], row["cache_type"])
+        device_layers = row["params"]["n_gpu_layers"] if row["params"] else None
+        truth = machine.truth(row["layout"], row["cache_type"], device_layers=device_layers)
         odd += not truth.is_monotone
         if not is_right(row, truth, machine):
             wrong.append(
@@ -98,8 +99,9 @@ of every layout and KV type (q8_0, f16).
 
 ## Boundaries
 
-- right: boundaries of which both sides are the true ones; proven: both sides launched, or the
-  failing one ruled out by a launch that failed with less.
+- right: boundaries of which both sides are the true ones: no fewer host expert layers fit
+  with as many layers on devices; proven: both sides launched, or the failing one ruled out by
+  a launch that failed with less.
 - failed, most: launches that failed in all, and the most for one layout and KV type.
 - dominated: launches that an earlier failure had ruled out.
 - skipped: candidates that were not launched for that reason.

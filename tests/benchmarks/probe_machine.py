@@ -167,12 +167,19 @@ class ProbedMachine:
             {**self.points[cache_type], LAYOUT_AXIS: layout, HOST_LAYERS_AXIS: host_layers}
         )
 
-    def truth(self, layout: str, cache_type: str) -> Truth:
-        """Every candidate of a line under the simulation, without noise."""
+    def truth(self, layout: str, cache_type: str, *, device_layers: int | None = None) -> Truth:
+        """Every candidate of a line under the simulation, without noise.
+
+        Where no layout can be cut with so many host expert layers, some are cut that keep
+        whole layers off the devices; `device_layers` leaves out those with another number.
+        """
         fitting = {}
         for host_layers in range(self.maker.most_host_layers() + 1):
             candidate = self.candidate(layout, cache_type, host_layers)
-            if candidate is not None:
+            if candidate is not None and device_layers in (
+                None,
+                candidate.get_int("n_gpu_layers", 0),
+            ):
                 fitting[host_layers] = self.fits(candidate)
         return Truth(fitting)
 

@@ -199,3 +199,15 @@ def test_walk_whose_failures_are_used_up_still_takes_what_surely_fits():
     walk.tell(16, fits=True)
 
     assert walk.next_value(lambda n: (n - 14) * 100.0, margin_mib=96.0) is None
+
+
+def test_nothing_fits_is_shown_by_all_host_layers():
+    """Where not even the most that can be moved is enough, fewer are not tried."""
+    walk = BoundaryWalk(most=40, guess=30)
+    walk.tell(30, fits=False)
+    assert not walk.is_closed
+
+    walk.tell(40, fits=False)
+
+    assert walk.is_closed
+    assert (walk.fits, walk.fails) == (None, 40)

@@ -167,7 +167,10 @@ def test_launch_tells_what_its_neighbours_leave_free(launched):
 
 
 def test_failure_rules_out_what_needs_as_much_and_nothing_else(launched):
-    """Fewer host layers, a wider KV type and a larger ubatch are ruled out; more is not."""
+    """Fewer host layers, a wider KV type and a larger ubatch are ruled out; more is not.
+
+    A layout of another name is the same where layers lie alike.
+    """
     machine, trials = launched(13)
     failed = [replace(trials[0], outcome=OutOfMemory("prompt", "full", device="CUDA0"))]
 
@@ -183,7 +186,8 @@ def test_failure_rules_out_what_needs_as_much_and_nothing_else(launched):
     assert not is_ruled_out(14)
     assert not is_ruled_out(14, "f16")
     assert not is_ruled_out(12, ubatch=512)
-    assert not is_ruled_out(12, layout="single:CUDA1")
+    assert is_ruled_out(12, layout="capacity")
+    assert not is_ruled_out(12, layout="capacity", n_gpu_layers=20)
 
 
 def test_want_of_host_memory_rules_out_more_host_layers(launched):
