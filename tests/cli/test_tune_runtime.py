@@ -42,7 +42,7 @@ def words(tmp_path):
     (tmp_path / "brief.yaml").write_text(WORKLOAD)
     (tmp_path / "small.yaml").write_text(SPACE.format(layouts="balanced"))
     study = tmp_path / "study"
-    return ["tune", model, "--workload", tmp_path / "brief.yaml", "--budget", "15s",
+    return ["tune", model, "--workload", tmp_path / "brief.yaml", "--budget", "60s",
             "--max-launches", 2, "--study", study, "--space", tmp_path / "small.yaml",
             "--json"]  # fmt: skip
 
