@@ -1,7 +1,8 @@
 """Whether a probe finds every fit boundary, at what price, and whether spills are told.
 
-    python tests/benchmarks/bench_probe.py [--machines 30] [--output FILE]
+    python tests/benchmarks/bench_probe.py [--machines 30] [--cache FOLDER] [--output FILE]
 
+With a cache, machines that are done are not probed again: delete what code has changed for.
 Every launch is a real process on a simulated machine; the truth is the simulation's own, over
 every number of host layers of every layout and KV type.
 """
@@ -9,14 +10,17 @@ every number of host layers of every layout and KV type.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 # The benchmark is also run as a program, from any folder.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -76,6 +80,18 @@ def probed(seed: int, folder: Path) -> Found:
         seconds=machine.seconds,
         wrong=tuple(wrong),
     )
+
+
+def kept(cache: Path | None, name: str, find: Callable[[], Any], kind: Callable[..., Any]) -> Any:
+    """What was found before under this name, else what is found now, kept for the next time."""
+    path = cache / f"{name}.json" if cache else None
+    if path is not None and path.exists():
+        return kind(**json.loads(path.read_text(encoding="utf-8")))
+    found = find()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(found)), encoding="utf-8")
+    return found
 
 
 def is_right(row: dict, truth: Truth, machine: ProbedMachine) -> bool:
@@ -183,6 +199,7 @@ def main() -> None:
     parser.add_argument("--machines", type=int, default=30)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", choices=["boundaries", "spills"])
+    parser.add_argument("--cache", type=Path)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     lines: list[str] = []
@@ -200,7 +217,8 @@ def main() -> None:
             for seed in seeds:
                 folder = Path(name) / f"boundary-{seed}"
                 folder.mkdir()
-                found.append(probed(seed, folder))
+                probe = partial(probed, seed, folder)
+                found.append(kept(options.cache, folder.name, probe, Found))
                 say(row(f"{seed}", found[-1]))
             say(row("**all**", total(found)))
             for text in total(found).wrong:
@@ -215,7 +233,10 @@ def main() -> None:
                 ("that spill, unlike", {"spill": True, "unified": False, "is_alike": False}),
             ):
                 folder = Path(name) / kind.replace(" ", "-")
-                count = count_spills(seeds, folder, **fields)
+                count = SpillCount()
+                for seed in seeds:
+                    launch = partial(count_spills, [seed], folder, **fields)
+                    count += kept(options.cache, f"{folder.name}-{seed}", launch, SpillCount)
                 say(spill_row(f"{len(seeds)} {kind}", count))
             print(f"spills: {time.monotonic() - began:.0f} s", file=sys.stderr)
     if options.output:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ class SpillCount:
     large_told: int = 0
     small: int = 0
     small_told: int = 0
+
+    def __add__(self, other: SpillCount) -> SpillCount:
+        """Both together."""
+        return SpillCount(*map(add, astuple(self), astuple(other)))
 
 
 def count_spills(
