@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import stat
@@ -25,8 +26,26 @@ _PLACED = re.compile(r"^.+?:\d+: ")
 _LARGEST_BYTES = 1 << 20
 
 
+def _print_schema(ctx: click.Context, _option: click.Parameter, kind: str | None) -> None:
+    """Print a schema instead of checking, as --help prints help."""
+    if kind is None or ctx.resilient_parsing:
+        return
+    from autofit.cli.file_schema import schema_of  # noqa: PLC0415 - heavy, --help is quick
+
+    click.echo(json.dumps(schema_of(kind), indent=2))
+    ctx.exit()
+
+
 @click.command("check")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--schema",
+    type=click.Choice(("space", "workload", "dialect")),
+    callback=_print_schema,
+    is_eager=True,
+    expose_value=False,
+    help="Print the JSON Schema of a kind of file, for an editor, and exit.",
+)
 def command(files: tuple[Path, ...]) -> None:
     """Validate search spaces, dialects and workloads; every fault with file and line.
 

@@ -94,11 +94,28 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
 
 
+def _print_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:  # noqa: FBT001
+    """Print what a report of a fault needs."""
+    if not is_asked or ctx.resilient_parsing:
+        return
+    from autofit.cli.build_facts import build_facts  # noqa: PLC0415 - reads many files
+
+    click.echo("\n".join((f"autofit {__version__}", *build_facts())))
+    ctx.exit()
+
+
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, prog_name="autofit")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version, and what it runs on, and exit.",
+)
 def autofit() -> None:
     """Find, prove and write the launch settings under which llama.cpp serves a model best.
 

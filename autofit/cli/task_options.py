@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from autofit.cli.completion import names_of, parameter_pins
 from autofit.errors import UsageError
 from autofit.trial.candidate import ParamValue
 
@@ -41,13 +42,24 @@ _HOST_PORT = re.compile(r"[^\s:]+:(\d{1,5})|\[[0-9a-fA-F:.]+\]:(\d{1,5})")
 
 _OPTIONS = (
     click.option("--runtime", metavar="PATH", help="llama-server, or the folder it lies in."),
-    click.option("--dialect", metavar="NAME", help="The runtime's dialect; found out by itself."),
-    click.option("--space", metavar="NAME", help="Search space; chosen by the model."),
+    click.option(
+        "--dialect",
+        metavar="NAME",
+        shell_complete=names_of("dialect"),
+        help="The runtime's dialect; found out by itself.",
+    ),
+    click.option(
+        "--space",
+        metavar="NAME",
+        shell_complete=names_of("space"),
+        help="Search space; chosen by the model.",
+    ),
     click.option(
         "--workload",
         default="chat",
         show_default=True,
         metavar="NAME_OR_FILE",
+        shell_complete=names_of("workload"),
         help="What will be asked of the model.",
     ),
     click.option("--context", type=_COUNT, help="Tokens of context for all slots."),
@@ -66,6 +78,7 @@ _OPTIONS = (
         "set_",
         multiple=True,
         metavar="PARAM=VALUE",
+        shell_complete=parameter_pins,
         help="Fix a parameter instead of searching it.",
     ),
     click.option("--env", multiple=True, metavar="K=V", help="A variable for every launch."),

@@ -44,7 +44,10 @@ def _some(value: object) -> object:
 
 LineText = Annotated[str, AfterValidator(_text)]
 Expression = Annotated[str, AfterValidator(_expression)]
-LineTexts = Annotated[tuple[LineText, ...], BeforeValidator(_some)]
+LineTexts = Annotated[
+    tuple[LineText, ...],
+    BeforeValidator(_some, json_schema_input_type=str | tuple[str, ...]),
+]
 
 
 @dataclass(frozen=True, slots=True)

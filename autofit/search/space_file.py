@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic.config import JsonDict
 
 from autofit import definition
 from autofit.errors import UsageError
@@ -24,6 +25,7 @@ from autofit.trial.candidate import ParamValue
 from autofit.trial.workload import Request, Workload
 
 LAYOUTS = ("balanced", "capacity", "first_device", "single")
+_LAYOUT_SCHEMA: JsonDict = {"enum": list(LAYOUTS)}
 
 # `cores` and simple sums of it: a space cannot know the machine it will run on.
 _CORES = re.compile(r"^cores(?:\s*([-/])\s*(\d+))?$")
@@ -32,7 +34,8 @@ _CONSTANT = re.compile(r"^([-+]?\d+(\.\d+)?|'.*'|\".*\")$")
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # What stands under a key here is what an editor shows for it.
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def _readable_value(value: ParamValue) -> ParamValue:
@@ -49,8 +52,13 @@ class AxisFile(_Strict):
     values: list[Annotated[bool | int | float | str, AfterValidator(_readable_value)]] = Field(
         min_length=1
     )
+    """What is tried; the search begins with the first.
+
+    `cores`, `cores - N` and `cores / N` stand for the machine's physical cores."""
     sets: list[str] = []
+    """The parameters that get the value, where the name is only one for several."""
     about: str = ""
+    """One line for people."""
 
 
 def _known_layout(name: str) -> str:
@@ -94,18 +102,28 @@ class SpaceFile(_Strict):
     """A search space as written in YAML."""
 
     about: str = ""
+    """One line for people."""
     suits: Literal["moe", "dense", "any"] = "any"
-    layouts: list[Annotated[str, AfterValidator(_known_layout)]] = []
+    """Which models it is for."""
+    layouts: list[
+        Annotated[str, AfterValidator(_known_layout), Field(json_schema_extra=_LAYOUT_SCHEMA)]
+    ] = []
+    """How layers may lie on devices; without any, the host layers are not searched."""
     parameters: Annotated[dict[str, AxisFile], AfterValidator(_independent)] = {}
+    """Settings by llama.cpp's long name with underscores; left out where a runtime lacks one."""
     constraints: list[Annotated[str, AfterValidator(_readable_constraint)]] = []
+    """`parameter comparison value`: `ubatch <= batch`."""
 
 
 class RequestFile(_Strict):
     """One kind of request in a workload file."""
 
     prompt_tokens: int = Field(gt=0)
+    """Length of the prompt."""
     predicted_tokens: int = Field(gt=0)
+    """Length of the generation."""
     weight: float = Field(default=1.0, gt=0)
+    """Share of all requests; seconds per request are the weighted mean."""
 
 
 def _fits_slot(request: RequestFile, info: ValidationInfo) -> RequestFile:
@@ -122,11 +140,17 @@ class WorkloadFile(_Strict):
     """A workload as written in YAML."""
 
     name: str = ""
+    """For people; the file's name where it is left out."""
     about: str = ""
+    """One line for people."""
     context: int = Field(gt=0)
+    """Tokens of context for all slots together."""
     parallel: int = Field(default=1, gt=0)
+    """Requests side by side; each has context / parallel tokens."""
     requests: list[Annotated[RequestFile, AfterValidator(_fits_slot)]] = Field(min_length=1)
+    """Kinds of request; a prompt and its generation must fit a slot."""
     text: str = ""
+    """A plain text file that prompts are cut from, relative to this file."""
 
 
 def cores_value(value: ParamValue, cores: int) -> ParamValue:

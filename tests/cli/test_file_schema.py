@@ -1,0 +1,84 @@
+"""JSON Schemas of the YAML files that people write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+from ruamel.yaml import YAML
+
+from autofit.cli.check import command
+from autofit.cli.file_schema import PLACES
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = [(kind, path) for kind, place in PLACES.items()
+           for path in sorted((ROOT / place.parent).glob("*.yaml"))]  # fmt: skip
+
+
+def _printed(kind):
+    done = CliRunner().invoke(command, ["--schema", kind])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def _valid(kind, data):
+    return jsonschema.Draft202012Validator(_printed(kind)).is_valid(data)
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_shipped_schema_is_the_one_that_the_program_has(kind):
+    """A schema beside the files it describes is what `check --schema` prints."""
+    shipped = json.loads((ROOT / PLACES[kind]).read_text(encoding="utf-8"))
+
+    assert shipped == _printed(kind)
+    jsonschema.Draft202012Validator.check_schema(shipped)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), SHIPPED, ids=lambda value: getattr(value, "name", value)
+)
+def test_a_shipped_file_is_good_for_its_schema(kind, path):
+    """Every shipped file names its schema in its first line and is valid against it."""
+    text = path.read_text(encoding="utf-8")
+
+    assert text.startswith(f"# yaml-language-server: $schema={PLACES[kind].name}\n")
+    assert (path.parent / PLACES[kind].name).is_file()
+    jsonschema.validate(YAML(typ="safe", pure=True).load(text), _printed(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("space", {"layout": ["balanced"]}),
+        ("space", {"layouts": ["balance"]}),
+        ("space", {"parameters": {"ubatch": {"values": []}}}),
+        ("space", {"suits": "all"}),
+        ("workload", {"context": 0, "requests": [{"prompt_tokens": 1, "predicted_tokens": 1}]}),
+        ("workload", {"context": 512, "requests": [{"prompt_tokens": 1}]}),
+        ("dialect", {"extend": "llama_server"}),
+        ("dialect", {"parameters": {"ubatch": {"type": "whole"}}}),
+        ("dialect", {"failures": [{"has": "x", "kind": "broken"}]}),
+    ],
+)
+def test_a_schema_finds_a_fault(kind, data):
+    """A misspelt key, an unknown word or a value out of range is a fault for a schema too."""
+    assert not _valid(kind, data)
+
+
+def test_a_file_that_extends_another_may_leave_out_and_take_away():
+    """The schema of dialects takes a file that extends another, with keys left out or null."""
+    assert _valid("dialect", {"extends": "llama_server", "parameters": {"repack": None}})
+
+
+def test_a_key_is_explained():
+    """An editor can show what each key of a space or a workload means."""
+    for kind in ("space", "workload"):
+        schema = _printed(kind)
+        for properties in [
+            schema["properties"],
+            *(d["properties"] for d in schema["$defs"].values()),
+        ]:
+            assert all(part.get("description") for part in properties.values()), kind
