@@ -1,0 +1,1 @@
+"""Nights of measurements against a kept baseline."""
