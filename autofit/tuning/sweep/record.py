@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -15,8 +15,9 @@ from autofit.tuning.sweep.surroundings import Surroundings
 
 Mode = Literal["tune", "remeasure", "compare"]
 # ok: measured; rejected: the runtime no longer takes the settings; failed: anything else that
-# ended it; timed_out: the entry's own time was up; missing_hardware: never launched.
-Status = Literal["ok", "failed", "timed_out", "rejected", "missing_hardware"]
+# ended it; timed_out: the entry's own time was up; missing_hardware: never launched; not_run:
+# neither, for the time of the whole sweep was up.
+Status = Literal["ok", "failed", "timed_out", "rejected", "missing_hardware", "not_run"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 STATUSES: tuple[Status, ...] = get_args(Status)
 SPEED_KEYS: tuple[str, ...] = tuple(METRIC_KEYS[metric] for metric in METRICS)
@@ -109,8 +110,9 @@ class EntryRecord:
     runtime was measured again, one for each of them, run beside it in the same round (the
     order within a round is random). `peak_mib` is the most and `free_mib` the least of all
     launches, by device, with `host`. `answers` are greedy answers to the same prompts every
-    night; `is_sparse` says whether the model is a mixture of experts. `date` is ISO 8601 in
-    UTC, to the second; `reproduce` a shell command; `seconds` the time the entry took.
+    night, `reference_answers` those of the old runtime to the same, tonight; `is_sparse` says
+    whether the model is a mixture of experts. `date` is ISO 8601 in UTC, to the second;
+    `reproduce` a shell command; `seconds` the time the entry took.
     """
 
     name: str
@@ -126,6 +128,7 @@ class EntryRecord:
     free_mib: Mapping[str, float | None] = field(default_factory=dict)
     boundary: tuple[BoundaryRow, ...] = ()
     answers: tuple[RecordedAnswer, ...] = ()
+    reference_answers: tuple[RecordedAnswer, ...] = ()
     is_sparse: bool = False
     environment: Surroundings = field(default_factory=Surroundings)
     seconds: float = 0.0
@@ -160,6 +163,7 @@ class EntryRecord:
             "free_mib": dict(self.free_mib),
             "boundary": [asdict(row) for row in self.boundary],
             "answers": [answer.to_dict() for answer in self.answers],
+            "reference_answers": [answer.to_dict() for answer in self.reference_answers],
             "is_sparse": self.is_sparse,
             "environment": self.environment.to_dict(),
             "seconds": self.seconds,
@@ -185,11 +189,16 @@ class EntryRecord:
                 "launches": tuple(LaunchValues(**one) for one in data["launches"]),
                 "reference": tuple(LaunchValues(**one) for one in data["reference"]),
                 "boundary": tuple(BoundaryRow(**row) for row in data["boundary"]),
-                "answers": tuple(RecordedAnswer.from_dict(one) for one in data["answers"]),
+                "answers": _answers(data["answers"]),
+                "reference_answers": _answers(data["reference_answers"]),
                 "environment": Surroundings.from_dict(data["environment"]),
                 "notes": tuple(data["notes"]),
             }
         )
+
+
+def _answers(data: Sequence[Mapping[str, Any]]) -> tuple[RecordedAnswer, ...]:
+    return tuple(RecordedAnswer.from_dict(one) for one in data)
 
 
 def _winner_data(winner: Winner) -> dict[str, Any]:
