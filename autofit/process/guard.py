@@ -28,7 +28,8 @@ TYPE_CHECKING = False  # the name alone is enough for a type checker; `typing` l
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GRACE_S = 5.0  # for what the program leaves behind, and when autofit is gone
+GRACE_S = 5.0  # for what the program leaves behind
+ORPHAN_GRACE_S = 1.0  # when autofit is gone: nobody will read the program's last words
 STUCK_S = 10.0  # after SIGKILL; longer means a process that hangs inside a driver
 PARENT_CHECK_S = 2.0
 KILL_EVERY_S = 0.1
@@ -70,6 +71,7 @@ class Guard:
         self.is_leader_dead = False
         self.has_children = True
         self.is_autofit_gone = False
+        self.is_orphaned = False  # once the program was told to end for it
         self.kill_at: float | None = None  # set once SIGTERM was sent
         self.is_stuck = False
         self.inbox = b""
@@ -276,7 +278,10 @@ class Guard:
             if self.is_gone():
                 self.tell("gone")
                 return
-            if self.is_autofit_gone or (self.is_leader_dead and self.kill_at is None):
+            if self.is_autofit_gone and not self.is_orphaned:
+                self.is_orphaned = True
+                self.stop(ORPHAN_GRACE_S)
+            elif self.is_leader_dead and self.kill_at is None:
                 self.stop(GRACE_S)
             self.kill_when_due()
             self.listen()

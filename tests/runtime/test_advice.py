@@ -39,7 +39,7 @@ def test_kv_that_does_not_fit_can_be_narrower_or_shorter():
     advice = told("cuda-oom-kv").advice
 
     assert advice[0].startswith("use q8_0 for cache_type_k and cache_type_v: saves 4800 MiB")
-    assert advice[1] == "lower context 131072 -> 17152"
+    assert advice[1] == "lower context 131072 -> 17152 (113920 tokens less: 8883 MiB)"
     assert advice[2].startswith("raise n_cpu_moe by 20")
 
 
@@ -60,6 +60,8 @@ def test_a_compute_buffer_that_does_not_fit_wants_a_smaller_ubatch():
 
     assert advice[0] == "lower ubatch 4096 -> 256 (about 915 MiB)"
     assert advice[1].startswith("raise n_cpu_moe by 3 (about 447 MiB each)")
+    # 1280 MiB of KV for 16384 tokens: what is missing are 11507 of them, in steps of 256.
+    assert advice[2] == "lower context 16384 -> 4864 (11520 tokens less: 899 MiB)"
 
 
 def test_a_death_at_the_first_large_batch_wants_one_step_back():
@@ -68,6 +70,7 @@ def test_a_death_at_the_first_large_batch_wants_one_step_back():
 
     assert advice[0] == "lower ubatch 2048 -> 1024 (about 240 MiB)"
     assert advice[1].startswith("raise n_cpu_moe by 1")
+    assert re.match(r"lower context \d+ -> \d+ \(\d+ tokens less: 256 MiB\)", advice[3])
 
 
 def test_a_device_with_room_is_pointed_out():

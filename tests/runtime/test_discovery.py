@@ -10,6 +10,7 @@ from runtime.stand_in import FORK, IK, questions, write_program, write_script
 
 from autofit.errors import UsageError
 from autofit.runtime.discovery import find_runtime
+from autofit.runtime.probe import Probe
 
 SLOTS = "--prefetch-experts-slots N              slots (default: 0)\n"
 WEIGHTS = "-pw,   --prefetch-weights <0|1>         prefetch (default: 0)\n"
@@ -152,6 +153,20 @@ def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="does not answer --help within"):
         find_runtime(program, str(dialect), cache=tmp_path / "cache")
+
+
+def test_a_program_that_hangs_is_told_of_before_it_is_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever waits learns after two seconds for what, and for how long at most."""
+    program = write_script(tmp_path / "llama-server", "exec sleep 50")
+    probe = Probe(program, (str(program),), tmp_path / "cache")
+
+    with pytest.raises(UsageError, match="does not answer --help within 3 s"):
+        probe.help(("--help",), timeout_s=2.6)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"autofit: waiting for `{program} --help` to answer, at most 3 s"
+    ]
 
 
 def test_libraries_beside_a_program_are_found_for_it(tmp_path: Path) -> None:
