@@ -3,32 +3,41 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+GROUPS_STAMP := $(VENV)/.groups-installed
 
 .PHONY: demo test slow bench check clean
 
 $(STAMP): pyproject.toml
+	@echo "installing autofit and a prebuilt llama.cpp into $(VENV) (a few minutes, once)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: make PYTHON=python3.12 demo"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[embedded,report]' --group test --group check
+	$(BIN)/python -m pip install --quiet --editable '.[embedded,report]'
+	touch $@
+
+$(GROUPS_STAMP): $(STAMP)
+	@echo "installing what tests and checks need"
+	$(BIN)/python -m pip install --quiet --group test --group check
 	touch $@
 
 demo: $(STAMP)
 	$(BIN)/autofit demo
 
-test: $(STAMP)
+test: $(GROUPS_STAMP)
 	$(BIN)/python tests/fetch_llama_cpp.py
 	$(BIN)/python -m pytest -n 2 --dist load -m "not slow"
 
 # Benchmarks and long runs; they print their numbers.
-slow: $(STAMP)
+slow: $(GROUPS_STAMP)
 	$(BIN)/python tests/fetch_llama_cpp.py
 	$(BIN)/python -m pytest -m slow -s
 
 # Tables of numbers, printed; each script takes --output FILE to keep one.
-bench: $(STAMP)
+bench: $(GROUPS_STAMP)
 	for script in tests/benchmarks/bench_*.py; do PYTHONPATH=tests $(BIN)/python $$script || exit 1; done
 
-check: $(STAMP)
+check: $(GROUPS_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
