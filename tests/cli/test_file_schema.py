@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -71,6 +72,22 @@ def test_a_schema_finds_a_fault(kind, data):
 def test_a_file_that_extends_another_may_leave_out_and_take_away():
     """The schema of dialects takes a file that extends another, with keys left out or null."""
     assert _valid("dialect", {"extends": "llama_server", "parameters": {"repack": None}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "example"),
+    [("space", "moe.yaml"), ("workload", "chat.yaml"), ("dialect", "llama_server.yaml")],
+)
+def test_every_key_is_shown_in_an_example(kind, example):
+    """The shipped file that says so shows or explains every key of its kind."""
+    schema = _printed(kind)
+    text = (ROOT / PLACES[kind].parent / example).read_text(encoding="utf-8")
+    keys = {*schema["properties"], *(key for part in schema["$defs"].values()
+                                     for key in part.get("properties", ()))}  # fmt: skip
+
+    missing = {key for key in keys if not re.search(rf"\b{key}\b", text)}
+
+    assert not missing
 
 
 def test_a_key_is_explained():
