@@ -34,7 +34,7 @@ def test_a_shipped_schema_is_the_one_that_the_program_has(kind):
     """A schema beside the files it describes is what `check --schema` prints."""
     shipped = json.loads((ROOT / PLACES[kind]).read_text(encoding="utf-8"))
 
-    assert shipped == _printed(kind)
+    assert shipped == _printed(kind), f"autofit check --schema {kind} > {PLACES[kind]}"
     jsonschema.Draft202012Validator.check_schema(shipped)
 
 
