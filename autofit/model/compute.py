@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 
 from autofit.model.graph_allocator import Tensor, buffer_bytes
 
 HOST = -1
 _SAME_LAYERS = 3  # how many of a run of equal layers are laid out
+_LONGEST_PATTERN = 8  # layers of several kinds alternate in patterns this long at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,36 @@ def compute_bytes(
     model: ModelGraph, layers: tuple[LayerGraph, ...], output_device: int, settings: GraphSettings
 ) -> dict[int, int]:
     """Bytes of the compute buffer by device index, `HOST` included."""
-    few = tuple(layer for _, run in groupby(layers) for layer in list(run)[:_SAME_LAYERS])
-    return dict(_planned(model, few, output_device, settings))
+    return dict(_planned(model, _shortened(layers), output_device, settings))
+
+
+@lru_cache(maxsize=4096)
+def _shortened(layers: tuple[LayerGraph, ...]) -> tuple[LayerGraph, ...]:
+    """The layers with only the first few of every pattern that is repeated, or of equal layers."""
+    found: list[LayerGraph] = []
+    start = 0
+    while start < len(layers):
+        period, times = max(
+            ((p, _repeats(layers, start, p)) for p in range(1, _LONGEST_PATTERN + 1)),
+            key=lambda one: (one[0] * (one[1] - _SAME_LAYERS), -one[0]),
+        )
+        if times <= _SAME_LAYERS:
+            period = times = 1
+        found += layers[start : start + period * min(times, _SAME_LAYERS)]
+        start += period * times
+    return tuple(found)
+
+
+def _repeats(layers: tuple[LayerGraph, ...], start: int, period: int) -> int:
+    """How often the layers from `start` on repeat the first `period` of them, once at least."""
+    times = 1
+    while (
+        start + period * (times + 1) <= len(layers)
+        and layers[start + period * times : start + period * (times + 1)]
+        == layers[start : start + period]
+    ):
+        times += 1
+    return times
 
 
 @lru_cache(maxsize=4096)

@@ -41,14 +41,11 @@ def overrides_of(candidate: Candidate) -> tuple[Override, ...]:
         UsageError: a rule without a buffer, or an expression that cannot be compiled.
     """
     rules = [_parse(rule) for rule in candidate.get_str("override_tensor", "").split(",") if rule]
-    rules += [
-        _compiled(expert_pattern((block,)), CPU_BUFFER)
-        for block in range(candidate.get_int("n_cpu_moe", 0))
-    ]
-    rules += [
-        _compiled(dense_pattern((block,)), CPU_BUFFER)
-        for block in range(candidate.get_int("n_cpu_ffn", 0))
-    ]
+    # The runtime has a rule for each block. They have one buffer, so one rule says the same.
+    for name, pattern in (("n_cpu_moe", expert_pattern), ("n_cpu_ffn", dense_pattern)):
+        count = candidate.get_int(name, 0)
+        if count > 0:
+            rules.append(_compiled(pattern(range(count)), CPU_BUFFER))
     return tuple(rules)
 
 

@@ -106,7 +106,19 @@ class SliceCosts:
     @cached_property
     def has_room(self) -> bool:
         """Whether anything fits that leaves no more layers to the host."""
+        if self._least_bytes > sum(device.usable_mib for device in self.devices) * MIB:
+            return False  # told without a solver, whose overheads take many estimates
         return any(self.solver(keeping).fewest() for keeping in _KEEPINGS)
+
+    @property
+    def _least_bytes(self) -> int:
+        """What devices must hold even if all that can move has, overheads not counted."""
+        fixed = [
+            block.total_bytes - self.movable_bytes(block) + cached
+            for block, cached in zip(self.blocks, self._cache_bytes[self.skipped :], strict=True)
+            if not block.is_nextn
+        ]
+        return sum(fixed) + self.inventory.output_bytes
 
     def _problem(self, keeping: Keeping, *, is_ordered: bool) -> SliceProblem:
         """What the solver is given; with experts kept, nothing is movable."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -73,20 +74,9 @@ class SliceSolver:
         all_bytes[:layers] += problem.movable
         before = np.concatenate(([0.0], np.cumsum(all_bytes)))
         self._whole = before[None, :] - before[:, None]
-        self._freed = np.zeros((units + 1, units + 1, layers + 1))
-        self._count = np.zeros((units + 1, units + 1), dtype=np.int64)
-        for start in range(units):
-            largest: list[int] = []
-            for end in range(start + 1, units + 1):
-                if end <= layers and problem.movable[end - 1]:
-                    largest.append(problem.movable[end - 1])
-                    if not problem.is_ordered:
-                        largest.sort(reverse=True)
-                count = len(largest)
-                self._count[start, end] = count
-                row = self._freed[start, end]
-                row[1 : count + 1] = np.cumsum(largest) if count else 0.0
-                row[count + 1 :] = row[count]
+        self._freed, self._count = _freed_by_slice(
+            problem.movable, units, is_ordered=problem.is_ordered
+        )
 
     @property
     def movable_layers(self) -> int:
@@ -293,6 +283,33 @@ class SliceSolver:
             )
             counts[fullest] += 1
         return self._slices(slices.units, counts)
+
+
+# Settings and devices change what is fixed, not what can move: most problems share these.
+@lru_cache(maxsize=8)
+def _freed_by_slice(
+    movable: tuple[int, ...], units: int, *, is_ordered: bool
+) -> tuple[_Table, npt.NDArray[np.int64]]:
+    """Bytes that moving 0, 1, 2.. layers of a slice frees, and how many layers it has to move."""
+    layers = len(movable)
+    ends = np.minimum(np.arange(units + 1), layers)
+    moves = np.arange(layers + 1, dtype=np.float64)
+    sizes = np.array(movable, dtype=np.float64)
+    before = np.concatenate(([0], np.cumsum(sizes > 0)))[ends]
+    counts = np.maximum(before[None, :] - before[:, None], 0)
+    if is_ordered:
+        total = np.concatenate(([0.0], np.cumsum(sizes[sizes > 0])))
+        first = np.broadcast_to(before[:, None], counts.shape)
+        last = first[..., None] + np.minimum(moves.astype(np.int64), counts[..., None])
+        return total[last] - total[first][..., None], counts
+    freed = np.zeros((units + 1, units + 1, layers + 1))
+    larger = np.zeros(counts.shape)
+    for size in sorted({size for size in movable if size}, reverse=True):
+        seen = np.concatenate(([0], np.cumsum(sizes == size)))[ends]
+        alike = np.maximum(seen[None, :] - seen[:, None], 0)
+        freed += size * np.clip(moves - larger[..., None], 0.0, alike[..., None])
+        larger += alike
+    return freed, counts
 
 
 def _first_reaching(rising: _Table, wanted: _Table) -> _Table:
