@@ -2,6 +2,7 @@
 
     AutofitError            1    the run failed
     |- UsageError           2    a wrong option, name or faulty file
+    |  '- MissingError           a model, runtime or device that was named is not here
     |- NothingFitsError     3    no candidate fits, or a tune would not work here
     |- MachineInUseError    4    another autofit holds the machine
     |- RegressionError      5    the answer is "worse than before" or "no longer fits"
@@ -19,6 +20,7 @@ class AutofitError(Exception):
 
     exit_code = 1
     kind = "failed"
+    reason: str | None = None
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -31,6 +33,12 @@ class UsageError(AutofitError):
 
     exit_code = 2
     kind = "usage"
+
+
+class MissingError(UsageError):
+    """A model, runtime or device that was named is not on this machine."""
+
+    reason = "missing"
 
 
 class NothingFitsError(AutofitError):

@@ -40,6 +40,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+# What programs of autofit call, and people need not know.
+_UNLISTED = {"remeasure": "remeasure"}
+
+
 class _ReaderGoneError(Exception):
     """Whoever read our output has closed it (`| head`); click takes that for a failure."""
 
@@ -81,9 +85,10 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command of that name, None when there is none."""
-        if cmd_name not in COMMANDS:
+        modules = _UNLISTED | {name: module for name, (module, _) in COMMANDS.items()}
+        if cmd_name not in modules:
             return None
-        module = importlib.import_module(f"autofit.cli.{COMMANDS[cmd_name][0]}")
+        module = importlib.import_module(f"autofit.cli.{modules[cmd_name]}")
         command: click.Command = module.command
         return command
 
@@ -200,6 +205,8 @@ def _fail(error: AutofitError, words: list[str]) -> int:
             "message": error.message,
             "hint": error.hint or None,
         }
+        if error.reason:
+            told["reason"] = error.reason
         _tell(json.dumps({"error": told}), sys.stdout)
     _tell(f"autofit: {error.message}", sys.stderr)
     if error.hint:

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from autofit.errors import UsageError
+from autofit.errors import MissingError, UsageError
 from autofit.model.block_type import tensor_bytes
 
 KEPT_ENTRIES = 1024  # longer arrays are vocabularies; per-layer lists are shorter
@@ -203,7 +203,7 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 yield data
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such file", "give the path of a .gguf file") from None
+        raise MissingError(f"{path}: no such file", "give the path of a .gguf file") from None
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {error.strerror}", "is it yours to read?"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from autofit.errors import UsageError
+from autofit.errors import MissingError, UsageError
 from autofit.runtime.ability import Runtime, Version, read_version
 from autofit.runtime.dialect import Dialect, Words
 from autofit.runtime.dialect_file import all_dialects, load_dialect
@@ -51,7 +51,7 @@ def find_runtime(
     found = _at(place, dialects) if place else next(programs(dialects), None)
     if found is None:
         wanted = f" for dialect '{named.name}'" if named else ""
-        raise UsageError(f"no runtime found{wanted}", _HOW_TO_GET_ONE)
+        raise MissingError(f"no runtime found{wanted}", _HOW_TO_GET_ONE)
     probe = Probe(found.program, found.command, cache)
     return _runtime(probe, named or found.dialect or _recognised(probe, dialects))
 
@@ -99,7 +99,7 @@ def _at(path: Path, dialects: Mapping[str, Dialect]) -> Found:
     if on_path:
         return _program(Path(on_path))
     listed = ", ".join(str(found.program) for found in programs(dialects))
-    raise UsageError(f"no such runtime: {path}", f"found on this machine: {listed or 'none'}")
+    raise MissingError(f"no such runtime: {path}", f"found on this machine: {listed or 'none'}")
 
 
 def _program(path: Path) -> Found:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autofit.definition import did_you_mean
-from autofit.errors import NothingFitsError, UsageError
+from autofit.errors import MissingError, NothingFitsError, UsageError
 from autofit.machine.cpu import Cores
 from autofit.model.block_type import block_type_named
 from autofit.model.inventory import ModelInventory
@@ -111,7 +111,7 @@ def usable_devices(
     unknown = sorted(set(limits_mib) - set(by_name))
     if unknown and not may_imagine:
         listed = ", ".join(f"{d.name} ({d.description})" for d in found) or "none"
-        raise UsageError(
+        raise MissingError(
             f"no device {', '.join(unknown)}", f"the runtime lists: {listed}; remote: --rpc"
         )
     return tuple(

@@ -1,0 +1,221 @@
+"""One remeasurement from the command line: situations, study, lock, console and signals."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from autofit import __version__
+from autofit.cli.preparation import environment, launcher, look
+from autofit.cli.preset_argument import PresetOptions, preset_situation
+from autofit.cli.stopping import Stopping
+from autofit.cli.study_run import opened_study
+from autofit.cli.task_options import TaskOptions
+from autofit.errors import MissingError, UsageError
+from autofit.output.preset.reading import read_preset
+from autofit.results.header import StudyHeader
+from autofit.results.study import Study
+from autofit.runtime.launch import RUNTIME_FIT
+from autofit.trial.candidate import Candidate, Params
+from autofit.tuning.budget import Budget
+from autofit.tuning.event import Finished, Listener, Notice, PhaseStarted
+from autofit.tuning.runner import Launching, TrialRunner
+from autofit.tuning.situation import Situation
+from autofit.tuning.sweep.remeasure import BEFORE, WINNER, Contender, Remeasure, neighbours
+
+# The layout of settings that say themselves where layers lie.
+_AS_TOLD = "as told"
+
+
+def settings_of(text: str) -> Params:
+    """The settings of a JSON object.
+
+    Raises:
+        UsageError: it is none, or a value is no number, text or truth.
+    """
+    try:
+        params = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--params: {error}", "a JSON object of settings by name") from error
+    if not isinstance(params, dict) or not all(
+        isinstance(value, str | int | float | bool) for value in params.values()
+    ):
+        raise UsageError("--params is no object of plain values", 'such as {"ubatch": 512}')
+    return params
+
+
+@dataclass(slots=True)
+class RemeasureRun:
+    """A remeasurement of one situation, and of the same one on an old runtime."""
+
+    options: TaskOptions
+    situations: tuple[Situation, ...]
+    candidate: Candidate
+    layout: str
+    has_neighbours: bool
+    rounds: int
+    asks: bool
+    total_s: float
+    seed: int
+    _stopping: Stopping = field(default_factory=Stopping)
+
+    @classmethod
+    def of(
+        cls,
+        options: TaskOptions,
+        params: Params | None,
+        preset: str | None,
+        against: str | None,
+        **more: Any,  # noqa: ANN401 - the other fields
+    ) -> RemeasureRun:
+        """Look at runtimes, machine and model.
+
+        Raises:
+            UsageError: something named is not there, or cannot be launched here.
+        """
+        runtimes = [options.runtime, *([against] if against else [])]
+        situations = tuple(
+            _situation(replace(options, runtime=runtime), preset) for runtime in runtimes
+        )
+        first = situations[0]
+        candidate, layout = first.baseline, RUNTIME_FIT
+        if params is not None:
+            candidate, layout = Candidate({**params, **first.task_params}), _AS_TOLD
+            if first.devices and "n_gpu_layers" not in params and "tensor_split" not in params:
+                layout = RUNTIME_FIT
+                situations = tuple(
+                    replace(one, baseline_params=dict(candidate.params)) for one in situations
+                )
+        _refuse_missing_devices(candidate, first)
+        return cls(options, situations, candidate, layout, **more)
+
+    def execute(self, folder: Path | None, *, resume: bool, argv: list[str]) -> dict[str, Any]:
+        """Run it and keep what came of it."""
+        first = self.situations[0]
+        with opened_study(
+            folder,
+            self._header(argv),
+            first,
+            resume=resume,
+            stopping=self._stopping,
+            budget_s=self.total_s,
+        ) as (study, console):
+            result = self._measure(study, console)
+            study.conclude(result)
+            console(Finished(result))
+        return result
+
+    def _measure(self, study: Study, listener: Listener) -> dict[str, Any]:
+        first = self.situations[0]
+        budget = Budget(time.monotonic, self.total_s)
+        notes: list[str] = []
+
+        def note(text: str) -> None:
+            notes.append(text)
+            listener(Notice(text))
+
+        listener(PhaseStarted("confirm"))
+        told = Remeasure(
+            contenders=list(self._contenders(study, budget, listener)),
+            workload=first.workload,
+            slot_context=self._slot_context(),
+            rounds=self.rounds,
+            asks=self.asks,
+            seed=self.seed,
+            note=note,
+        ).run()
+        return {
+            "study": str(study.path),
+            "model": str(first.model_path),
+            "runtime": first.runtime.name,
+            **told,
+            "is_sparse": first.inventory.is_moe,
+            "seconds": round(budget.spent_s, 1),
+            "notes": notes,
+        }
+
+    def _contenders(self, study: Study, budget: Budget, listener: Listener) -> Iterator[Contender]:
+        def runner(launching: Launching) -> TrialRunner:
+            return TrialRunner(
+                study=study,
+                launching=launching,
+                budget=budget,
+                emit=listener,
+                wall_clock=time.time,
+                should_stop=self._stopping.is_asked,
+            )
+
+        for name, situation in zip((WINNER, BEFORE), self.situations, strict=False):
+            launching = launcher(situation)
+            contender = Contender(name, self.candidate, self.layout, runner(launching))
+            yield contender
+            if self.has_neighbours and name == WINNER and self.layout != RUNTIME_FIT:
+                yield from neighbours(contender)
+
+    def _slot_context(self) -> int:
+        workload = self.situations[0].workload
+        slots = max(1, self.candidate.get_int("parallel", 1))
+        return max(1, self.candidate.get_int("context", workload.context) // slots)
+
+    def _header(self, argv: list[str]) -> StudyHeader:
+        first = self.situations[0]
+        return StudyHeader(
+            autofit_version=__version__,
+            created_at=time.time(),
+            model_path=str(first.model_path),
+            model_name=first.model_path.stem,
+            runtime_path=str(first.runtime.program),
+            dialect=first.runtime.dialect.name,
+            space={"name": "remeasure"},
+            workload=first.workload,
+            objective=first.objective,
+            environment=environment(first),
+            seed=self.seed,
+            argv=tuple(argv),
+            options={
+                "params": dict(self.candidate.params),
+                "args": [*first.baseline_args, *first.extra_args],
+                "env": dict(first.env),
+                "wrapper": list(first.wrapper),
+                "rpc": first.rpc,
+                "builds": [environment(one).build for one in self.situations],
+            },
+        )
+
+
+def _situation(options: TaskOptions, preset: str | None) -> Situation:
+    if preset is None:
+        return look(options, searches=False)
+    found = preset_situation(
+        read_preset(preset),
+        PresetOptions(
+            runtime=options.runtime,
+            dialect=options.dialect,
+            model=options.model,
+            workload=options.workload,
+            context=options.context,
+            parallel=options.parallel,
+            extra_args=options.extra_args,
+        ),
+        objective="request_s",
+    )
+    return replace(found, env={**found.env, **options.env})
+
+
+def _refuse_missing_devices(candidate: Candidate, situation: Situation) -> None:
+    """Raise where the settings name a device that is not there.
+
+    Raises:
+        MissingError: so it is.
+    """
+    there = {device.name for device in situation.runtime.devices or ()}
+    named = [name for name in candidate.get_str("devices", "").split(",") if name]
+    missing = [name for name in named if there and name not in there and name != "none"]
+    if missing:
+        raise MissingError(
+            f"no device {', '.join(missing)}", f"the runtime lists: {', '.join(sorted(there))}"
+        )

@@ -1,0 +1,117 @@
+"""A suite as the program knows it: entries with all defaults filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from autofit.errors import UsageError
+from autofit.trial.metric import Metric
+
+Mode = Literal["tune", "remeasure", "compare"]
+Missing = Literal["skip", "fail"]
+# Stands for the small model that `autofit demo` makes.
+DEMO_MODEL = "demo"
+
+_BUDGETS_S: Mapping[Mode, float] = {"tune": 3600.0, "remeasure": 1200.0, "compare": 1200.0}
+_TIME_OUT_FACTOR = 1.5
+_TIME_OUT_MORE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One thing that a sweep measures; see `autofit.tuning.sweep.suite_file` for each field.
+
+    Paths are absolute, texts of `--set` and `--device` as on the command line. Thresholds are
+    percent by metric, and MiB for `memory_mib`.
+    """
+
+    name: str
+    model: str
+    mode: Mode = "tune"
+    runtime: str | None = None
+    against: str | None = None
+    dialect: str | None = None
+    workload: str = "chat"
+    space: str | None = None
+    preset: str | None = None
+    context: int | None = None
+    parallel: int | None = None
+    objective: Metric = "request_s"
+    require: tuple[str, ...] = ()
+    kv_floor: str = "q8_0"
+    budget_s: float | None = None
+    max_launches: int = 30
+    rounds: int = 5
+    time_out_s: float | None = None
+    boundary: bool = True
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    devices: Mapping[str, str] = field(default_factory=dict)
+    rpc: str = ""
+    pins: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    wrapper: str = ""
+    args: tuple[str, ...] = ()
+    answers: bool = True
+    seed: int = 1
+    missing: Missing = "fail"
+
+    @property
+    def wanted_s(self) -> float:
+        """Seconds that the entry would measure for where no budget is shared."""
+        return self.budget_s or _BUDGETS_S[self.mode]
+
+    def time_limit_s(self, granted_s: float) -> float:
+        """Seconds after which the entry is ended when it has so long to measure."""
+        return self.time_out_s or granted_s * _TIME_OUT_FACTOR + _TIME_OUT_MORE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """What a sweep runs; `budget_s` is for all entries together, None without a limit."""
+
+    name: str
+    path: Path
+    about: str
+    budget_s: float | None
+    baseline: Path
+    entries: tuple[Entry, ...]
+
+    def chosen(self, only: Sequence[str], shard: tuple[int, int] | None) -> tuple[Entry, ...]:
+        """The entries of these names (all without any) that belong to a shard, in order.
+
+        A name also stands for the entries that were made of it (`NAME+...`). Shard i of n has
+        every n-th name of the suite in alphabetical order, beginning with the i-th.
+
+        Raises:
+            UsageError: there is no entry of a name.
+        """
+        for name in only:
+            if not any(_is_called(entry, name) for entry in self.entries):
+                known = ", ".join(entry.name for entry in self.entries)
+                raise UsageError(f"no entry '{name}' in {self.path}", f"it has: {known}")
+        names = sorted(entry.name for entry in self.entries)
+        if shard is not None:
+            names = names[shard[0] - 1 :: shard[1]]
+        return tuple(
+            entry
+            for entry in self.entries
+            if entry.name in names and (not only or any(_is_called(entry, n) for n in only))
+        )
+
+
+def _is_called(entry: Entry, name: str) -> bool:
+    return entry.name == name or entry.name.startswith(f"{name}+")
+
+
+def granted_s(entry: Entry, later: Sequence[Entry], left_s: float | None) -> float:
+    """Seconds that an entry may measure for, of what is left for it and all later ones.
+
+    Where that is less than all of them want, each has its part of it.
+    """
+    if left_s is None:
+        return entry.wanted_s
+    wanted_s = entry.wanted_s + sum(one.wanted_s for one in later)
+    return entry.wanted_s * min(1.0, max(0.0, left_s) / wanted_s)
