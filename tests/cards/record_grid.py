@@ -1,0 +1,221 @@
+"""Record a grid of settings of one model on one machine, as a table that `replay` reads.
+
+    python tests/cards/record_grid.py MODEL --runtime PATH --device CUDA0=12288 \
+        --axis n_cpu_moe=17,18,20,24 --axis ubatch=512,2048 --axis cache_type=f16,q8_0 \
+        --prompt 2048 --generate 64 --repeats 2 --seconds 500 --study DIR --output FILE.csv
+
+Points are launched in random order, all of them before the first is repeated, so that a table
+for which the time did not suffice is a fair sample. An existing study is gone on with. Several
+devices take the layout named by `--layout`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import random
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from autofit.cli.preparation import header, launcher, look, planner
+from autofit.cli.stopping import Stopping
+from autofit.cli.study_run import opened_study
+from autofit.cli.task_options import TaskOptions, read_devices
+from autofit.results.study import Study
+from autofit.runtime.effort import measuring_effort
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
+from autofit.trial.metric import median_metric
+from autofit.trial.trial import Trial
+from autofit.trial.workload import Workload
+from autofit.tuning.budget import Budget
+from autofit.tuning.candidates import CandidateMaker
+from autofit.tuning.runner import TrialRunner
+from autofit.tuning.situation import Situation
+
+COLUMNS = [
+    "ncmoe",
+    "batch",
+    "ubatch",
+    "ctk",
+    "ctv",
+    "tensor_split",
+    "prefetch_slots",
+    "load_mode",
+    "n_ctx",
+    "n_prompt",
+    "n_gen",
+    "pp_tps",
+    "tg_tps",
+    "status",
+    "vram_mib",
+    "notes",
+]
+_SETS = {"cache_type": ["cache_type_k", "cache_type_v"]}
+
+
+def main() -> None:
+    """Record the grid that the command line asks for."""
+    given = _arguments()
+    axes = dict(_axis(text) for text in given.axis)
+    host_layers = axes.pop("n_cpu_moe", [0])
+    folder = given.study.with_suffix(".task")
+    folder.mkdir(parents=True, exist_ok=True)
+    options = _task(given, axes, folder)
+    situation = look(options)
+    maker = CandidateMaker(situation, planner(situation))
+    layout = given.layout or maker.layout_names()[0]
+    points = [
+        {LAYOUT_AXIS: layout, HOST_LAYERS_AXIS: layers, **dict(zip(axes, values, strict=True))}
+        for layers in host_layers
+        for values in itertools.product(*axes.values())
+    ]
+    stopping = Stopping()
+    with opened_study(
+        given.study,
+        header(situation, options, seed=given.seed, argv=sys.argv),
+        situation,
+        resume=(given.study / "study.json").exists(),
+        stopping=stopping,
+    ) as (study, tell):
+        runner = TrialRunner(
+            study=study,
+            launching=launcher(situation),
+            budget=Budget(time.monotonic),
+            emit=tell,
+            wall_clock=time.time,
+            should_stop=stopping.is_asked,
+        )
+        started = time.monotonic()
+        for repeat in range(1, given.repeats + 1):
+            random.Random(given.seed + repeat).shuffle(points)
+            for point in points:
+                if time.monotonic() - started > given.seconds:
+                    return
+                candidate = maker.candidate_of(point)
+                if candidate is None:
+                    continue
+                ubatch = candidate.get_int("ubatch", 512)
+                effort = measuring_effort(situation.workload, ubatch, repeats=given.requests)
+                runner.run("confirm", candidate, effort, layout=layout, purpose=f"repeat {repeat}")
+                write_table(study, situation, given.output)
+
+
+def write_table(study: Study, situation: Situation, path: Path) -> None:
+    """Write all launches of a study as one table, whole or not at all."""
+    devices = "; ".join(
+        f"{device.name} {device.description}, {device.usable_mib:.0f} MiB free"
+        for device in situation.devices
+    )
+    told = ", ".join((
+        f"measured by autofit {datetime.now(UTC):%Y-%m-%d}",
+        devices or "no device",
+        f"{situation.runtime.name} {situation.runtime.version.version}",
+        situation.model_path.name,
+    ))  # fmt: skip
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write(f"# source: {told}\n")
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(_row(trial, situation.workload) for trial in study.trials())
+    temporary.replace(path)
+
+
+def _row(trial: Trial, workload: Workload) -> dict[str, Any]:
+    params, request = trial.candidate.params, workload.requests[0]
+    rates: dict[str, Any] = dict.fromkeys(("pp_tps", "tg_tps"), "")
+    if trial.is_completed:
+        for column, metric in (("pp_tps", "pp"), ("tg_tps", "tg")):
+            rate = median_metric(trial.measurement, workload, metric)
+            rates[column] = f"{rate:.4g}" if rate else ""
+    peaks = trial.measurement.peak_mib if trial.measurement else {}
+    return {
+        "ncmoe": params.get("n_cpu_moe", 0),
+        "batch": params.get("batch", ""),
+        "ubatch": params.get("ubatch", ""),
+        "ctk": params.get("cache_type_k", ""),
+        "ctv": params.get("cache_type_v", ""),
+        "tensor_split": params.get("tensor_split", ""),
+        "prefetch_slots": params.get("prefetch_slots", ""),
+        "load_mode": params.get("load_mode", ""),
+        "n_ctx": workload.context,
+        "n_prompt": request.prompt_tokens,
+        "n_gen": request.predicted_tokens,
+        **rates,
+        "status": _status(trial),
+        "vram_mib": "/".join(f"{mib:.0f}" for name, mib in peaks.items() if name != "host"),
+        "notes": f"{trial.layout}; {trial.purpose}",
+    }
+
+
+def _status(trial: Trial) -> str:
+    kind = trial.outcome.kind
+    if kind == "completed":
+        return "ok"
+    if kind == "spilled":
+        return "spill"
+    if kind == "out_of_memory":
+        is_loaded = trial.outcome.stage in {"warmup", "prompt", "generate"}
+        return "oom_run" if is_loaded else "oom_load"
+    return "crash" if kind == "crashed" else "abort"
+
+
+def _task(given: argparse.Namespace, axes: dict[str, list[Any]], folder: Path) -> TaskOptions:
+    yaml = YAML(typ="safe")
+    parameters = {
+        name: {"values": values, "sets": _SETS.get(name, [])} for name, values in axes.items()
+    }
+    space, workload = folder / "grid.yaml", folder / "request.yaml"
+    layouts = ["balanced", "capacity", "first_device", "single"]
+    yaml.dump({"layouts": layouts, "parameters": parameters}, space)
+    request = {"prompt_tokens": given.prompt, "predicted_tokens": given.generate}
+    yaml.dump({"context": given.context, "requests": [request]}, workload)
+    return TaskOptions(
+        model=given.model, runtime=given.runtime, dialect=given.dialect, space=str(space),
+        workload=str(workload), context=None, parallel=None, rpc=given.rpc, pins={}, env={},
+        devices_mib=read_devices(tuple(given.device)), wrapper=(), kv_floor="q4_0",
+        extra_args=(),
+    )  # fmt: skip
+
+
+def _axis(text: str) -> tuple[str, list[Any]]:
+    name, _, values = text.partition("=")
+    return name, [_number(value) for value in values.split(",")]
+
+
+def _number(text: str) -> int | str:
+    with suppress(ValueError):
+        return int(text)
+    return text
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--runtime")
+    parser.add_argument("--dialect")
+    parser.add_argument("--device", action="append", default=[], metavar="NAME=MIB")
+    parser.add_argument("--rpc", default="")
+    parser.add_argument("--layout")
+    parser.add_argument("--axis", action="append", default=[], metavar="NAME=V,V")
+    parser.add_argument("--context", type=int, default=16384)
+    parser.add_argument("--prompt", type=int, default=2048)
+    parser.add_argument("--generate", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=2, help="launches of each point")
+    parser.add_argument("--requests", type=int, default=1, help="measured requests a launch")
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--study", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
