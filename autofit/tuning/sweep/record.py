@@ -34,6 +34,7 @@ class LaunchValues:
     tg_per_s: float | None = None
     ttft_s: float | None = None
     request_s: float | None = None
+    load_s: float | None = None
 
     def get(self, key: str) -> float | None:
         """The value of a metric by the name it has in documents."""

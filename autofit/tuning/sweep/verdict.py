@@ -19,6 +19,7 @@ ImprovementKind = Literal["faster", "less_memory", "boundary_gained", "recovered
 Finding = Literal[RegressionKind, ImprovementKind, "same", "undecided", "unknown", "failing"]
 # new: nothing is kept to compare with; failing: as it was when it was kept.
 Verdict = Literal["regression", "improvement", "same", "undecided", "new", "failing", "skipped"]
+Against = Literal["baseline", "reference"]
 REGRESSIONS: tuple[RegressionKind, ...] = get_args(RegressionKind)
 IMPROVEMENTS: tuple[ImprovementKind, ...] = get_args(ImprovementKind)
 
@@ -27,13 +28,14 @@ IMPROVEMENTS: tuple[ImprovementKind, ...] = get_args(ImprovementKind)
 class MetricVerdict:
     """One metric of an entry.
 
-    `metric` is `pp_per_s`, `tg_per_s`, `ttft_s`, `request_s`, `peak_mib DEVICE`,
+    `metric` is `pp_per_s`, `tg_per_s`, `ttft_s`, `request_s`, `load_s`, `peak_mib DEVICE`,
     `boundary LAYOUT CACHE_TYPE`, `outcome` or `answers`. Of speed, `ratio` is how many times
     as fast it is now (0.94: 6% slower), with its interval; of memory, how many times as much
     is needed now. `p` is the chance of such a change where there is none, corrected for the
     entry's other metrics. `threshold` is the smallest change that counts: a share of the
     time, MiB or layers. `against` says what `kept` is: the kept nights, or the reference
-    measured tonight. None is what is not known.
+    measured tonight. `nights` are the values of the kept nights, the oldest first, then
+    tonight's. None is what is not known.
     """
 
     metric: str
@@ -46,7 +48,8 @@ class MetricVerdict:
     high: float | None = None
     p: float | None = None
     threshold: float | None = None
-    against: Literal["baseline", "reference"] = "baseline"
+    against: Against = "baseline"
+    nights: tuple[float, ...] = ()
 
     @property
     def is_regression(self) -> bool:
@@ -60,12 +63,16 @@ class MetricVerdict:
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as JSON data."""
-        return asdict(self)
+        return {**asdict(self), "nights": list(self.nights)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryVerdict:
-    """An entry against what is kept of it; `reproduce` is a shell command."""
+    """An entry against what is kept of it.
+
+    `date` is that of the night, ISO 8601 in UTC; `seconds` the time the entry took;
+    `reproduce` a shell command.
+    """
 
     name: str
     verdict: Verdict
@@ -73,6 +80,8 @@ class EntryVerdict:
     environment_changes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     reproduce: str = ""
+    date: str = ""
+    seconds: float = 0.0
 
     @property
     def regressions(self) -> tuple[MetricVerdict, ...]:
@@ -94,6 +103,8 @@ class EntryVerdict:
             "environment_changes": list(self.environment_changes),
             "notes": list(self.notes),
             "reproduce": self.reproduce,
+            "date": self.date,
+            "seconds": self.seconds,
         }
 
 

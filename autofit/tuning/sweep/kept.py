@@ -1,0 +1,111 @@
+"""What a baseline keeps of an entry: one night whole, and the nights before it in numbers.
+
+Nights lie around a level. What moves the level for good, as a change that was accepted or other
+settings, begins a new one: tonight is compared with the nights of the last level, how nights
+vary is learnt from all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autofit.trial.night import NightValue, night_value
+from autofit.tuning.sweep.record import EntryRecord
+
+_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """The figures of one night, by the names that documents have for metrics.
+
+    `settings` is the digest of what was measured; `begins_level` says that the nights before
+    it lie around another value.
+    """
+
+    date: str
+    settings: str = ""
+    begins_level: bool = False
+    values: Mapping[str, NightValue] = field(default_factory=dict)
+    peak_mib: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: EntryRecord, keys: Iterator[str] | tuple[str, ...]) -> Night:
+        """The figures of a record, with five digits."""
+        values = {key: value for key in keys if (value := night_value(record.values(key)))}
+        return cls(
+            date=record.date,
+            settings=record.winner.digest if record.winner else "",
+            values={key: _short_value(value) for key, value in values.items()},
+            peak_mib={
+                name: short(mib) for name, mib in record.peak_mib.items() if mib is not None
+            },
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The night as JSON data: of each metric typical value, deviation and launches."""
+        return {
+            "date": self.date,
+            "settings": self.settings,
+            "begins_level": self.begins_level,
+            "values": {k: [v.typical, v.sd, v.n] for k, v in self.values.items()},
+            "peak_mib": dict(self.peak_mib),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Night:
+        """The inverse of `to_dict`.
+
+        Raises:
+            KeyError, TypeError, ValueError: the data is no night.
+        """
+        values = {key: _checked(NightValue(*value)) for key, value in data["values"].items()}
+        return cls(**{**data, "values": values})
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An entry as it was kept: the record of the last night and the figures of all, oldest first.
+
+    A record that failed has no figures, so its night is not among them.
+    """
+
+    record: EntryRecord
+    nights: tuple[Night, ...] = ()
+
+    @property
+    def level(self) -> tuple[Night, ...]:
+        """The nights that tonight is compared with."""
+        start = max((i for i, night in enumerate(self.nights) if night.begins_level), default=0)
+        return self.nights[start:]
+
+    def levels(self, key: str) -> list[list[NightValue]]:
+        """The values of a metric in groups, the last one of the level; empty where it has none."""
+        groups: list[list[NightValue]] = [[]]
+        for night in self.nights:
+            if night.begins_level:
+                groups.append([])
+            if key in night.values:
+                groups[-1].append(night.values[key])
+        return [group for group in groups if group] if groups[-1] else []
+
+    def peaks_mib(self, device: str) -> list[float]:
+        """What the nights of the level needed on a device."""
+        return [night.peak_mib[device] for night in self.level if device in night.peak_mib]
+
+
+def short(value: float) -> float:
+    """A number with five digits, as a baseline keeps it."""
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _short_value(value: NightValue) -> NightValue:
+    return NightValue(short(value.typical), None if value.sd is None else short(value.sd), value.n)
+
+
+def _checked(value: NightValue) -> NightValue:
+    if not (value.typical > 0 and value.n >= 1 and (value.sd is None or value.sd >= 0)):
+        raise ValueError(f"no value of a night: {value}")
+    return value
