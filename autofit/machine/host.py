@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import psutil
@@ -87,22 +87,24 @@ class _CpuTime:
     ours_s: float
 
     @classmethod
-    def now(cls, clock: Callable[[], float]) -> _CpuTime:
+    def now(cls, clock: Callable[[], float], also: Collection[int]) -> _CpuTime:
         times = psutil.cpu_times()
         idle_s = times.idle + getattr(times, "iowait", 0.0)
         steal_s = getattr(times, "steal", 0.0)
         # Time of guests is counted in user and nice, too.
         guests_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
         total_s = sum(times) - guests_s
-        return cls(clock(), total_s, total_s - idle_s - steal_s, steal_s, _ours_s())
+        return cls(clock(), total_s, total_s - idle_s - steal_s, steal_s, _ours_s(also))
 
 
-def _ours_s() -> float:
+def _ours_s(also: Collection[int]) -> float:
     """CPU time of autofit and everything it started, the dead included."""
     me = psutil.Process()
+    pids = {process.pid for process in (me, *me.children(recursive=True))}
     seconds = 0.0
-    for process in (me, *me.children(recursive=True)):
+    for pid in pids.union(also):
         try:
+            process = psutil.Process(pid)
             times = process.cpu_times()
         except psutil.Error:
             continue
@@ -111,17 +113,23 @@ def _ours_s() -> float:
 
 
 class HostWatcher:
-    """Tells the state of the host since it was last asked."""
+    """Tells the state of the host since it was last asked.
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    `also` are processes that autofit did not start but that work for it.
+    """
+
+    def __init__(
+        self, *, also: Collection[int] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._clock = clock
+        self._also = also
         self._cgroup = Cgroup.find()
         self._memory = HostMemory(self._cgroup)
-        self._before = _CpuTime.now(clock)
+        self._before = _CpuTime.now(clock, also)
 
     def state(self) -> HostState:
         """The state over the time since the last call, or since this object was made."""
-        before, now = self._before, _CpuTime.now(self._clock)
+        before, now = self._before, _CpuTime.now(self._clock, self._also)
         self._before = now
         window_s = max(now.at_s - before.at_s, 1e-9)
         total_s = max(now.total_s - before.total_s, 1e-9)
@@ -133,7 +141,7 @@ class HostWatcher:
             load_1m=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
             others_cores=max(now.busy_s - before.busy_s - ours_s, 0.0) / window_s,
             steal_share=max(now.steal_s - before.steal_s, 0.0) / total_s,
-            cpu_mhz=_cpu_mhz(),
+            cpu_mhz=cpu_mhz(),
             memory_total_mib=memory.total / MIB,
             memory_available_mib=self._memory.available_mib(),
             memory_limit_mib=self._cgroup.memory().limit_mib,
@@ -155,7 +163,8 @@ def host_state(
     return watcher.state()
 
 
-def _cpu_mhz() -> float | None:
+def cpu_mhz() -> float | None:
+    """The mean clock of all cores now, None where it is not told."""
     try:
         # None in some virtual machines, whatever the stubs say.
         return getattr(psutil.cpu_freq(), "current", None) or None

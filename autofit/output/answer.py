@@ -104,6 +104,8 @@ def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> list[tuple[s
         facts.append(("outcomes", one_line(", ".join(told))))
     if result.get("seconds") is not None:
         facts.append(("time", duration(result["seconds"])))
+    if result.get("conditions"):
+        facts.append(("machine meanwhile", meanwhile(result["conditions"])))
     failed = (result.get("baseline") or {}).get("outcome")
     if isinstance(failed, Mapping) and failed.get("kind") != "completed":
         text = f"{failed.get('kind', UNKNOWN)}: {failed.get('evidence', '')}"
@@ -111,6 +113,16 @@ def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> list[tuple[s
     if result.get("preset"):
         facts.append(("preset", one_line(result["preset"])))
     return facts
+
+
+def meanwhile(host: Mapping[str, Any]) -> str:
+    """How quiet the machine was while launches were measured."""
+    if host["words"]:
+        return one_line(f"NOT QUIET: {'; '.join(host['words'])}")
+    others = host.get("others_cores")
+    if others is None:
+        return "nothing disturbed it, as far as could be told"
+    return f"quiet: others kept at most {others['high']:.1f} of {host['cores']} cores busy"
 
 
 def _metrics(baseline: Mapping[str, Any], winner: Mapping[str, Any]) -> list[Row]:

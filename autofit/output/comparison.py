@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from autofit.output.answer import meanwhile
 from autofit.output.text import UNKNOWN, duration, estimate, mib, number, one_line
 
 _ROWS = (
@@ -38,6 +39,8 @@ def print_comparison(result: Mapping[str, Any], console: Console) -> None:
     console.print(
         Text(f"{rounds}, {result['launches']} launches in {duration(result['seconds'])}")
     )
+    if result.get("conditions"):
+        console.print(Text(f"the machine meanwhile: {meanwhile(result['conditions'])}"))
     console.print(Text(f"study {one_line(result['study'])}"))
 
 

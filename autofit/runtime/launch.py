@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from autofit.machine.conditions import ConditionsWatcher
 from autofit.machine.memory import (
     HOST,
     MemorySource,
@@ -20,6 +21,7 @@ from autofit.machine.memory import (
     used_mib,
     wait_for_release,
 )
+from autofit.machine.rpc import find_server
 from autofit.process import Ready
 from autofit.runtime.ability import Runtime
 from autofit.runtime.argv import Unsupported, launch_plan
@@ -147,9 +149,11 @@ class Launcher:
             replies = Replies()
             died: int | None = None
             at_ready = watcher.read()
+            around = ConditionsWatcher(also=self._remote_servers())
             if ready is Ready.READY:
                 props = server.client.props()
-                replies = self._ask(server, plan, effort, on_stage, check_stop)
+                with around:
+                    replies = self._ask(server, plan, effort, on_stage, check_stop)
                 died = server.process.wait(_DEATH_S) if _is(replies, "disconnected") else None
                 died = server.process.poll() if died is None else died
             elif ready is Ready.EXITED:
@@ -197,9 +201,15 @@ class Launcher:
                 applied=verdict.applied,
                 reported=reported_memory(verdict.log),
                 readings=watcher.readings(),
+                conditions=around.conditions if replies.samples else None,
             ),
             notes=(*verdict.advice, *(note for note in (paging, release.notice) if note)),
         )
+
+    def _remote_servers(self) -> tuple[int, ...]:
+        """The processes of remote devices that run on this machine."""
+        found = [find_server(endpoint) for endpoint in self.rpc.split(",") if endpoint]
+        return tuple(pid for pid in found if pid is not None)
 
     def _ask(
         self,

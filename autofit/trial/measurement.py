@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from autofit.trial.conditions import Conditions
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -83,7 +85,8 @@ class Measurement:
 
     `peak_mib` and `free_mib` (at the peak) are by device name, with `host` for this
     process's own memory and what the host had left; None where there is no counter.
-    `applied` are settings as the runtime reports them, by parameter name.
+    `applied` are settings as the runtime reports them, by parameter name; `conditions` tell
+    of the machine while requests were processed, None where none were.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -93,6 +96,7 @@ class Measurement:
     applied: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     reported: Mapping[str, ReportedMemory] = field(default_factory=dict)
     readings: tuple[MemoryReading, ...] = ()
+    conditions: Conditions | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The measurement as JSON data."""
@@ -114,5 +118,8 @@ class Measurement:
                     name: ReportedMemory(**row) for name, row in fields.get("reported", {}).items()
                 },
                 "readings": tuple(MemoryReading(**r) for r in fields.get("readings", ())),
+                "conditions": Conditions.from_dict(fields["conditions"])
+                if fields.get("conditions")
+                else None,
             }
         )

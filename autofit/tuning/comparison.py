@@ -16,6 +16,7 @@ from autofit.trial.sequential import Rule, Verdict, decide
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 from autofit.tuning.compare import SIDES, Compared, SideName
+from autofit.tuning.host_report import host_report
 from autofit.tuning.result import METRIC_KEYS
 
 # speed: both ran and answered alike; failure, answers: one did not, whatever its speed.
@@ -99,6 +100,7 @@ def comparison_document(
         "max_rounds": rule.max_rounds,
         "min_effect": rule.min_effect,
         "ended": confirmation.ended if confirmation else "failed",
+        "conditions": host_report([t for trials in compared.trials.values() for t in trials]),
         "launches": sum(len(trials) for trials in compared.trials.values()),
         "words": [*_verdict_words(compared, judgement, metric, ratios), *compared.answers.words],
     }

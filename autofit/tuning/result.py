@@ -20,6 +20,7 @@ from autofit.tuning.answer_check import AnswerCheck
 from autofit.tuning.cliff_phase import cliffs_of, unsteady_notes
 from autofit.tuning.confirmation import Confirmation
 from autofit.tuning.frozen import FROZEN
+from autofit.tuning.host_report import host_report
 from autofit.tuning.prove import Proof
 from autofit.tuning.search_phase import Boundary
 from autofit.tuning.situation import Situation
@@ -76,6 +77,7 @@ def result_document(parts: ResultParts) -> dict[str, Any]:
         },
         "outcomes": dict(Counter(trial.outcome.kind for trial in parts.trials)),
         "seconds": round(parts.seconds, 1),
+        "conditions": host_report(parts.trials),
         "preset": None,
         "confirmation": parts.confirmation.to_dict() if parts.confirmation else None,
         "answers": parts.answers.to_dict() if parts.answers else None,

@@ -67,24 +67,29 @@ def test_this_machine():
     )
 
 
-def test_work_of_others_is_seen():
-    """CPU time of a process that is not ours counts as others'."""
+@pytest.mark.parametrize("whose", ["others", "ours"])
+def test_work_of_others_is_seen(whose: str):
+    """CPU time of a process that is not ours counts as others', unless it works for us."""
     script = (
         "import sys, json; from autofit.machine.host import HostWatcher\n"
-        "watcher = HostWatcher(); print('ready', flush=True); sys.stdin.readline()\n"
-        "state = watcher.state(); print(json.dumps([state.others_cores, state.window_s]))"
+        "also = [int(word) for word in sys.argv[1:]]; watcher = HostWatcher(also=also)\n"
+        "ours_s = watcher._before.ours_s; print('ready', flush=True); sys.stdin.readline()\n"
+        "state = watcher.state(); "
+        "print(json.dumps([state.others_cores * state.window_s, watcher._before.ours_s - ours_s]))"
     )
     with (
         burner() as other,
         subprocess.Popen(
-            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", script, *[str(other.pid)] * (whose == "ours")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         ) as watching,
     ):
         assert watching.stdout.readline() == b"ready\n"
         burn(other)
-        others_cores, window_s = json.loads(watching.communicate(b"go\n")[0])
+        others_s, ours_s = json.loads(watching.communicate(b"go\n")[0])
 
-    assert others_cores * window_s > 0.8
+    assert (ours_s if whose == "ours" else others_s) > 0.8
 
 
 def test_our_own_work_is_not_others():
