@@ -87,9 +87,9 @@ def unsteady(kept: Kept, now: EntryRecord, thresholds: Thresholds) -> dict[str, 
 def _figure(key: str, kept: Kept | None, now: EntryRecord, night_sd: float) -> _Figure | None:
     pairs = now.pairs(key)
     if pairs:
-        old, new = (night_value(side) for side in zip(*pairs, strict=True))
+        before, after = (_typical(night_value(side)) for side in zip(*pairs, strict=True))
         change = change_in_pairs([_log_speed(key, *pair) for pair in pairs])
-        return _Figure(key, "reference", old and old.typical, new and new.typical, change)
+        return _Figure(key, "reference", before, after, change)
     value = night_value(now.values(key))
     levels = kept.levels(key) if kept else []
     if value is None and not levels:
@@ -111,7 +111,11 @@ def _beside_nights(
     if change is not None and key not in _RATES:
         change = change.inverse()
     nights = tuple(typical[-_SHOWN_NIGHTS:]) + ((now.typical,) if now else ())
-    return _Figure(key, "baseline", before, now and now.typical, change, nights)
+    return _Figure(key, "baseline", before, _typical(now), change, nights)
+
+
+def _typical(value: NightValue | None) -> float | None:
+    return value.typical if value else None
 
 
 def _log_speed(key: str, old: float, new: float) -> float:
@@ -144,7 +148,8 @@ def _verdict(
         ratio, (low, high) = math.exp(change.log_ratio), change.interval()
         p_slower, p_faster = chances[figure.key]
         p = min(1.0, 2 * min(p_slower, p_faster))
-        verdict = _finding(change.log_ratio, low, p_slower, p_faster, threshold, thresholds.alpha)
+        is_shown = p < thresholds.alpha
+        verdict = _finding(ratio, low, threshold, is_shown=is_shown)
     elif figure.kept is not None and figure.now is not None:
         ratio = math.exp(_log_speed(figure.key, figure.kept, figure.now))
     return MetricVerdict(
@@ -163,17 +168,10 @@ def _verdict(
     )
 
 
-def _finding(
-    log_ratio: float,
-    low: float,
-    p_slower: float,
-    p_faster: float,
-    threshold: float,
-    alpha: float,
-) -> Finding:
-    if p_slower < alpha / 2 and log_ratio < -math.log1p(threshold):
+def _finding(ratio: float, low: float, threshold: float, *, is_shown: bool) -> Finding:
+    if is_shown and ratio < 1 / (1 + threshold):
         return "slower"
-    if p_faster < alpha / 2 and log_ratio > math.log1p(threshold):
+    if is_shown and ratio > 1 + threshold:
         return "faster"
     return "same" if low > 1 / (1 + _RULED_OUT * threshold) else "undecided"
 

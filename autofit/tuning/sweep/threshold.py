@@ -41,8 +41,9 @@ class Thresholds:
         shares: dict[str, Any] = {
             key: wanted[metric] / 100 for metric, key in _PERCENT_KEYS.items() if metric in wanted
         }
-        memory = {"memory_mib": wanted["memory_mib"]} if "memory_mib" in wanted else {}
-        return cls(**shares, **memory)
+        if "memory_mib" in wanted:
+            shares["memory_mib"] = wanted["memory_mib"]
+        return cls(**shares)
 
     @property
     def speeds(self) -> dict[str, float]:
