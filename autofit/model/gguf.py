@@ -130,6 +130,18 @@ def read_header(path: Path) -> GgufHeader:
     )
 
 
+def shard_paths(path: Path) -> list[Path]:
+    """All files of a model by the name of one; its own path where it names no shard."""
+    match = _SHARD_NAME.fullmatch(path.name)
+    if match is None:
+        return [path]
+    count = int(match["count"])
+    return [
+        path.with_name(f"{match['stem']}-{number:05d}-of-{count:05d}.gguf")
+        for number in range(1, count + 1)
+    ]
+
+
 def _shards(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
     """All files of the model, the given one first."""
     count = metadata.get("split.count", 0)
@@ -141,10 +153,7 @@ def _shards(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
             f"{path}: is one of {count} shards, but its name does not say so",
             f"name the shards NAME-00001-of-{count:05d}.gguf and so on, as they were published",
         )
-    paths = [
-        path.with_name(f"{match['stem']}-{number:05d}-of-{count:05d}.gguf")
-        for number in range(1, count + 1)
-    ]
+    paths = shard_paths(path)
     if metadata.get("split.no", 0) != 0 or int(match["number"]) != 1:
         raise UsageError(f"{path}: is not the first shard", f"give the first one: {paths[0]}")
     missing = [shard.name for shard in paths if not shard.exists()]

@@ -7,7 +7,7 @@ llama_server.yaml` explains every key. They hold data and check what one section
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -176,7 +176,9 @@ class Parameter:
 class Launch:
     """The words around the parameters in every launch.
 
-    Each group of words is left out where the help does not list its first word.
+    Each group of words is left out where the help does not list its first word. `left_out` are
+    flags of a user's own command that autofit launches without: they say who may ask (a key)
+    and how, or where the log goes. Their values are never written down.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -187,6 +189,7 @@ class Launch:
     always: tuple[Words, ...] = ()
     observe: tuple[Words, ...] = ()
     measure: tuple[Words, ...] = ()
+    left_out: Words = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -289,6 +292,21 @@ class IniRules:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerRules:
+    """What a container runs: an image by the start of a device's name, and its program."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    images: Mapping[str, str] = field(default_factory=dict)
+    program: str = ""
+
+    def image(self, devices: Sequence[str]) -> str | None:
+        """The image for the devices, by name; the one under `CPU` where there is none."""
+        local = [device for device in devices if not device.startswith("RPC")] or ["CPU"]
+        return next((i for kind, i in self.images.items() if local[0].startswith(kind)), None)
+
+
+@dataclass(frozen=True, slots=True)
 class PresetRules:
     """In which formats presets are written for this runtime."""
 
@@ -296,6 +314,7 @@ class PresetRules:
 
     formats: Words = ("shell", "systemd", "compose", "env", "json", "args")
     ini: IniRules = field(default_factory=IniRules)
+    container: ContainerRules = field(default_factory=ContainerRules)
 
 
 @dataclass(frozen=True, slots=True)

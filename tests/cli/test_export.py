@@ -89,7 +89,7 @@ def test_runtime_that_is_gone_still_gives_what_needs_no_help(cli, tmp_path):
 
     done = cli("export", study, "--format", "args")
     assert done.code == 0
-    assert shlex.split(done.out)[2:] == ["/gone/llama-server", *ARGUMENTS]
+    assert shlex.split(done.out)[2:] == ["/gone/llama-server", *ARGUMENTS, "--port", "8080"]
     assert "cannot be asked" in done.err
     refused = cli("export", study, "--format", "ini")
     assert refused.code == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 from results.study_sample import ENVIRONMENT, WORKLOAD
 
 from autofit.output.preset.facts import PresetFacts
-from autofit.runtime.dialect import IniRules
+from autofit.runtime.dialect import ContainerRules, IniRules
 from autofit.runtime.help_text import HelpText, parse_help
 
 ARGUMENTS = (
@@ -70,6 +70,7 @@ def facts(**changes) -> PresetFacts:
         "params": {"n_gpu_layers": 49, "n_cpu_moe": 20},
         "help": SMALL_HELP,
         "folder": Path("/home/user"),
+        "container": ContainerRules({"CUDA": "example.org/llama:cuda"}, "/app/llama-server"),
         "ini": IniRules(cannot_hold=(";", "#"), reserved=RESERVED),
         "workload": WORKLOAD,
         "objective": "request_s",

@@ -19,7 +19,7 @@ from autofit.output.preset.format import FORMATS, write_preset
 from autofit.output.preset.ini import section_name
 
 ADDRESS = ("--host", "127.0.0.1", "--port", "8080")
-HEADED = ("ini", "shell", "env")
+HEADED = ("ini", "llama-swap", "shell", "systemd", "compose", "env")
 
 
 def test_ini_is_what_the_router_reads():
@@ -147,7 +147,7 @@ def test_env_names_what_has_no_variable():
     """A flag without a variable is not dropped silently."""
     text = write_preset("env", facts(arguments=("--no-warmup", "-nkvo", "-c", "4096")))
 
-    assert "# these have no variable, give them as arguments: --no-warmup" in text
+    assert "# NOTE: these have no variable, give them as arguments: --no-warmup" in text
     assert "LLAMA_ARG_KV_OFFLOAD=false\nLLAMA_ARG_CTX_SIZE=4096\n" in text
 
 
@@ -211,11 +211,11 @@ def test_unknown_and_unfit_formats_are_named():
     """A wrong format name lists the known ones, one the runtime cannot use those it can."""
     with pytest.raises(UsageError) as caught:
         write_preset("toml", facts())
-    assert "ini, args, json" in caught.value.hint
+    assert "ini, llama-swap, shell" in caught.value.hint
 
     with pytest.raises(UsageError) as caught:
         write_preset("ini", facts(formats=("shell", "args")))
-    assert "args, shell" in caught.value.hint
+    assert "shell, args" in caught.value.hint
 
 
 @given(st.text(max_size=20))

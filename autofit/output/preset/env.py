@@ -10,7 +10,7 @@ import shlex
 
 from autofit.errors import UsageError
 from autofit.output.preset.facts import PresetFacts
-from autofit.output.preset.heading import heading
+from autofit.output.preset.heading import heading, note
 from autofit.output.preset.option import Option, each_once, parse_options
 from autofit.output.preset.override import (
     CPU_MOE,
@@ -30,33 +30,39 @@ def write(facts: PresetFacts) -> str:
     Raises:
         UsageError: the runtime has no help, or does not list an argument.
     """
+    variables = {option.flag.env: _value(option) for option in _options(facts) if option.flag.env}
+    lines = [f"# {line}" for line in (*heading(facts), *map(note, needs(facts)))]
+    lines += [f"{name}={shlex.quote(v)}" for name, v in {**variables, **facts.env}.items()]
+    return "\n".join(lines) + "\n"
+
+
+def needs(facts: PresetFacts) -> list[str]:
+    """What variables cannot say."""
+    told = []
+    if arguments := left_over(facts):
+        told.append(f"these have no variable, give them as arguments: {shlex.join(arguments)}")
+    if facts.wrapper:
+        told.append(f"run under: {shlex.join(facts.wrapper)}")
+    return told
+
+
+def left_over(facts: PresetFacts) -> tuple[str, ...]:
+    """The arguments that have no variable."""
+    options = (option for option in _options(facts) if option.flag.env is None)
+    return tuple(word for option in options for word in option.words)
+
+
+def _options(facts: PresetFacts) -> tuple[Option, ...]:
     if facts.help is None:
         raise UsageError(
             "this runtime lists no variables, so an env preset cannot be written",
             "use the formats `args`, `shell` or `json`",
         )
     options = parse_options(facts.served_arguments, facts.help)
-    variables: dict[str, str] = {}
-    left_over: list[str] = []
-    for option in each_once(keep_order(options, _APPLIED, facts.help)):
-        if option.flag.env is None:
-            left_over += option.words
-        else:
-            variables[option.flag.env] = _value(option)
-    lines = [f"# {line}" for line in heading(facts)]
-    if left_over:
-        lines.append(f"# these have no variable, give them as arguments: {_shown(left_over)}")
-    if facts.wrapper:
-        lines.append(f"# run under: {_shown(list(facts.wrapper))}")
-    lines += [f"{name}={shlex.quote(v)}" for name, v in {**variables, **facts.env}.items()]
-    return "\n".join(lines) + "\n"
+    return each_once(keep_order(options, _APPLIED, facts.help))
 
 
 def _value(option: Option) -> str:
     if option.value is not None:
         return option.value
     return "false" if option.is_negative else "true"
-
-
-def _shown(words: list[str]) -> str:
-    return shlex.join(words).replace("\n", " ")

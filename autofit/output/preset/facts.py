@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from autofit.output.preset.option import with_absolute_paths
 from autofit.results.fingerprint import Environment
 from autofit.results.header import StudyHeader
 from autofit.runtime.ability import Runtime
-from autofit.runtime.dialect import IniRules, Words
+from autofit.runtime.dialect import ContainerRules, IniRules, Words
 from autofit.runtime.help_text import HelpText
 from autofit.trial.candidate import Params
 from autofit.trial.workload import Workload
@@ -30,7 +31,9 @@ class PresetFacts:
     with a `{port}` that say where to listen, added where the arguments do not. `folder` is
     where relative paths in the arguments start. `formats` are those the runtime can use, None
     for any. `gain` and `estimates` are as in the result of a tune; `free_mib` is the
-    headroom. `help` is the runtime's help text, None where it has none.
+    headroom. `help` is the runtime's help text, None where it has none. `decided` are the
+    flags and variables that a tune may choose, `origin` says what the settings were taken
+    from where that is not a tune's winner, `image` is the container's where the user names one.
     """
 
     model_name: str
@@ -45,6 +48,10 @@ class PresetFacts:
     folder: Path
     formats: tuple[str, ...] | None = None
     ini: IniRules = field(default_factory=IniRules)
+    container: ContainerRules = field(default_factory=ContainerRules)
+    image: str = ""
+    decided: frozenset[str] = frozenset()
+    origin: str = ""
     port: int = DEFAULT_PORT
     workload: Workload
     objective: str
@@ -62,14 +69,37 @@ class PresetFacts:
     def served_arguments(self) -> tuple[str, ...]:
         """The arguments with a port in them, and files named so that any folder will do."""
         arguments = with_absolute_paths(self.arguments, self.help, self.folder)
-        flags = {word for word in self.address if word.startswith("-")}
-        address = () if flags & set(arguments) else self.address
-        return with_port((*arguments, *address), self.port)
+        own = self.own_address
+        missing = (pair for pair in _pairs(self.address) if pair[0] not in own)
+        words = (word for pair in missing for word in with_port(pair, self.port))
+        return (*arguments, *words)
+
+    @property
+    def own_address(self) -> dict[str, str]:
+        """Where the user's own arguments say to listen, by flag."""
+        flags = {pair[0] for pair in _pairs(self.address)}
+        return {word: value for word, value in pairwise(self.arguments) if word in flags}
+
+    def served_at(self, address: Words) -> tuple[str, ...]:
+        """The arguments for listening at another address, whatever the user's own say."""
+        arguments = list(with_absolute_paths(self.arguments, self.help, self.folder))
+        for flag in {pair[0] for pair in _pairs(self.address)}:
+            while flag in arguments[:-1]:
+                place = arguments.index(flag)
+                del arguments[place : place + 2]
+        return (*arguments, *address)
 
     @property
     def argv(self) -> tuple[str, ...]:
         """The whole command, to be started in any folder."""
         return (*self.wrapper, *self.command, *self.served_arguments)
+
+
+def _pairs(address: Words) -> Iterator[Words]:
+    """The flags of an address, each with its value."""
+    for place, word in enumerate(address):
+        if word.startswith("-"):
+            yield address[place : place + 2]
 
 
 def with_port(argv: Sequence[str], port: int) -> tuple[str, ...]:
@@ -96,20 +126,16 @@ def winner_facts(
             "this study has no winner to write a preset of",
             "`autofit show STUDY` tells what came of it",
         )
-    wrapper, arguments = _split(tuple(winner["argv"]), runtime.command)
+    wrapper, arguments = split_command(tuple(winner["argv"]), runtime.command)
     return PresetFacts(
         model_name=header.model_name,
         model_path=folder / header.model_path,
         wrapper=wrapper,
-        command=runtime.command,
         arguments=arguments,
-        address=runtime.dialect.launch.address,
         env=winner.get("env") or {},
         params=winner["params"],
-        help=runtime.help,
         folder=folder,
-        ini=runtime.dialect.preset.ini,
-        formats=runtime.dialect.preset.formats,
+        **of_runtime(runtime),
         workload=header.workload,
         objective=header.objective,
         environment=header.environment,
@@ -124,7 +150,24 @@ def winner_facts(
     )
 
 
-def _split(argv: Words, command: Words) -> tuple[Words, Words]:
+def of_runtime(runtime: Runtime) -> dict[str, Any]:
+    """The fields that are facts of the runtime."""
+    dialect = runtime.dialect
+    spellings = [s for parameter in dialect.parameters.values() for s in parameter.spellings]
+    return {
+        "command": runtime.command,
+        "address": dialect.launch.address,
+        "help": runtime.help,
+        "ini": dialect.preset.ini,
+        "container": dialect.preset.container,
+        "formats": dialect.preset.formats,
+        "decided": frozenset(flag for spelling in spellings for flag in spelling.flags)
+        | dialect.variables
+        | {group[0] for group in dialect.launch.always},
+    }
+
+
+def split_command(argv: Words, command: Words) -> tuple[Words, Words]:
     """The wrapper before the command, and the arguments after it."""
     length = len(command)
     for start in range(len(argv) - length + 1):

@@ -2,39 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from autofit.errors import UsageError
-from autofit.output.preset import args, env, ini, json_document, shell
+from autofit.output.preset import (
+    args,
+    compose,
+    env,
+    ini,
+    json_document,
+    llama_swap,
+    shell,
+    systemd,
+)
 from autofit.output.preset.facts import PresetFacts
 
-FORMATS: Mapping[str, Callable[[PresetFacts], str]] = {
-    "ini": ini.write,
-    "args": args.write,
-    "json": json_document.write,
-    "shell": shell.write,
-    "env": env.write,
-}
-SUFFIXES: Mapping[str, str] = {
-    "ini": ".ini",
-    "args": ".args",
-    "json": ".json",
-    "shell": ".sh",
-    "env": ".env",
-}
+Write = Callable[[PresetFacts], str]
+WriteMany = Callable[[Sequence[PresetFacts]], str]
 
 
-def write_preset(format_name: str, facts: PresetFacts) -> str:
-    """The preset's text in a format.
+def _nothing(facts: PresetFacts) -> list[str]:
+    del facts
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of file.
+
+    `write_many` writes several models into one, None where it holds one only; `needs` tells
+    what the file cannot say or see to itself.
+    """
+
+    suffix: str
+    write: Write
+    write_many: WriteMany | None = None
+    needs: Callable[[PresetFacts], list[str]] = _nothing
+    is_program: bool = False
+
+
+FORMATS: Mapping[str, Format] = {
+    "ini": Format(".ini", ini.write, ini.write_many, ini.needs),
+    "llama-swap": Format(".yaml", llama_swap.write, llama_swap.write_many, llama_swap.needs),
+    "shell": Format(".sh", shell.write, is_program=True),
+    "systemd": Format(".service", systemd.write),
+    "compose": Format(".yaml", compose.write, compose.write_many, compose.needs),
+    "env": Format(".env", env.write, needs=env.needs),
+    "json": Format(".json", json_document.write),
+    "args": Format(".args", args.write),
+}
+SUFFIXES: Mapping[str, str] = {name: known.suffix for name, known in FORMATS.items()}
+
+
+def find_format(name: str) -> Format:
+    """The format of a name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in FORMATS:
+        raise UsageError(f"unknown format '{name}'", f"known: {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def write_preset(format_name: str, *presets: PresetFacts) -> str:
+    """The text of one preset, or of several in one file, in a format.
 
     Raises:
         UsageError: the format is unknown, or cannot carry these settings.
     """
-    if format_name not in FORMATS:
-        raise UsageError(f"unknown format '{format_name}'", f"known: {', '.join(FORMATS)}")
-    if facts.formats is not None and format_name not in facts.formats:
+    known = find_format(format_name)
+    for facts in presets:
+        if facts.formats is not None and format_name not in facts.formats:
+            raise UsageError(
+                f"the runtime of this preset cannot use the format '{format_name}'",
+                f"it can use {', '.join(name for name in FORMATS if name in facts.formats)}",
+            )
+    if len(presets) == 1:
+        return known.write(presets[0])
+    if known.write_many is None:
+        many = (name for name, one in FORMATS.items() if one.write_many is not None)
         raise UsageError(
-            f"the runtime of this preset cannot use the format '{format_name}'",
-            f"it can use {', '.join(name for name in FORMATS if name in facts.formats)}",
+            f"a file of the format '{format_name}' holds one model",
+            f"several go into one file of {', '.join(many)}",
         )
-    return FORMATS[format_name](facts)
+    return known.write_many(presets)

@@ -12,6 +12,11 @@ _WORKLOAD = re.compile(
     r"tuned for: (?P<name>.*): context (?P<context>\d+), parallel (?P<parallel>\d+), "
     r"prompt\+generated tokens (?P<requests>.*); judged by "
 )
+# How the lines of a heading begin, so that a later export finds those of an earlier one.
+_BEGINNINGS = (
+    *("Written by autofit ", "model: ", "taken from: ", "tuned for: ", "gain: ", "headroom: "),
+    *("machine: ", "devices: ", "build: ", "check: ", "NOTE: "),
+)
 _REQUEST = re.compile(r"(\d+)\+(\d+) \(weight ([-+.e\d]+)\)")
 
 
@@ -27,6 +32,7 @@ def heading(facts: PresetFacts) -> list[str]:
     lines = [
         f"Written by autofit {facts.autofit_version} on {facts.made_on.isoformat()}",
         f"model: {facts.model_name}, {proof}",
+        *([f"taken from: {facts.origin}"] if facts.origin else []),
         f"tuned for: {workload_line(facts.workload)}; judged by {facts.objective}",
         f"gain: {gain_sentence(facts.gain, tie=facts.tie)}",
         f"headroom: {headroom(facts.free_mib)}",
@@ -36,6 +42,16 @@ def heading(facts: PresetFacts) -> list[str]:
         f"check: {environment.check_value}",
     ]
     return [one_line(line) for line in lines]
+
+
+def is_heading(line: str) -> bool:
+    """Whether a comment, without its mark, is a line of a heading that autofit wrote."""
+    return line.startswith(_BEGINNINGS)
+
+
+def note(text: str) -> str:
+    """A line of a heading about something that the file cannot see to itself."""
+    return one_line(f"NOTE: {text}")
 
 
 def workload_line(workload: Workload) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from autofit.errors import UsageError
 from autofit.output.preset.facts import PresetFacts
-from autofit.output.preset.heading import heading
+from autofit.output.preset.heading import heading, note
 from autofit.output.preset.option import Option, each_once, parse_options
 from autofit.output.preset.override import (
     CPU_MOE,
@@ -30,21 +30,72 @@ from autofit.runtime.help_text import HelpText
 _APPLIED = (CPU_MOE, N_CPU_FFN, N_CPU_MOE, OVERRIDE)
 _MODEL = {"--model", "--alias"}
 _COMMENT = "; "
+EVERY_MODEL = "*"
 
 
 def write(facts: PresetFacts) -> str:
-    """The preset as an INI file with one section.
+    """The preset as an INI file with one section."""
+    return write_many([facts])
+
+
+def write_many(presets: Sequence[PresetFacts]) -> str:
+    """The presets as one INI file, a section for each; what all say alike is said once.
 
     Raises:
         UsageError: an argument or value has no place in such a file.
     """
-    lines = [_COMMENT + line for line in (*heading(facts), *_needs(facts))]
-    lines += ["version = 1", "", f"[{section_name(facts.model_name)}]"]
-    lines += [f"model = {_checked('model', str(facts.model_path), facts)}"]
+    first = presets[0]
+    lines = []
+    if not any(facts.env or facts.wrapper for facts in presets):
+        lines.append(f"{_COMMENT}start with: {start_line(first)}")
+    if len({(*facts.env.items(), facts.wrapper) for facts in presets}) > 1:
+        told = "these models need different surroundings, but one router gives all the same"
+        lines.append(_COMMENT + note(told))
+    lines += ["version = 1", ""]
+    sections = [dict(entry(facts)) for facts in presets]
+    shared = _shared(sections) if len(sections) > 1 else {}
+    if shared:
+        lines += [f"[{EVERY_MODEL}]", *(f"{key} = {value}" for key, value in shared.items()), ""]
+    for facts, section in zip(presets, sections, strict=True):
+        lines += [*comments(facts), f"[{entry_name(facts)}]"]
+        own = {key: value for key, value in section.items() if key not in shared}
+        lines += [*(f"{key} = {value}" for key, value in own.items()), ""]
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def comments(facts: PresetFacts) -> list[str]:
+    """The heading of a section, as comments."""
+    return [_COMMENT + line for line in (*heading(facts), *map(note, needs(facts)))]
+
+
+def needs(facts: PresetFacts) -> list[str]:
+    """What the file cannot see to itself."""
+    if not facts.env and not facts.wrapper:
+        return []
+    start = start_line(facts)
+    return [f"start the router exactly so, its models inherit what is set here: {start}"]
+
+
+def entry(facts: PresetFacts) -> Mapping[str, str]:
+    """The section's keys and values, the model first.
+
+    Raises:
+        UsageError: an argument or value has no place in such a file.
+    """
+    found = {"model": _checked("model", str(facts.model_path), facts)}
     for option in ini_options(facts):
         key, value = _key_and_value(option)
-        lines.append(f"{key} = {_checked(key, value, facts)}")
-    return "\n".join(lines) + "\n"
+        found[key] = _checked(key, value, facts)
+    return found
+
+
+def _shared(sections: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    first, *others = sections
+    return {
+        key: value
+        for key, value in first.items()
+        if key != "model" and all(other.get(key) == value for other in others)
+    }
 
 
 def ini_options(facts: PresetFacts) -> tuple[Option, ...]:
@@ -61,6 +112,11 @@ def ini_options(facts: PresetFacts) -> tuple[Option, ...]:
     options = parse_options(facts.served_arguments, facts.help)
     ours = [option for option in options if not _is_routers(option, facts)]
     return each_once(keep_order(ours, _APPLIED, facts.help))
+
+
+def entry_name(facts: PresetFacts) -> str:
+    """The section's name."""
+    return section_name(facts.model_name)
 
 
 def section_name(model_name: str) -> str:
@@ -131,14 +187,8 @@ def _fault(value: str, cannot_hold: Sequence[str]) -> str:
     return ""
 
 
-def _needs(facts: PresetFacts) -> list[str]:
-    start = [
-        *(["env"] if facts.env else []),
-        *(f"{name}={value}" for name, value in facts.env.items()),
-        *facts.wrapper,
-        *facts.command,
-    ]
-    line = one_line(shlex.join(start)) + " --models-preset THIS_FILE"
-    if facts.env or facts.wrapper:
-        return [f"start the router exactly so, its models inherit what is set here: {line}"]
-    return [f"start with: {line}"]
+def start_line(facts: PresetFacts) -> str:
+    """The command that starts a router with the file."""
+    settings = [f"{name}={value}" for name, value in facts.env.items()]
+    start = [*(["env", *settings] if settings else []), *facts.wrapper, *facts.command]
+    return f"{one_line(shlex.join(start))} --models-preset THIS_FILE"

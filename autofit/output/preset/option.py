@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from autofit.errors import UsageError
 from autofit.runtime.help_text import Flag, HelpText
 
+_FLAG = re.compile(r"--?[A-Za-z]")
 _PATH_HINTS = ("FNAME", "FILE", "PATH", "DIR")
 # Given several times, these add up in llama.cpp (common/arg.cpp); of others the last counts.
 _JOINED = {
@@ -102,6 +105,17 @@ def parse_options(arguments: Sequence[str], help_text: HelpText) -> tuple[Option
     return tuple(options)
 
 
+def flag_groups(arguments: Sequence[str]) -> list[list[str]]:
+    """The arguments cut before each flag, for one line each; needs no help text."""
+    groups: list[list[str]] = []
+    for word in arguments:
+        if groups and not _FLAG.match(word):
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    return groups
+
+
 def each_once(options: Iterable[Option]) -> tuple[Option, ...]:
     """The options with each flag once, for formats that hold a flag once."""
     merged: dict[tuple[str, ...], Option] = {}
@@ -139,6 +153,20 @@ def with_absolute_paths(
             words.append(word)
             flag = help_text.get(word) if help_text else None
     return tuple(words)
+
+
+def named_files(
+    arguments: Sequence[str], help_text: HelpText | None, folder: Path
+) -> tuple[Path, ...]:
+    """The files that the arguments name, as if started in a folder."""
+    absolute = with_absolute_paths(arguments, help_text, folder)
+    files: list[Path] = []
+    for flag, value in pairwise(absolute):
+        known = help_text.get(flag) if help_text else None
+        if known is not None and known.takes_value and _names_files(known):
+            values = value.split(",") if "comma-separated" in known.text else [value]
+            files += [Path(name) for name in values if name]
+    return tuple(dict.fromkeys(files))
 
 
 def _names_files(flag: Flag) -> bool:

@@ -1,0 +1,165 @@
+"""A compose file: the server in a container (https://github.com/compose-spec/compose-spec).
+
+Files lie in the container where they lie outside, so that the command stays as it was tuned.
+`$` begins a variable in every value; two stand for one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+
+from autofit.errors import UsageError
+from autofit.model.gguf import shard_paths
+from autofit.output.preset.facts import PresetFacts, with_port
+from autofit.output.preset.heading import heading, note
+from autofit.output.preset.option import flag_groups, named_files
+from autofit.output.preset.systemd import locks_memory
+from autofit.output.preset.yaml_text import flow_list, indented, quoted
+
+SERVICES = "services"
+_EVERYWHERE = "0.0.0.0"  # noqa: S104 - within the container; what is published is on loopback
+_LOOPBACK = "127.0.0.1"
+
+
+def write(facts: PresetFacts) -> str:
+    """The preset as a compose file with one service."""
+    return write_many([facts])
+
+
+def write_many(presets: Sequence[PresetFacts]) -> str:
+    """The presets as one compose file, a service for each.
+
+    Raises:
+        UsageError: there is no image for a preset, or a value has no place in YAML.
+    """
+    lines = ["# start with: docker compose -f THIS_FILE up -d", f"{SERVICES}:"]
+    for facts in presets:
+        lines += indented([*comments(facts), f"{entry_name(facts)}:"], 2)
+        for part in entry(facts).values():
+            lines += indented(part, 4)
+    return "\n".join(lines) + "\n"
+
+
+def entry_name(facts: PresetFacts) -> str:
+    """The service's name, of the few characters that one may have."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", facts.model_name).strip("-._").lower()
+    return quoted(name) if name.replace(".", "").isdigit() else name or "model"
+
+
+def comments(facts: PresetFacts) -> list[str]:
+    """The heading of a service, as comments."""
+    return [f"# {line}" for line in (*heading(facts), *map(note, needs(facts)))]
+
+
+def needs(facts: PresetFacts) -> list[str]:
+    """What the container does otherwise than the tuned server, or needs done."""
+    proof = "the settings were proven with the build above, not with this image"
+    told = [f"{proof}: pin an image of that build, then compare"]
+    if facts.wrapper:
+        told.append(f"the image must have `{facts.wrapper[0]}`: the server runs under it")
+    named = named_files(facts.arguments, facts.help, facts.folder)
+    missing = [path for path in named if path != facts.model_path and not path.is_file()]
+    if missing:
+        shown = ", ".join(str(path) for path in missing)
+        told.append(f"no such file here, so it is not mounted: {shown}")
+    return told
+
+
+def entry(facts: PresetFacts) -> Mapping[str, list[str]]:
+    """The settings of a service by key, each as lines of YAML.
+
+    Raises:
+        UsageError: there is no image, or a value has no place in YAML.
+    """
+    uses_remote = "--rpc" in facts.arguments
+    parts = {
+        "image": [f"image: {_escaped(_image(facts))}"],
+        "entrypoint": flow_list("entrypoint", [_dollars([*facts.wrapper, _program(facts)])]),
+        "command": flow_list("command", [_dollars(g) for g in flag_groups(_arguments(facts))]),
+    }
+    if facts.env:
+        variables = [f"  {name}: {_escaped(value)}" for name, value in facts.env.items()]
+        parts["environment"] = ["environment:", *variables]
+    parts["volumes"] = ["volumes:", *_mounts(facts)]
+    if uses_remote:  # remote devices are asked where they were: from the machine itself
+        parts["network_mode"] = ["network_mode: host"]
+    else:
+        port = _port(facts)
+        parts["ports"] = ["ports:", f'  - "{_LOOPBACK}:{port}:{port}"']
+    parts |= _hardware(facts)
+    if locks_memory(facts):
+        parts["ulimits"] = ["ulimits:", "  memlock: -1"]
+    if facts.wrapper and PurePath(facts.wrapper[0]).name == "numactl":
+        parts["cap_add"] = ["cap_add:", "  - SYS_NICE"]  # binding memory is refused without
+    parts["restart"] = ["restart: on-failure:5"]
+    parts["stop_grace_period"] = ["stop_grace_period: 30s"]
+    return parts
+
+
+def _image(facts: PresetFacts) -> str:
+    names = [device.partition(":")[0] for device in facts.environment.devices]
+    image = facts.image or facts.container.image(names)
+    if not image:
+        raise UsageError(
+            "no container image is known for this runtime and its devices",
+            "name one with --image",
+        )
+    return image
+
+
+def _program(facts: PresetFacts) -> str:
+    return facts.container.program or PurePath(facts.command[-1]).name
+
+
+def _port(facts: PresetFacts) -> str:
+    own = (value for flag, value in facts.own_address.items() if "port" in flag)
+    return next(own, str(facts.port))
+
+
+def _arguments(facts: PresetFacts) -> tuple[str, ...]:
+    host = _LOOPBACK if "--rpc" in facts.arguments else _EVERYWHERE
+    address = (word.replace(_LOOPBACK, host) for word in facts.address)
+    return facts.served_at(with_port(tuple(address), int(_port(facts))))
+
+
+def _files(facts: PresetFacts) -> Iterator[Path]:
+    """The model's files and those that the arguments name, each once."""
+    named = named_files(facts.arguments, facts.help, facts.folder)
+    found = [*shard_paths(facts.model_path), *named]
+    yield from dict.fromkeys(path.absolute() for path in found)
+
+
+def _mounts(facts: PresetFacts) -> Iterator[str]:
+    """Each file by itself: a link leads out of its folder, as in the cache of a hub."""
+    models = {path.absolute() for path in shard_paths(facts.model_path)}
+    for path in _files(facts):
+        if path in models or path.is_file():
+            place = _escaped(str(path))
+            yield f"  - {{type: bind, source: {place}, target: {place}, read_only: true}}"
+
+
+def _hardware(facts: PresetFacts) -> dict[str, list[str]]:
+    """The devices that the container may use."""
+    kinds = {device.partition(":")[0].rstrip("0123456789") for device in facts.environment.devices}
+    if "CUDA" in kinds:
+        gpus = "{driver: nvidia, count: all, capabilities: [gpu]}"
+        return {
+            "deploy": [
+                *("deploy:", "  resources:", "    reservations:", "      devices:"),
+                f"        - {gpus}",
+            ]
+        }
+    if not kinds - {"RPC", "CPU", "BLAS"}:
+        return {}
+    nodes = ["/dev/kfd", "/dev/dri"] if kinds & {"ROCm", "HIP"} else ["/dev/dri"]
+    return {"devices": ["devices:", *(f"  - {node}:{node}" for node in nodes)]}
+
+
+def _dollars(words: Sequence[str]) -> list[str]:
+    return [word.replace("$", "$$") for word in words]
+
+
+def _escaped(value: str) -> str:
+    return quoted(value.replace("$", "$$"))

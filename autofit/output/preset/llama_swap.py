@@ -1,0 +1,118 @@
+"""A configuration of llama-swap, which starts and stops servers as models are asked for.
+
+`cmd` is split as a POSIX shell splits words, without expanding anything; before that its
+comment lines go, and `${NAME}` is a macro wherever it stands
+(https://github.com/mostlygeek/llama-swap, config-schema.json and docs/configuration.md).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from autofit.errors import UsageError
+from autofit.output.preset.facts import PresetFacts
+from autofit.output.preset.heading import heading, note
+from autofit.output.preset.option import flag_groups
+from autofit.output.preset.yaml_text import indented, quoted
+from autofit.output.text import one_line
+
+MODELS = "models"
+PORT_MACRO = "${PORT}"
+# llama-swap gives up on a model after 120 s; a large one is read from disk for longer.
+_LOAD_LIMIT_S = 900
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+
+
+def write(facts: PresetFacts) -> str:
+    """The preset as a configuration with one model."""
+    return write_many([facts])
+
+
+def write_many(presets: Sequence[PresetFacts]) -> str:
+    """The presets as one configuration.
+
+    Raises:
+        UsageError: a word or a variable has no place in one.
+    """
+    lines = [
+        "# start with: llama-swap --config THIS_FILE",
+        f"healthCheckTimeout: {_LOAD_LIMIT_S}  # seconds that a model may take to load",
+        "",
+        f"{MODELS}:",
+    ]
+    for facts in presets:
+        lines += indented([*comments(facts), f"{quoted(entry_name(facts))}:"], 2)
+        for part in entry(facts).values():
+            lines += indented(part, 4)
+    return "\n".join(lines) + "\n"
+
+
+def entry_name(facts: PresetFacts) -> str:
+    """The model's id in requests."""
+    plain = " ".join(one_line(facts.model_name).split())
+    return re.sub(r"[${}]+", "-", plain).strip(" -") or "model"
+
+
+def comments(facts: PresetFacts) -> list[str]:
+    """The heading of a model, as comments."""
+    return [f"# {line}" for line in (*heading(facts), *map(note, needs(facts)))]
+
+
+def needs(facts: PresetFacts) -> list[str]:
+    """What the configuration does otherwise than the preset says."""
+    if not facts.own_address:
+        return []
+    own = shlex.join(word for pair in facts.own_address.items() for word in pair)
+    return [f"llama-swap chooses the address itself, so this one is left out: {own}"]
+
+
+def entry(facts: PresetFacts) -> Mapping[str, list[str]]:
+    """The settings of a model by key, each as lines of YAML.
+
+    Raises:
+        UsageError: a word or a variable has no place in them.
+    """
+    parts = {"cmd": _command(facts)}
+    if facts.env:
+        values = [_variable(name, value) for name, value in facts.env.items()]
+        parts["env"] = ["env:", *(f"  - {quoted(value)}" for value in values)]
+    parts["proxy"] = [f"proxy: http://127.0.0.1:{PORT_MACRO}"]
+    return parts
+
+
+def _command(facts: PresetFacts) -> list[str]:
+    address = " ".join(word.replace("{port}", PORT_MACRO) for word in facts.address)
+    start = " ".join(map(_word, (*facts.wrapper, *facts.command)))
+    groups = (" ".join(map(_word, group)) for group in flag_groups(facts.served_at(())))
+    lines = [start, *groups, address]
+    if all(line.replace("\t", "").isprintable() for line in lines):
+        return ["cmd: |", *indented(lines, 2)]
+    return [f"cmd: {quoted(' '.join(lines))}"]
+
+
+def _word(word: str) -> str:
+    if "\n" in word:
+        raise UsageError(
+            f"a llama-swap command cannot hold {word!r}: it has more than one line",
+            "change the value, or use the formats `args` or `shell`",
+        )
+    # Two quoted parts side by side are one word, but no macro.
+    return shlex.quote(word).replace("${", "$''{")
+
+
+def _variable(name: str, value: str) -> str:
+    fault = ""
+    if not _VARIABLE.fullmatch(name):
+        fault = "its name is to be in capitals"
+    elif "\n" in value or "\r" in value:
+        fault = "it has more than one line"
+    elif "${" in value:
+        fault = "`${` would begin a macro"
+    if fault:
+        raise UsageError(
+            f"a llama-swap configuration cannot hold the variable {name}: {fault}",
+            "use the formats `args` or `shell`",
+        )
+    return f"{name}={value}"
