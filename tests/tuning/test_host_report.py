@@ -54,7 +54,7 @@ def trial(number: int, conditions: Conditions | None, phase: Phase = "search") -
         (
             {"gpus": (HOT_GPU,)},
             [
-                "RTX 3060 (0000:01:00.0) was slowed down by temperature (software) (27% of the time)"
+                "RTX 3060 (0000:01:00.0) was slowed down by temperature (software) (27% of the "
             ],
         ),
         (
