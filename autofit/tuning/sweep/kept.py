@@ -7,12 +7,12 @@ vary is learnt from all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from autofit.trial.night import NightValue, night_value
-from autofit.tuning.sweep.record import EntryRecord
+from autofit.tuning.sweep.record import EntryRecord, LaunchValues
 
 _DIGITS = 5
 
@@ -32,9 +32,13 @@ class Night:
     peak_mib: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, record: EntryRecord, keys: Iterator[str] | tuple[str, ...]) -> Night:
+    def of(cls, record: EntryRecord) -> Night:
         """The figures of a record, with five digits."""
-        values = {key: value for key in keys if (value := night_value(record.values(key)))}
+        values = {
+            one.name: value
+            for one in fields(LaunchValues)
+            if (value := night_value(record.values(one.name)))
+        }
         return cls(
             date=record.date,
             settings=record.winner.digest if record.winner else "",

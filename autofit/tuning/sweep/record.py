@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
@@ -37,9 +38,9 @@ class LaunchValues:
     load_s: float | None = None
 
     def get(self, key: str) -> float | None:
-        """The value of a metric by the name it has in documents."""
+        """The value of a metric by the name it has in documents; None unless it is positive."""
         value: float | None = getattr(self, key)
-        return value
+        return value if value is not None and 0 < value < math.inf else None
 
 
 @dataclass(frozen=True, slots=True)
