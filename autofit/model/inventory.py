@@ -105,6 +105,10 @@ class ModelInventory:
     notices: tuple[str, ...] = ()
     tensors: tuple[TensorInfo, ...] = ()
 
+    def __hash__(self) -> int:
+        """By what tells files apart: thousands of tensors would take longer than what is kept."""
+        return hash((self.digest, self.path, self.total_bytes))
+
     @property
     def block_count(self) -> int:
         """Blocks in the file, those for multi-token prediction included."""

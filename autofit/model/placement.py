@@ -93,21 +93,27 @@ def place(inventory: ModelInventory, candidate: Candidate, devices: Sequence[Dev
     experts: list[set[int]] = [set() for _ in inventory.blocks]
     dense_ffn: list[set[int]] = [set() for _ in inventory.blocks]
     host_tensors = []
-    for block, tensor in _tensors(inventory):
-        rule = _first_match(rules, tensor.name)
+    tensors = _tensors(inventory)
+    padded = {
+        device: _padded(inventory, pads_rows=_pads_rows(used[device]))
+        for device in range(len(used))
+    }
+    padded[HOST] = _padded(inventory, pads_rows=False)
+    for at, (known, rule) in enumerate(zip(tensors, _matches(inventory, rules), strict=True)):
+        block = known.block
         if rule is not None:
             device = targets[rule.buffer]
         elif block is None:
-            device = units[-1] if tensor.name == "output.weight" else HOST
+            device = units[-1] if known.is_output else HOST
         else:
             device = units[block]
-        if block is not None and tensor.name in inventory.blocks[block].expert_tensors:
+        if block is not None and known.is_expert:
             experts[block].add(device)
-        elif block is not None and _DENSE_FFN.search(tensor.name):
+        elif block is not None and known.is_dense_ffn:
             dense_ffn[block].add(device)
         if device == HOST:
-            host_tensors.append(tensor)
-        weights[device] += padded_bytes(tensor, used[device] if device != HOST else None)
+            host_tensors.append(known.tensor)
+        weights[device] += padded[device][at]
     if inventory.is_output_tied and units[-1] == HOST:
         weights[HOST] -= inventory.embedding_bytes  # nothing is duplicated there
     return Placement(
@@ -188,36 +194,79 @@ def _split(candidate: Candidate) -> list[float]:
         ) from error
 
 
-def _first_match(rules: Sequence[Override], name: str) -> Override | None:
-    return next((rule for rule in rules if rule.pattern.search(name)), None)
+# Rules are expressions of few letters; of one candidate they are asked for again and again.
+@lru_cache(maxsize=256)
+def _matches(
+    inventory: ModelInventory, rules: tuple[Override, ...]
+) -> tuple[Override | None, ...]:
+    """For each tensor the first rule that matches its name."""
+    return tuple(
+        next((rule for rule in rules if rule.pattern.search(known.tensor.name)), None)
+        for known in _tensors(inventory)
+    )
 
 
 def padded_bytes(tensor: TensorInfo, device: Device | None) -> int:
     """What a tensor takes in a buffer: rows of quantized weights may need more on CUDA."""
+    return _padded_bytes(tensor, pads_rows=device is not None and _pads_rows(device))
+
+
+def _pads_rows(device: Device) -> bool:
+    return device.name.startswith(("CUDA", "ROCm", "MUSA"))
+
+
+@lru_cache(maxsize=8)
+def _padded(inventory: ModelInventory, *, pads_rows: bool) -> tuple[int, ...]:
+    """What each tensor takes, on a device that pads rows or on one that does not."""
+    return tuple(_padded_bytes(known.tensor, pads_rows=pads_rows) for known in _tensors(inventory))
+
+
+def _padded_bytes(tensor: TensorInfo, *, pads_rows: bool) -> int:
     nbytes = tensor.nbytes
     block_type = BLOCK_TYPES.get(tensor.type_id)
-    if device is not None and device.name.startswith(("CUDA", "ROCm", "MUSA")) and block_type:
+    if pads_rows and block_type:
         tail = tensor.shape[0] % _ROW_STEP if tensor.shape else 0
         if block_type.elements > 1 and tail:
             nbytes += block_type.row_bytes(_ROW_STEP - tail)
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def _tensors(inventory: ModelInventory) -> Iterator[tuple[int | None, TensorInfo]]:
-    """Every tensor that is loaded, with its block; blocks for prediction are not loaded."""
+@dataclass(frozen=True, slots=True)
+class _KnownTensor:
+    """A tensor that is loaded, with its block; None for embeddings and the output layer."""
+
+    block: int | None
+    tensor: TensorInfo
+    is_output: bool = False
+    is_expert: bool = False
+    is_dense_ffn: bool = False
+
+
+@lru_cache(maxsize=8)
+def _tensors(inventory: ModelInventory) -> tuple[_KnownTensor, ...]:
+    """Every tensor that is loaded; blocks for prediction are not."""
     skipped = {block.index for block in inventory.blocks if block.is_nextn}
-    for block, tensor in _known_tensors(inventory.tensors, inventory.blocks):
-        if block not in skipped:
-            yield block, tensor
+    experts = [frozenset(block.expert_tensors) for block in inventory.blocks]
+    found = [
+        _KnownTensor(
+            block,
+            tensor,
+            is_expert=tensor.name in experts[block],
+            is_dense_ffn=_DENSE_FFN.search(tensor.name) is not None,
+        )
+        for block, tensor in _numbered(inventory.tensors, inventory.blocks)
+        if block not in skipped
+    ]
     for name, nbytes in (
         ("token_embd.weight", inventory.embedding_bytes),
         ("output.weight", inventory.output_bytes),
     ):
-        yield None, TensorInfo(name, (), 0, 0, nbytes)
+        tensor = TensorInfo(name, (), 0, 0, nbytes)
+        found.append(_KnownTensor(None, tensor, is_output=name == "output.weight"))
+    return tuple(found)
 
 
-@lru_cache(maxsize=8)
-def _known_tensors(
+def _numbered(
     tensors: tuple[TensorInfo, ...], blocks: tuple[BlockInventory, ...]
 ) -> tuple[tuple[int, TensorInfo], ...]:
     if not tensors:

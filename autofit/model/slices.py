@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 Overhead = tuple[tuple[int, int], tuple[int, int]]
 _INFEASIBLE = float("inf")
-_STEPS = 16  # halvings of the tightness of budgets
+_STEPS = 10  # halvings of the tightness of budgets
 _LOOSEST = 1024.0
 
 _Table = npt.NDArray[np.float64]
