@@ -29,6 +29,7 @@ FOLDERS = {
     "space": "search_spaces",
     "workload": "search_spaces/workloads",
     "dialect": "runners",
+    "suite": "search_spaces/suites",
 }
 
 

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from autofit.search.space_file import WorkloadFile
 
 # Where a file lies decides when its keys fit two kinds equally well.
-_FOLDERS = {"runners": "dialect", "workloads": "workload", "search_spaces": "search space"}
+_FOLDERS = {
+    "runners": "dialect",
+    "workloads": "workload",
+    "search_spaces": "search space",
+    "suites": "suite",
+}
 _PLACED = re.compile(r"^.+?:\d+: ")
 _LARGEST_BYTES = 1 << 20
 
@@ -40,14 +45,14 @@ def _print_schema(ctx: click.Context, _option: click.Parameter, kind: str | None
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--schema",
-    type=click.Choice(("space", "workload", "dialect")),
+    type=click.Choice(("space", "workload", "dialect", "suite")),
     callback=_print_schema,
     is_eager=True,
     expose_value=False,
     help="Print the JSON Schema of a kind of file, for an editor, and exit.",
 )
 def command(files: tuple[Path, ...]) -> None:
-    """Validate search spaces, dialects and workloads; every fault with file and line.
+    """Validate search spaces, dialects, workloads and suites; every fault with file and line.
 
     The kind of a file is told by its keys. stdout has a line for each file with its kind.
     """
@@ -96,6 +101,10 @@ def _check(kind: str, data: CommentedMap, path: Path) -> None:
 
     if kind == "dialect":
         load_dialect(str(path.absolute()))
+    elif kind == "suite":
+        from autofit.cli.suite_check import checked_suite  # noqa: PLC0415
+
+        checked_suite(data, path, known_parameters())
     elif kind == "workload":
         _check_text(definition.validate(data, WorkloadFile, path), data, path)
     else:
@@ -126,12 +135,14 @@ def _kind(data: CommentedMap, path: Path) -> str:
     """What a file is, by its keys; where they fit several kinds equally well, by its folder."""
     from autofit.runtime.dialect import Dialect  # noqa: PLC0415
     from autofit.search.space_file import SpaceFile, WorkloadFile  # noqa: PLC0415
+    from autofit.tuning.sweep.suite_file import SuiteFile  # noqa: PLC0415
 
     dialect = {field.name for field in dataclasses.fields(Dialect)} - {"name", "path"}
     known = {
         "search space": set(SpaceFile.model_fields),
         "workload": set(WorkloadFile.model_fields),
         "dialect": dialect,
+        "suite": set(SuiteFile.model_fields),
     }
     hits = {kind: len(keys & set(data)) for kind, keys in known.items()}
     folder = _FOLDERS.get(path.absolute().parent.name, "")
@@ -161,7 +172,7 @@ def _unknown_parameters(data: CommentedMap, path: Path) -> list[str]:
     parameters = data.get("parameters")
     if not isinstance(parameters, dict):
         return []
-    known = _known_parameters()
+    known = known_parameters()
     faults = []
     for name, axis in parameters.items():
         sets = axis.get("sets") if isinstance(axis, dict) else None
@@ -175,7 +186,7 @@ def _unknown_parameters(data: CommentedMap, path: Path) -> list[str]:
     return faults
 
 
-def _known_parameters() -> set[str]:
+def known_parameters() -> set[str]:
     """The parameters of every dialect that can be found and is not faulty itself."""
     from autofit.runtime.dialect_file import available, load_dialect  # noqa: PLC0415
 

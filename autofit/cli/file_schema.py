@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from autofit.runtime.dialect import Dialect
 from autofit.search.space_file import SpaceFile, WorkloadFile
+from autofit.tuning.sweep.suite_file import SuiteFile
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 # Where each schema lies, from the repository's root.
@@ -20,8 +21,13 @@ PLACES = {
     "space": Path("search_spaces/space.schema.json"),
     "workload": Path("search_spaces/workloads/workload.schema.json"),
     "dialect": Path("runners/dialect.schema.json"),
+    "suite": Path("search_spaces/suites/suite.schema.json"),
 }
-_FILES: dict[str, type[BaseModel]] = {"space": SpaceFile, "workload": WorkloadFile}
+_FILES: dict[str, type[BaseModel]] = {
+    "space": SpaceFile,
+    "workload": WorkloadFile,
+    "suite": SuiteFile,
+}
 
 
 def schema_of(kind: str) -> dict[str, Any]:

@@ -12,7 +12,12 @@ from autofit.search.space_file import AxisFile, RequestFile, SpaceFile, Workload
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
-KINDS = {"search_spaces": "search space", "workloads": "workload", "runners": "dialect"}
+KINDS = {
+    "search_spaces": "search space",
+    "workloads": "workload",
+    "runners": "dialect",
+    "suites": "suite",
+}
 SHIPPED = sorted([*ROOT.glob("search_spaces/**/*.yaml"), *ROOT.glob("runners/*.yaml")])
 BAD = sorted([*DATA.glob("*/bad/*.yaml")])
 SPACE = """\

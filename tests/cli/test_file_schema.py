@@ -62,6 +62,10 @@ def test_a_shipped_file_is_good_for_its_schema(kind, path):
         ("dialect", {"extend": "llama_server"}),
         ("dialect", {"parameters": {"ubatch": {"type": "whole"}}}),
         ("dialect", {"failures": [{"has": "x", "kind": "broken"}]}),
+        ("suite", {"entries": []}),
+        ("suite", {"entries": [{"name": "a", "modus": "tune"}]}),
+        ("suite", {"entries": [{"name": "a", "mode": "retune"}]}),
+        ("suite", {"entries": [{"name": "../a"}]}),
     ],
 )
 def test_a_schema_finds_a_fault(kind, data):
@@ -76,7 +80,12 @@ def test_a_file_that_extends_another_may_leave_out_and_take_away():
 
 @pytest.mark.parametrize(
     ("kind", "example"),
-    [("space", "moe.yaml"), ("workload", "chat.yaml"), ("dialect", "llama_server.yaml")],
+    [
+        ("space", "moe.yaml"),
+        ("workload", "chat.yaml"),
+        ("dialect", "llama_server.yaml"),
+        ("suite", "example.yaml"),
+    ],
 )
 def test_every_key_is_shown_in_an_example(kind, example):
     """The shipped file that says so shows or explains every key of its kind."""
@@ -91,8 +100,8 @@ def test_every_key_is_shown_in_an_example(kind, example):
 
 
 def test_a_key_is_explained():
-    """An editor can show what each key of a space or a workload means."""
-    for kind in ("space", "workload"):
+    """An editor can show what each key of a space, a workload or a suite means."""
+    for kind in ("space", "workload", "suite"):
         schema = _printed(kind)
         for properties in [
             schema["properties"],

@@ -9,8 +9,8 @@ from typing import Literal
 
 from autofit.errors import UsageError
 from autofit.trial.metric import Metric
+from autofit.tuning.sweep.record import Mode
 
-Mode = Literal["tune", "remeasure", "compare"]
 Missing = Literal["skip", "fail"]
 # Stands for the small model that `autofit demo` makes.
 DEMO_MODEL = "demo"
@@ -25,10 +25,11 @@ class Entry:
     """One thing that a sweep measures; see `autofit.tuning.sweep.suite_file` for each field.
 
     Paths are absolute, texts of `--set` and `--device` as on the command line. Thresholds are
-    percent by metric, and MiB for `memory_mib`.
+    percent by metric, and MiB for `memory_mib`. `place` counts the file's entries from 0.
     """
 
     name: str
+    place: int
     model: str
     mode: Mode = "tune"
     runtime: str | None = None

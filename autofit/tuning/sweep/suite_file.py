@@ -243,11 +243,11 @@ class _Reading:
                 given[key] = self._resolved(given[key], (*place, key))
         mode = given.get("mode", "tune")
         for key in ("preset", "against"):
-            if key in given and mode == "tune":
+            if mode == "tune" and getattr(self.file.entries[place[1]], key) is not None:
                 self._fault((*place, key), f"{key}: a tune has no use for it")
         if mode == "compare" and "against" not in given:
             self._fault((*place, "mode"), "mode: compare needs `against`, the old runtime")
-        return Entry(**{**given, "name": name, "thresholds": thresholds})
+        return Entry(**{**given, "name": name, "place": place[1], "thresholds": thresholds})
 
     def _resolved(self, text: str, place: tuple[str | int, ...], *, always: bool = False) -> str:
         """A path as seen from the suite; names without a slash stay names unless `always`."""
@@ -268,25 +268,25 @@ class _Reading:
         for entry in entries:
             # Case does not tell files apart everywhere.
             if entry.name.lower() in seen:
-                index = self._index_of(entry.name)
-                self._fault(("entries", index, "name"), f"name: '{entry.name}' is there twice")
+                self._fault(
+                    ("entries", entry.place, "name"), f"name: '{entry.name}' is there twice"
+                )
             seen.add(entry.name.lower())
 
-    def _index_of(self, name: str) -> int:
-        """The last entry in the file whose name a name begins with."""
-        names = [entry.name.lower() for entry in self.file.entries]
-        return max((i for i, own in enumerate(names) if name.lower().startswith(own)), default=0)
-
     def _fault(self, place: tuple[str | int, ...], what: str) -> None:
-        line = definition.line_of(self.data, place)
-        if place[0] == "entries" and not self._is_there(place):
-            # It came from the defaults.
-            line = definition.line_of(self.data, ("defaults", place[-1]))
+        line = line_in(self.data, place)
         self.faults.append(f"{self.path}:{line}: {'.'.join(map(str, place[:2]))}: {what}")
 
-    def _is_there(self, place: tuple[str | int, ...]) -> bool:
-        entry = self.data["entries"][place[1]]
-        return len(place) < 3 or place[2] in entry or place[2] not in self.data.get("defaults", {})  # noqa: PLR2004
+
+def line_in(data: CommentedMap, place: tuple[str | int, ...]) -> int:
+    """The line of an entry's key, which may stand in the defaults."""
+    if place[0] == "entries":
+        _, index, *keys = place
+        if keys and keys[0] not in data["entries"][index]:
+            defaults = data.get("defaults") or {}
+            if keys[0] in defaults:
+                return definition.line_of(data, ("defaults", *keys))
+    return definition.line_of(data, place)
 
 
 def _text(value: Value) -> str:

@@ -1,0 +1,171 @@
+"""What the studies of an entry say it measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autofit.results.study import Study
+from autofit.runtime.launch import RUNTIME_FIT
+from autofit.trial.candidate import Candidate
+from autofit.trial.metric import METRICS, median_metric
+from autofit.trial.outcome import outcome_from_dict
+from autofit.trial.trial import Trial
+from autofit.trial.workload import Workload
+from autofit.tuning.frozen import FROZEN
+from autofit.tuning.interview import kept_answers
+from autofit.tuning.recorded_answer import RecordedAnswer
+from autofit.tuning.result import METRIC_KEYS
+from autofit.tuning.sweep.record import BoundaryRow, Failure, LaunchValues, Status, Winner
+
+# What a runtime says of settings that it does not take; a bad model file is none of them.
+_REFUSALS = {"unknown_flag", "bad_value", "combination", "not_applied", "context_exceeded", None}
+_SECRET_FLAGS = {"--api-key", "--hf-token", "-hft"}
+_SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
+_MASK = "***"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Fields of an `EntryRecord` that a study tells."""
+
+    status: Status = "ok"
+    failure: Failure | None = None
+    winner: Winner | None = None
+    launches: tuple[LaunchValues, ...] = ()
+    reference: tuple[LaunchValues, ...] = ()
+    peak_mib: Mapping[str, float | None] = field(default_factory=dict)
+    free_mib: Mapping[str, float | None] = field(default_factory=dict)
+    boundary: tuple[BoundaryRow, ...] = ()
+    answers: tuple[RecordedAnswer, ...] = ()
+    reference_answers: tuple[RecordedAnswer, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def of_tune(study: Study) -> Measured:
+    """What a concluded tune says of its winner; its boundary is that of the winner's layout."""
+    result = study.result or {}
+    trials = study.trials()
+    told = result.get("winner")
+    notes = tuple(result.get("notes", ()))
+    if told is None:
+        failed = next((one for one in trials if not one.is_completed), None)
+        failure = Failure.of(failed.outcome) if failed else Failure("nothing_fits", "no winner")
+        return Measured(status=_status(failure), failure=failure, notes=notes)
+    candidate = Candidate(told["params"])
+    is_own = told.get("layout") in (FROZEN, RUNTIME_FIT)
+    # The runtime's own choice was measured as the baseline: only its flags are written out.
+    source = trials[0].candidate if is_own and trials else candidate
+    launched = [one for one in trials if one.candidate == source and one.is_completed]
+    chosen = [one for one in launched if one.phase == "confirm"] or [
+        one for one in launched if one.phase != "prove"
+    ]
+    interview = next((one for one in trials if one.purpose == "answers of the winner"
+                      and one.candidate == candidate), None)  # fmt: skip
+    rows = [BoundaryRow.from_dict(row) for row in result.get("boundary", ())]
+    layout, kind = told.get("layout"), candidate.get_str("cache_type_k", "f16")
+    return Measured(
+        winner=_winner(candidate, told["argv"], told.get("env", {})),
+        boundary=tuple(r for r in rows if (r.layout, r.cache_type) == (layout, kind))
+        or tuple(rows[:1]),
+        answers=_answers(study, interview),
+        notes=notes,
+        **_figures(chosen, study.header.workload),
+    )
+
+
+def of_remeasure(study: Study) -> Measured:
+    """What a concluded remeasurement says of the winner, the old runtime and the neighbours."""
+    result = study.result or {}
+    by_number = {trial.number: trial for trial in study.trials()}
+    workload = study.header.workload
+
+    def trials_of(side: Mapping[str, Any] | None) -> list[Trial]:
+        numbers = side["trials"] if side else ()
+        return [by_number[number] for number in numbers if number in by_number]
+
+    told, before = result["winner"], result["before"]
+    ours, theirs = trials_of(told), trials_of(before)
+    outcome = outcome_from_dict(told["outcome"])
+    failure = None if outcome.kind == "completed" else Failure.of(outcome)
+    notes = list(result.get("notes", ()))
+    for side in (before, *result["neighbours"]):
+        if side is not None and side["outcome"]["kind"] != "completed":
+            kind = side["outcome"]["kind"].replace("_", " ")
+            notes.append(f"{side['name']}: {kind} ({side['outcome']['evidence']})")
+    return Measured(
+        status=_status(failure),
+        failure=failure,
+        winner=_winner(Candidate(told["params"]), told["argv"], told["env"]),
+        reference=tuple(_values(trial, workload) for trial in theirs),
+        answers=_answers(study, ours[0] if ours else None),
+        reference_answers=_answers(study, theirs[0] if theirs else None),
+        notes=tuple(notes),
+        **_figures(ours, workload),
+    )
+
+
+def boundary_of(study: Study) -> tuple[BoundaryRow, ...]:
+    """The boundaries that a concluded probe has found."""
+    rows = (study.result or {}).get("boundary", ())
+    return tuple(BoundaryRow.from_dict(row) for row in rows)
+
+
+def _status(failure: Failure | None) -> Status:
+    if failure is None:
+        return "ok"
+    return "rejected" if failure.kind == "rejected" and failure.reason in _REFUSALS else "failed"
+
+
+def _figures(trials: Sequence[Trial], workload: Workload) -> dict[str, Any]:
+    return {
+        "launches": tuple(_values(trial, workload) for trial in trials),
+        "peak_mib": _extremes(trials, "peak_mib", max),
+        "free_mib": _extremes(trials, "free_mib", min),
+    }
+
+
+def _values(trial: Trial, workload: Workload) -> LaunchValues:
+    if not trial.is_completed:
+        return LaunchValues()
+    values = {METRIC_KEYS[m]: median_metric(trial.measurement, workload, m) for m in METRICS}
+    return LaunchValues(**values, load_s=trial.measurement.load_s if trial.measurement else None)
+
+
+def _extremes(trials: Iterable[Trial], name: str, choose: Any) -> dict[str, float | None]:  # noqa: ANN401
+    """By device the most or least of all launches; None where none was counted."""
+    readings: dict[str, list[float]] = {}
+    for trial in trials:
+        for device, mib in getattr(trial.measurement, name, {}).items():
+            known = readings.setdefault(device, [])
+            if mib is not None:
+                known.append(mib)
+    return {device: choose(known) if known else None for device, known in readings.items()}
+
+
+def _answers(study: Study, trial: Trial | None) -> tuple[RecordedAnswer, ...]:
+    found = kept_answers(study, trial.number) if trial is not None else None
+    return found.recorded if found else ()
+
+
+def _winner(candidate: Candidate, argv: Sequence[str], env: Mapping[str, str]) -> Winner:
+    return Winner(
+        params=dict(candidate.params),
+        argv=masked(argv),
+        digest=candidate.key,
+        env={name: _MASK if _SECRET_NAME.search(name) else value for name, value in env.items()},
+    )
+
+
+def masked(argv: Sequence[str]) -> tuple[str, ...]:
+    """A command whose keys are not told."""
+    words: list[str] = []
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        if words and words[-1] in _SECRET_FLAGS:
+            words.append(_MASK)
+        else:
+            words.append(f"{name}={_MASK}" if equals and name in _SECRET_FLAGS else word)
+    return tuple(words)
