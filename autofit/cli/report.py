@@ -27,9 +27,10 @@ def command(study: Path, html: str | None) -> None:
     """
     from autofit.output.html_report import html_report  # noqa: PLC0415 - --help is quick
     from autofit.output.markdown_report import markdown_report  # noqa: PLC0415
+    from autofit.output.preset_text import preset_text  # noqa: PLC0415
 
     opened = open_study(study)
-    preset = _preset(opened)
+    preset = preset_text(opened)
     text = markdown_report(opened, preset=preset)
     _keep(opened, text)
     if html is None:
@@ -46,17 +47,3 @@ def _keep(study: Study, text: str) -> None:
         study.write_output("report.md", text)
     except AutofitError as error:
         click.echo(f"notice: report.md was not written: {error.message}", err=True)
-
-
-def _preset(study: Study) -> str:
-    """The preset that the tune wrote, empty where there is none."""
-    named = (study.result or {}).get("preset")
-    if not named:
-        return ""
-    # A study that was moved has it in its own folder still.
-    for path in (study.path / "presets" / Path(named).name, study.path / named):
-        try:
-            return path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-    return ""

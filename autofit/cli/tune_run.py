@@ -18,6 +18,7 @@ from autofit.output.html_report import html_report
 from autofit.output.markdown_report import markdown_report
 from autofit.output.preset.facts import winner_facts
 from autofit.output.preset.format import SUFFIXES, write_preset
+from autofit.output.preset_text import preset_text
 from autofit.output.trial_row import command_line
 from autofit.process import removed_variables
 from autofit.results.memory_store import MemoryStore
@@ -150,7 +151,8 @@ class TuneRun:
                 )
                 preset = preset or str(path)
         study.conclude({**result, "preset": preset})
-        study.write_output("report.md", markdown_report(study))
+        text = preset_text(study)
+        study.write_output("report.md", markdown_report(study, preset=text))
         if find_spec("plotly") and find_spec("jinja2"):  # the extra `report`
-            study.write_output("report.html", html_report(study))
+            study.write_output("report.html", html_report(study, preset=text))
         return preset

@@ -1,15 +1,27 @@
-"""The report as one HTML file that needs no network; made with the extra `report`."""
+"""The report as one HTML file that needs no network; made with the extra `report`.
+
+Plotly's script is by far the largest part, so it is embedded compressed and unpacked by the
+browser; without it the page still says everything in words and tables.
+"""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import shlex
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from autofit.errors import AutofitError
 from autofit.output.answer import BOUNDARY_HEAD, CLIFF_HEAD, METRIC_HEAD, answer
-from autofit.output.plot import plots
+from autofit.output.caveat import caveats
+from autofit.output.plot.data import PlotData
+from autofit.output.plot.gallery import plots
 from autofit.output.show import header_facts
 from autofit.output.text import one_line
 from autofit.output.trial_row import command_line, grouped_notes, trial_rows
+from autofit.results.header import StudyHeader
 from autofit.results.study import Study
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -24,7 +36,7 @@ def html_report(study: Study, *, preset: str = "", port: int = 8080) -> str:
     try:
         # Heavy, and an extra.
         import jinja2  # noqa: PLC0415
-        from plotly.offline import get_plotlyjs  # noqa: PLC0415
+        import plotly  # noqa: F401, PLC0415
     except ImportError as error:
         raise AutofitError(
             f"the HTML report needs {error.name}",
@@ -37,33 +49,68 @@ def html_report(study: Study, *, preset: str = "", port: int = 8080) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    trials = study.trials()
-    header = study.header
+    trials, header = study.trials(), study.header
     found = answer(study.result)
     rows, common = trial_rows(trials, header.workload)
     winner = (study.result or {}).get("winner") or {}
-    command = (
-        command_line(winner["argv"], winner.get("env") or {}, port=port)
-        if winner.get("argv")
-        else ""
-    )
-    figures = plots(trials, header.workload, header.objective, study.result)
-    return environment.get_template("report.html.j2").render(
-        title=one_line(header.model_name),
-        header=header,
-        answer=found,
-        tables=(
-            ("Speed", METRIC_HEAD, found.metrics),
+    drawn, left_out = plots(PlotData(trials, header.workload, header.objective, study.result))
+    tables = [
+        table
+        for table in (
             ("Fit boundary (host expert layers)", BOUNDARY_HEAD, found.boundary),
             ("Cliffs", CLIFF_HEAD, found.cliffs),
+        )
+        if table[2]
+    ]
+    remarks = caveats(study)
+    sections = [
+        ("edges", "Boundary", bool(tables)),
+        ("plots", "Plots", bool(drawn)),
+        ("launches", "Launches", bool(rows)),
+        ("environment", "Measured on", True),
+        ("caveats", "Caveats", bool(remarks)),
+    ]
+    return environment.get_template("report.html.j2").render(
+        title=one_line(header.model_name),
+        version=one_line(header.autofit_version),
+        answer=found,
+        metric_head=METRIC_HEAD,
+        tables=tables,
+        sections=[(id_, name) for id_, name, is_there in sections if is_there],
+        command=(
+            command_line(winner["argv"], winner.get("env") or {}, port=port)
+            if winner.get("argv")
+            else ""
         ),
-        command=command,
         preset=preset,
-        plots=figures,
-        plotly_js=get_plotlyjs() if figures else "",
+        plots=drawn,
+        left_out=left_out,
+        plotly_gz=_packed_plotly() if drawn else "",
         rows=rows,
         common=common,
         commands={t.number: command_line(t.argv, t.env, port=port) for t in trials},
-        measured_on=header_facts(header),
-        notices=[*found.notes, *grouped_notes(rows), *study.notices],
+        measured_on=[*header_facts(header), *_more_facts(header)],
+        caveats=remarks,
+        launch_notes=grouped_notes(rows),
     )
+
+
+def _more_facts(header: StudyHeader) -> list[tuple[str, str]]:
+    """What else a repetition needs, beside what every output tells."""
+    began = datetime.fromtimestamp(header.created_at, UTC)
+    facts = [
+        ("system", header.environment.system),
+        ("begun", f"{began:%Y-%m-%d %H:%M} UTC"),
+        ("autofit", f"{header.autofit_version}, seed {header.seed}"),
+        ("command", shlex.join(header.argv)),
+    ]
+    return [(name, one_line(text)) for name, text in facts if text]
+
+
+@cache
+def _packed_plotly() -> str:
+    """Plotly's script, gzipped, in base64."""
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - heavy, and an extra
+
+    packed = gzip.compress(get_plotlyjs().encode(), compresslevel=9, mtime=0)
+    return base64.b64encode(packed).decode()

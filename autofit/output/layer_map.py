@@ -1,0 +1,117 @@
+"""Where each layer of a model lies for a candidate, as far as its params alone tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from autofit.errors import UsageError
+from autofit.model.override import overrides_of
+from autofit.model.placement import split_units
+from autofit.trial.candidate import Candidate, ParamValue
+
+HOST = "host"
+
+Experts = Literal["on the device", "partly in system RAM", "in system RAM"]
+_PARTS = ("gate", "up", "down")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLayer:
+    """One layer: its device, `host` where it is not offloaded, and where its experts are."""
+
+    number: int
+    device: str
+    experts: Experts
+
+
+def layer_map(candidate: Candidate, layers: int) -> tuple[PlacedLayer, ...]:
+    """The layers of a model in order; empty where the params leave it to the runtime.
+
+    A candidate with several devices tells it by its `tensor_split`; the output layer, which
+    comes after the last, is left out.
+    """
+    units = layers + 1
+    offloaded = candidate.get_int("n_gpu_layers", -1)
+    names = [name for name in candidate.get_str("devices", "").split(",") if name]
+    if offloaded < 0 or not layers:
+        return ()
+    offloaded = 0 if names == ["none"] else min(offloaded, units)
+    devices = _devices(candidate, names, offloaded)
+    if devices is None:
+        return ()
+    hosted = hosted_parts(candidate, layers)
+    places = [HOST] * (units - offloaded) + devices
+    return tuple(
+        PlacedLayer(number, place, _experts(place, hosted.get(number, 0)))
+        for number, place in enumerate(places[:layers])
+    )
+
+
+def _devices(candidate: Candidate, names: Sequence[str], offloaded: int) -> list[str] | None:
+    """The device of each offloaded unit, None where the runtime decides."""
+    if not offloaded:
+        return []
+    if not names:
+        return None
+    if len(names) == 1:
+        return [names[0]] * offloaded
+    try:
+        split = [float(x) for x in candidate.get_str("tensor_split", "").split(",") if x]
+    except ValueError:
+        return None
+    if not sum(split) > 0:
+        return None
+    split = (split + [0.0] * len(names))[: len(names)]
+    return [names[index] for index in split_units(split, offloaded)]
+
+
+def _experts(place: str, hosted: int) -> Experts:
+    if place == HOST or hosted == len(_PARTS):
+        return "in system RAM"
+    return "partly in system RAM" if hosted else "on the device"
+
+
+def host_layers(candidate: Candidate, layers: int | None) -> int | None:
+    """In how many layers experts, or dense feed-forwards, are sent to system RAM.
+
+    None where the params do not say, so that the runtime decides, or where only a model of a
+    known number of `layers` could tell.
+    """
+    if not {"n_cpu_moe", "n_cpu_ffn", "override_tensor"} & set(candidate.params):
+        return None
+    if "override_tensor" not in candidate.params:
+        count = candidate.get_int("n_cpu_moe", 0) or candidate.get_int("n_cpu_ffn", 0)
+        return count if layers is None else min(count, layers)
+    return None if layers is None else len(hosted_parts(candidate, layers))
+
+
+def hosted_parts(candidate: Candidate, layers: int) -> dict[int, int]:
+    """By layer, how many of the three expert tensors are sent to system RAM."""
+    chosen = tuple(
+        (name, candidate.params[name])
+        for name in ("override_tensor", "n_cpu_moe", "n_cpu_ffn")
+        if name in candidate.params
+    )
+    return dict(_hosted_parts(chosen, layers))
+
+
+@lru_cache(maxsize=256)
+def _hosted_parts(chosen: tuple[tuple[str, ParamValue], ...], layers: int) -> dict[int, int]:
+    try:
+        rules = overrides_of(Candidate(dict(chosen)))
+    except UsageError:
+        return {}
+    found: dict[int, int] = {}
+    for layer in range(layers):
+        for part in _PARTS:
+            name = f"blk.{layer}.ffn_{part}"
+            expert, dense = f"{name}_exps.weight", f"{name}.weight"
+            rule = next(
+                (r for r in rules if r.pattern.search(expert) or r.pattern.search(dense)), None
+            )
+            if rule is not None and rule.buffer == "CPU":
+                found[layer] = found.get(layer, 0) + 1
+    return found

@@ -1,0 +1,211 @@
+"""What the plots of a report draw, and what they say in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from output.report_sample import KINDS, MARKUP, cpu_only, three_devices, whole
+from output.tune_sample import HOSTILE
+from results.study_sample import WORKLOAD, measurement, trial
+
+from autofit.output.plot.data import PlotData
+from autofit.output.plot.figure import NoPlot, Plot, lines
+from autofit.output.plot.gallery import plots
+from autofit.output.plot.memory import memory_parts
+from autofit.output.plot.pareto import pareto_front
+from autofit.output.plot.timeline import starts_s
+from autofit.results.study import Study
+from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory
+
+SPEED, MAP, MEMORY, LAYERS, ROUNDS, RATES, DEPTH, TIME = (
+    "Seconds per request against host expert layers",
+    "Seconds per request by host expert layers and ubatch",
+    "Memory at the peak, by device",
+    "Layers over devices",
+    "Rounds of the confirmation",
+    "Prompt processing against generation",
+    "Speed against depth",
+    "Launches over time",
+)
+
+
+def drawn(study: Study) -> tuple[dict[str, Plot], dict[str, NoPlot]]:
+    """The plots of a study by title, and those left out."""
+    head = study.header
+    made, left_out = plots(PlotData(study.trials(), head.workload, head.objective, study.result))
+    return {plot.title: plot for plot in made}, {plot.title: plot for plot in left_out}
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory) -> dict[str, Plot]:
+    """The plots of a whole tune."""
+    made, left_out = drawn(whole(tmp_path_factory.mktemp("plots") / "study"))
+    assert left_out == {}
+    return made
+
+
+def traces(plot: Plot) -> dict[str, dict]:
+    """A plot's traces by name."""
+    return {trace.get("name", ""): trace for trace in json.loads(plot.to_json())["data"]}
+
+
+def test_a_whole_tune_has_every_plot_with_words_and_units(full):
+    """Each plot has words beside it, and each of its axes a title."""
+    assert list(full) == [SPEED, MAP, MEMORY, LAYERS, ROUNDS, RATES, DEPTH, TIME]
+    for plot in full.values():
+        assert plot.alternative.endswith(".")
+        layout = json.loads(plot.to_json())["layout"]
+        axes = [value for name, value in layout.items() if name[1:5] == "axis"]
+        assert sum(bool(axis["title"]["text"]) for axis in axes) >= 1
+        assert not plot.rows or all(len(row) == len(plot.head) for row in plot.rows)
+
+
+def test_speed_marks_failures_boundary_and_cliff(full):
+    """Failures have a strip of their own; boundary and cliff are drawn and told."""
+    plot = full[SPEED]
+    failed = traces(plot)["out of memory"]
+    layout = json.loads(plot.to_json())["layout"]
+
+    assert sorted(failed["x"]) == [16, 16, 18]
+    assert failed["yaxis"] == "y2"
+    assert any(shape.get("yref") == "y2" for shape in layout["shapes"])
+    assert layout["annotations"][0]["text"] == "cliff: tg x 0.84"
+    assert "Fit boundary of balanced, KV f16: 20 fit, 19 do not (both sides launched)" in (
+        plot.alternative
+    )
+
+
+def test_map_shades_what_failures_rule_out(full):
+    """The region grows with ubatch: what fails at a smaller one fails at a larger one."""
+    shapes = json.loads(full[MAP].to_json())["layout"]["shapes"]
+
+    assert [shape["x1"] for shape in shapes] == [16.5, 18.5]
+    assert ("512", "16", "out of memory") in full[MAP].rows
+    assert len(full[MAP].rows) == 10
+
+
+def test_layers_are_told_by_device_and_place_of_experts(tmp_path):
+    """Slices over three devices, with experts sent away in whole and in part."""
+    told = drawn(three_devices(tmp_path / "study"))[0][LAYERS].alternative
+
+    assert (
+        "CUDA0 has layers 0 to 19, with the experts of 0 to 5 in system RAM, with the experts of "
+        "7 partly in system RAM; CUDA1 has layers 20 to 36, with the experts of 20 to 23 in "
+        "system RAM; RPC0 has layers 37 to 47, with the experts of 40 in system RAM"
+    ) in told
+
+
+def test_devices_without_counters_are_drawn_from_what_the_runtime_tells(tmp_path):
+    """A remote device has its buffers; what nothing counts is unknown, not 0."""
+    plot = drawn(three_devices(tmp_path / "study"))[0][MEMORY]
+    row = next(row for row in plot.rows if row[0] == "RPC0")
+
+    assert row[2:] == ("6,000 MiB", "700 MiB", "300 MiB", "unknown", "unknown")
+    held = "Held by other programs and not drawn: 700 MiB on CUDA0, 5,000 MiB on CUDA1."
+    assert held in plot.alternative
+
+
+def test_memory_of_a_device_is_what_the_server_took():
+    """Pools are what was taken since the start beside the runtime's buffers, never below 0."""
+    measured = Measurement(
+        peak_mib={"CUDA0": 11000.0, "host": 500.0},
+        free_mib={"CUDA0": 900.0, "host": None},
+        reported={
+            "CUDA0": ReportedMemory(8000.0, 800.0, 600.0),
+            "Host": ReportedMemory(7000.0, 0.0, 32.0),
+        },
+        readings=(MemoryReading(0.0, {"CUDA0": 1000.0}, {}),),
+    )
+
+    parts = memory_parts(measured)
+
+    assert parts["CUDA0"]["pools and other"] == 600.0
+    assert sum(parts["CUDA0"].values()) == 11000.0 - 1000.0 + 900.0
+    assert parts["host"]["pools and other"] == 0.0
+    assert parts["host"]["free"] is None
+
+
+def test_rounds_are_paired_and_in_a_table(full):
+    """Each round has a value of baseline and winner."""
+    plot = full[ROUNDS]
+
+    assert plot.head == ("contender", "round 1", "round 2", "round 3", "round 4")
+    assert [row[0] for row in plot.rows] == ["baseline", "winner"]
+    assert traces(plot)["winner"]["x"] == [1, 2, 3, 4]
+    assert "42% faster than the baseline" in plot.alternative
+
+
+def test_depth_goes_to_the_full_context(full):
+    """The proof's prompt is the deepest point of the winner; the baseline has none there."""
+    assert full[DEPTH].rows[-1] == ("8,000", "", "", "36", "952")
+
+
+def test_no_point_of_the_front_is_beaten():
+    """The line holds every launch that no other beats in both rates."""
+    points = [(trial(n), pp, tg) for n, (pp, tg) in enumerate([(1, 9), (5, 5), (4, 4), (6, 1)])]
+
+    assert [(pp, tg) for _, pp, tg in pareto_front(points)] == [(1, 9), (5, 5), (6, 1)]
+
+
+def test_long_pauses_are_left_out_of_the_time_line():
+    """A study that was gone on with the next day is drawn without the night."""
+    first = trial(1)
+    later = replace(trial(2), started_at=first.started_at + 90_000.0)
+    starts, paused_s = starts_s([first, later])
+
+    assert starts == pytest.approx([0.0, first.seconds])
+    assert paused_s == pytest.approx(90_000.0 - first.seconds)
+
+
+def test_a_study_on_the_cpu_alone_has_no_plots_of_devices(tmp_path):
+    """Without experts to place, plots of placement are left out, each with its reason."""
+    made, left_out = drawn(cpu_only(tmp_path / "study"))
+
+    assert list(made) == [MEMORY, RATES, DEPTH, TIME]
+    assert set(left_out) == {SPEED, MAP, LAYERS, ROUNDS}
+    assert all(plot.reason for plot in left_out.values())
+    assert [row[0] for row in made[MEMORY].rows] == ["host", "host"]
+
+
+@pytest.mark.parametrize("kind", ["empty", "all_failed", "one_trial"])
+def test_studies_with_little_data_draw_little(tmp_path, kind):
+    """Whatever is missing, each of the eight is drawn or says why not."""
+    made, left_out = drawn(KINDS[kind](tmp_path / kind))
+
+    assert len(made) + len(left_out) == 8
+    assert (kind == "empty") == (not made)
+
+
+def test_json_of_a_plot_can_end_no_script_and_hold_no_markup(tmp_path):
+    """Neither the page nor plotly finds a tag in a name, an evidence or a purpose."""
+    made, _ = drawn(KINDS["hostile"](tmp_path / "study"))
+
+    for plot in made.values():
+        text = plot.to_json()
+        assert "<" not in text
+        shown = json.dumps(json.loads(text), ensure_ascii=False)
+        assert "<img" not in shown
+        assert "<script" not in shown
+        assert "</script" not in shown
+    assert "&lt;script&gt;" in json.dumps(json.loads(made[SPEED].to_json()))
+
+
+def test_hover_labels_break_lines_and_end():
+    """A long evidence takes a few lines, each escaped on its own."""
+    shown = lines("#1 <b>", (HOSTILE + MARKUP) * 10, "x" * 500)
+
+    pieces = shown.split("<br>")
+    assert pieces[0] == "#1 &lt;b&gt;"
+    assert len(pieces) == 1 + 4 + 4
+    assert "<" not in "".join(pieces)
+
+
+def test_a_rate_as_objective_is_drawn_as_such():
+    """The best is the largest where more is better."""
+    trials = [trial(n, n_cpu_moe=n, measured=measurement(10.0 * n)) for n in (1, 2, 3)]
+    made, _ = plots(PlotData(trials, WORKLOAD, "tg", None))
+
+    assert made[0].title == "Generated tokens per second against host expert layers"
+    assert "the best single launch is #3 with 30 at 3" in made[0].alternative
