@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autofit.trial.night import (
     Change,
@@ -85,16 +85,16 @@ def unsteady(kept: Kept, now: EntryRecord, thresholds: Thresholds) -> dict[str, 
 
 
 def _figure(key: str, kept: Kept | None, now: EntryRecord, night_sd: float) -> _Figure | None:
-    pairs = now.pairs(key)
-    if pairs:
-        before, after = (_typical(night_value(side)) for side in zip(*pairs, strict=True))
-        change = change_in_pairs([_log_speed(key, *pair) for pair in pairs])
-        return _Figure(key, "reference", before, after, change)
-    value = night_value(now.values(key))
+    pairs, value = now.pairs(key), night_value(now.values(key))
     levels = kept.levels(key) if kept else []
     if value is None and not levels:
         return None
-    return _beside_nights(key, levels, value, night_sd)
+    figure = _beside_nights(key, levels, value, night_sd)
+    if not pairs:
+        return figure
+    before, after = (_typical(night_value(side)) for side in zip(*pairs, strict=True))
+    change = change_in_pairs([_log_speed(key, *pair) for pair in pairs])
+    return replace(figure, against="reference", kept=before, now=after, change=change)
 
 
 def _of_nights(key: str, kept: Kept, values: list[float], thresholds: Thresholds) -> _Figure:

@@ -76,11 +76,11 @@ class EntryVerdict:
 
     name: str
     verdict: Verdict
+    date: str
     metrics: tuple[MetricVerdict, ...] = ()
     environment_changes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     reproduce: str = ""
-    date: str = ""
     seconds: float = 0.0
 
     @property
@@ -104,7 +104,7 @@ class EntryVerdict:
             "notes": list(self.notes),
             "reproduce": self.reproduce,
             "date": self.date,
-            "seconds": self.seconds,
+            "seconds": round(self.seconds, 1),
         }
 
 
