@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from autofit.cli.task_options import read_task_options, task_options
+from autofit.cli.task_options import TaskOptions, read_task_options, task_options
 from autofit.errors import NothingFitsError
+
+if TYPE_CHECKING:
+    from autofit.tuning.plan import Plan
+    from autofit.tuning.situation import Situation
 
 
 @click.command("plan")
@@ -26,10 +30,11 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
     from autofit.output.plan_table import print_plan  # noqa: PLC0415
     from autofit.tuning.plan import make_plan  # noqa: PLC0415
 
-    situation = look(read_task_options(given), may_imagine=True)
+    options = read_task_options(given)
+    situation = look(options, may_imagine=True)
     plan = make_plan(situation, planner(situation))
     if as_json:
-        click.echo(json.dumps(plan.to_dict()))
+        click.echo(json.dumps({**plan.to_dict(), "launch": _launch(situation, options, plan)}))
     else:
         print_plan(plan, make_console(sys.stdout))
     if plan.recommended is not None:
@@ -42,3 +47,26 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
         err=True,
     )
     return NothingFitsError.exit_code
+
+
+def _launch(situation: Situation, options: TaskOptions, plan: Plan) -> dict[str, Any] | None:
+    """How the recommended layout would be served, and on what: what `autofit export` needs."""
+    from autofit.cli.preparation import header  # noqa: PLC0415
+    from autofit.runtime.argv import Unsupported, launch_plan  # noqa: PLC0415
+
+    if plan.recommended is None:
+        return None
+    launch = launch_plan(
+        situation.runtime,
+        situation.model_path,
+        plan.recommended.candidate,
+        purpose="preset",
+        rpc=situation.rpc,
+        extra_args=situation.extra_args,
+        env=situation.env,
+        wrapper=situation.wrapper,
+    )
+    if isinstance(launch, Unsupported):
+        return None
+    task = header(situation, options, seed=0, argv=sys.argv)
+    return {"argv": list(launch.argv), "env": dict(launch.env), "task": task.to_dict()}

@@ -254,6 +254,33 @@ class EstimatorRules:
 
 
 @dataclass(frozen=True, slots=True)
+class DivergenceRules:
+    """How a companion tells how far the chances of next tokens move under other settings.
+
+    It runs twice: `keep` writes the chances of a text's tokens to the file {base}, `score`
+    holds those of other settings against them. {text} is the file of the text, {chunks} how
+    many pieces of `context` tokens are taken from it; the later half of each counts.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    companion: str
+    context: int
+    keep: Words
+    score: Words
+    chunks_pattern: str
+    mean_pattern: str
+    most_pattern: str
+    same_pattern: str
+
+    def __post_init__(self) -> None:
+        _need_groups(self.chunks_pattern, {"chunks"})
+        for pattern in (self.mean_pattern, self.most_pattern):
+            _need_groups(pattern, {"nats"})
+        _need_groups(self.same_pattern, {"percent"})
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A combination of values that the runtime refuses, and why."""
 
@@ -338,6 +365,7 @@ class Dialect:
     applied: Mapping[str, str] = field(default_factory=dict)
     companions: Mapping[str, str] = field(default_factory=dict)
     estimator: EstimatorRules | None = None
+    divergence: DivergenceRules | None = None
     defaults: Mapping[str, str] = field(default_factory=dict)
     refuse: tuple[Refusal, ...] = ()
     memory_command: Words | None = None
@@ -352,8 +380,9 @@ class Dialect:
         return frozenset(spelling.env for spelling in spellings if spelling.env is not None)
 
     def __post_init__(self) -> None:
-        if self.estimator and self.estimator.companion not in self.companions:
-            raise ValueError(f"estimator: no companion '{self.estimator.companion}'")
+        for name, rules in (("estimator", self.estimator), ("divergence", self.divergence)):
+            if rules and rules.companion not in self.companions:
+                raise ValueError(f"{name}: no companion '{rules.companion}'")
         for refusal in self.refuse:
             unknown = sorted(set(refusal.when) - set(self.parameters))
             if unknown:

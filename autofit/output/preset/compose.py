@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
+from typing import Any
 
 from autofit.errors import UsageError
 from autofit.model.gguf import shard_paths
@@ -36,7 +37,7 @@ def write_many(presets: Sequence[PresetFacts]) -> str:
     """
     lines = ["# start with: docker compose -f THIS_FILE up -d", f"{SERVICES}:"]
     for facts in presets:
-        lines += indented([*comments(facts), f"{entry_name(facts)}:"], 2)
+        lines += indented([*comments(facts), f"{entry_key(facts)}:"], 2)
         for part in entry(facts).values():
             lines += indented(part, 4)
     return "\n".join(lines) + "\n"
@@ -45,7 +46,13 @@ def write_many(presets: Sequence[PresetFacts]) -> str:
 def entry_name(facts: PresetFacts) -> str:
     """The service's name, of the few characters that one may have."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", facts.model_name).strip("-._").lower()
-    return quoted(name) if name.replace(".", "").isdigit() else name or "model"
+    return name or "model"
+
+
+def entry_key(facts: PresetFacts) -> str:
+    """The service's name as a key of YAML, quoted where it might pass for something else."""
+    name = entry_name(facts)
+    return name if re.fullmatch(r"[a-z]\w*[0-9_-][\w-]*", name, re.ASCII) else quoted(name)
 
 
 def comments(facts: PresetFacts) -> list[str]:
@@ -96,6 +103,49 @@ def entry(facts: PresetFacts) -> Mapping[str, list[str]]:
     parts["restart"] = ["restart: on-failure:5"]
     parts["stop_grace_period"] = ["stop_grace_period: 30s"]
     return parts
+
+
+# What a user has said of a container stays when its server's settings change.
+_KEPT = (
+    *("image", "ports", "network_mode", "volumes", "deploy", "devices", "ulimits", "cap_add"),
+    *("restart", "stop_grace_period"),
+)
+
+
+def merged_entry(facts: PresetFacts, old: Mapping[str, Any]) -> Mapping[str, list[str]]:
+    """The settings for a service that is there, whose container stays as it is."""
+    parts = dict(entry(facts))
+    for key in _KEPT:
+        if key in old:
+            parts.pop(key, None)
+    if "network_mode" in old or "ports" in old:
+        parts.pop("ports", None)
+        parts.pop("network_mode", None)
+    others = [
+        f"  {quoted(name)}:" + ("" if value is None else f" {quoted(value)}")
+        for name, value in _variables(old).items()
+        if name not in facts.env and not facts.decides((name,))
+    ]
+    own = parts.get("environment", ["environment:"])
+    parts["environment"] = [own[0], *others, *own[1:]] if others or own[1:] else []
+    return parts
+
+
+def unmounted(facts: PresetFacts, old: Mapping[str, Any]) -> list[str]:
+    """The preset's files of which an older service's volumes do not speak."""
+    if not old.get("volumes"):
+        return []
+    said = str(old["volumes"])
+    return [str(path) for path in _files(facts) if str(path) not in said]
+
+
+def _variables(old: Mapping[str, Any]) -> dict[str, str | None]:
+    """A service's variables, which may be a mapping or a list of `NAME=value`."""
+    given = old.get("environment") or {}
+    if isinstance(given, Mapping):
+        return {str(name): value for name, value in given.items()}
+    pairs = (str(text).partition("=") for text in given)
+    return {name: value if equals else None for name, equals, value in pairs}
 
 
 def _image(facts: PresetFacts) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from autofit.errors import UsageError
 from autofit.output.preset.option import with_absolute_paths
+from autofit.output.preset.override import OVERRIDES
 from autofit.results.fingerprint import Environment
 from autofit.results.header import StudyHeader
 from autofit.runtime.ability import Runtime
@@ -80,6 +81,10 @@ class PresetFacts:
         flags = {pair[0] for pair in _pairs(self.address)}
         return {word: value for word, value in pairwise(self.arguments) if word in flags}
 
+    def decides(self, spellings: Sequence[str]) -> bool:
+        """Whether a flag or variable, by its spellings, is a tune's to choose."""
+        return not self.decided.isdisjoint(spellings)
+
     def served_at(self, address: Words) -> tuple[str, ...]:
         """The arguments for listening at another address, whatever the user's own say."""
         arguments = list(with_absolute_paths(self.arguments, self.help, self.folder))
@@ -114,8 +119,11 @@ def winner_facts(
     runtime: Runtime,
     folder: Path,
     made_on: date,
+    origin: str = "",
 ) -> PresetFacts:
     """The facts of a tune's winner; `folder` is where the tune was started.
+
+    `origin` says what else the settings are that the result calls its winner.
 
     Raises:
         UsageError: the tune has no winner.
@@ -135,6 +143,7 @@ def winner_facts(
         env=winner.get("env") or {},
         params=winner["params"],
         folder=folder,
+        origin=origin,
         **of_runtime(runtime),
         workload=header.workload,
         objective=header.objective,
@@ -163,7 +172,9 @@ def of_runtime(runtime: Runtime) -> dict[str, Any]:
         "formats": dialect.preset.formats,
         "decided": frozenset(flag for spelling in spellings for flag in spelling.flags)
         | dialect.variables
-        | {group[0] for group in dialect.launch.always},
+        | {group[0] for group in dialect.launch.always}
+        | ({dialect.launch.rpc} if dialect.launch.rpc else set())
+        | OVERRIDES,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from autofit.output.preset.facts import PresetFacts
 from autofit.output.text import gain_sentence, headroom, mib, one_line
@@ -47,6 +48,27 @@ def heading(facts: PresetFacts) -> list[str]:
 def is_heading(line: str) -> bool:
     """Whether a comment, without its mark, is a line of a heading that autofit wrote."""
     return line.startswith(_BEGINNINGS)
+
+
+def without_heading(lines: Sequence[str], mark: re.Pattern[str]) -> list[str]:
+    """The lines without the heading that they end with, if they do; `mark` begins a comment.
+
+    Comments of the user's own around it stay.
+    """
+    start = len(lines)
+    while start > 0 and mark.match(lines[start - 1]):
+        start -= 1
+    comments = list(lines[start:])
+    plain = [mark.sub("", line, count=1) for line in comments]
+    begin = next((i for i, line in enumerate(plain) if line.startswith(_BEGINNINGS[0])), None)
+    if begin is None:
+        return list(lines)
+    own = [
+        line
+        for line, text in zip(comments[begin:], plain[begin:], strict=True)
+        if not is_heading(text)
+    ]
+    return [*lines[:start], *comments[:begin], *own]
 
 
 def note(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from autofit.errors import UsageError
 from autofit.output.preset.facts import PresetFacts
@@ -43,7 +44,7 @@ def write_many(presets: Sequence[PresetFacts]) -> str:
         f"{MODELS}:",
     ]
     for facts in presets:
-        lines += indented([*comments(facts), f"{quoted(entry_name(facts))}:"], 2)
+        lines += indented([*comments(facts), f"{entry_key(facts)}:"], 2)
         for part in entry(facts).values():
             lines += indented(part, 4)
     return "\n".join(lines) + "\n"
@@ -53,6 +54,11 @@ def entry_name(facts: PresetFacts) -> str:
     """The model's id in requests."""
     plain = " ".join(one_line(facts.model_name).split())
     return re.sub(r"[${}]+", "-", plain).strip(" -") or "model"
+
+
+def entry_key(facts: PresetFacts) -> str:
+    """The model's id as a key of YAML."""
+    return quoted(entry_name(facts))
 
 
 def comments(facts: PresetFacts) -> list[str]:
@@ -80,6 +86,32 @@ def entry(facts: PresetFacts) -> Mapping[str, list[str]]:
         parts["env"] = ["env:", *(f"  - {quoted(value)}" for value in values)]
     parts["proxy"] = [f"proxy: http://127.0.0.1:{PORT_MACRO}"]
     return parts
+
+
+def merged_entry(facts: PresetFacts, old: Mapping[str, Any]) -> Mapping[str, list[str]]:
+    """The settings for an entry that is there, whose other keys and variables stay."""
+    parts = dict(entry(facts))
+    if PORT_MACRO in str(old.get("proxy") or ""):
+        del parts["proxy"]
+    others = [
+        f"  - {quoted(text)}"
+        for text in map(str, old.get("env") or ())
+        if (name := text.partition("=")[0]) not in facts.env and not facts.decides((name,))
+    ]
+    own = parts.get("env", ["env:"])
+    parts["env"] = [own[0], *others, *own[1:]] if others or own[1:] else []
+    return parts
+
+
+def command_words(text: str) -> list[str]:
+    """The words of a `cmd`, as llama-swap splits it; macros are left as they are.
+
+    Raises:
+        ValueError: a quote is left open.
+    """
+    lines = [line for line in text.splitlines() if not line.strip().startswith("#")]
+    plain = [line.rstrip().removesuffix("\\") + " " for line in lines]
+    return shlex.split("\n".join(plain))
 
 
 def _command(facts: PresetFacts) -> list[str]:

@@ -20,6 +20,7 @@ OVERRIDE, CPU_MOE, N_CPU_MOE, N_CPU_FFN = (
     "--n-cpu-ffn",
 )
 _KINDS = (OVERRIDE, CPU_MOE, N_CPU_MOE, N_CPU_FFN)
+OVERRIDES = frozenset(_KINDS)
 # llama.cpp common/common.h: LLM_FFN_EXPS_REGEX and what arg.cpp makes of the flags.
 _EXPERTS = r"ffn_(up|down|gate|gate_up)_(ch|)exps"
 _DENSE = r"ffn_(up|down|gate)\."
