@@ -2,7 +2,8 @@
 
     AutofitError            1    the run failed
     |- UsageError           2    a wrong option, name or faulty file
-    |  '- MissingError           a model, runtime or device that was named is not here
+    |  |- MissingError           a model, runtime or device that was named is not here
+    |  '- UnsupportedError       the runtime does not have a setting that was asked for
     |- NothingFitsError     3    no candidate fits, or a tune would not work here
     |- MachineInUseError    4    another autofit holds the machine
     |- RegressionError      5    the answer is "worse than before" or "no longer fits"
@@ -39,6 +40,12 @@ class MissingError(UsageError):
     """A model, runtime or device that was named is not on this machine."""
 
     reason = "missing"
+
+
+class UnsupportedError(UsageError):
+    """The runtime does not have a setting that was asked for."""
+
+    reason = "unsupported"
 
 
 class NothingFitsError(AutofitError):

@@ -83,16 +83,21 @@ def show(result: dict[str, Any], options: TaskOptions, *, as_json: bool) -> int:
     return code
 
 
-def demo_model() -> Path:
-    """The demo's model in the user's cache, written there the first time."""
+def demo_model_path() -> Path:
+    """Where the demo's model lies once it was made."""
     import platformdirs  # noqa: PLC0415 - only needed here
 
+    return platformdirs.user_cache_path("autofit") / "autofit-demo-1.gguf"
+
+
+def demo_model() -> Path:
+    """The demo's model in the user's cache, written there the first time."""
     from autofit.errors import AutofitError  # noqa: PLC0415
     from autofit.model.gguf import read_header  # noqa: PLC0415 - heavy
     from autofit.model.synth import SynthSpec, write  # noqa: PLC0415
 
-    folder = platformdirs.user_cache_path("autofit")
-    path = folder / "autofit-demo-1.gguf"
+    path = demo_model_path()
+    folder = path.parent
     try:
         read_header(path)
     except AutofitError:

@@ -30,13 +30,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "Show, without launching, what a model takes on each device."),
     "probe": ("probe", "Find the fit boundary to the layer, both sides proven."),
     "compare": ("compare", "Measure two presets, or two runtimes, against each other."),
+    "sweep": ("sweep", "Measure a suite every night, and say what got worse."),
     "explain": ("explain", "Tell from a server's log what killed it, and what to change."),
     "show": ("show", "Show a study, or the command line of one of its trials."),
     "report": ("report", "Write the report of a study."),
     "export": ("export", "Write a study's winner as a file that servers start from."),
     "replay": ("replay", "Run the search on a recorded table instead of a machine."),
     "synth": ("synth", "Write a GGUF model of random weights, for tests."),
-    "check": ("check", "Validate search spaces, dialects and workloads."),
+    "check": ("check", "Validate search spaces, dialects, workloads and suites."),
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autofit.definition import did_you_mean
-from autofit.errors import MissingError, NothingFitsError, UsageError
+from autofit.errors import MissingError, NothingFitsError, UnsupportedError, UsageError
 from autofit.machine.cpu import Cores
 from autofit.model.block_type import block_type_named
 from autofit.model.inventory import ModelInventory
@@ -138,7 +138,7 @@ def fitted_space(
     for name, value in expanded.pinned.items():
         if not runtime.supports(name):
             names = runtime.parameters
-            raise UsageError(
+            raise UnsupportedError(
                 f"--set {name}: {runtime.name} has no such parameter",
                 f"{did_you_mean(name, names)} it has: {', '.join(names)}".strip(),
             )
@@ -155,7 +155,7 @@ def fitted_space(
             value
             for value in axis.values
             if all(runtime.supports(name, value) for name in supported)
-            and not (is_kv and _bits(str(value)) < _bits(kv_floor))
+            and not (is_kv and cache_bits(str(value)) < cache_bits(kv_floor))
         ]
         if not kept:
             raise NothingFitsError(
@@ -184,7 +184,7 @@ def _check_pin(runtime: Runtime, inventory: ModelInventory, name: str, value: Pa
     """
     if not runtime.supports(name, value):
         known = ", ".join(runtime.values(name))
-        raise UsageError(f"--set {name}={value}: {runtime.name} takes {known}")
+        raise UnsupportedError(f"--set {name}={value}: {runtime.name} takes {known}")
     if name in {"context", "parallel"}:
         raise UsageError(f"--set {name}: it belongs to the task", f"give --{name} {value}")
     parameter = runtime.dialect.parameters[name]
@@ -212,7 +212,7 @@ def _check_axis(runtime: Runtime, inventory: ModelInventory, axis: Axis) -> None
                 )
 
 
-def _bits(cache_type: str) -> float:
+def cache_bits(cache_type: str) -> float:
     """Bits of one element; 0 for a type that is not known."""
     kind = block_type_named(cache_type)
     return 8 * kind.nbytes / kind.elements if kind else 0.0

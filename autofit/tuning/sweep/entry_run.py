@@ -121,7 +121,10 @@ class EntryRun:
         return measured
 
     def _measured(self, step: Step, end: _StepEnd) -> Measured:
-        """What the first command measured, or why it did not."""
+        """What a command measured, or why it did not."""
+        if end.code == AutofitError.exit_code and end.ended == "failed":
+            # No fault of the runtime's, such as a full disk.
+            return Measured(status="not_run", failure=replace(end.failure, kind="failed"))
         if end.ended == "failed" and end.code != NothingFitsError.exit_code:
             return Measured(status=self._status(end), failure=end.failure)
         study = self._study(step)
@@ -133,7 +136,7 @@ class EntryRun:
     def _status(self, end: _StepEnd) -> Status:
         reason = end.error.get("reason")
         if reason == "missing":
-            return "missing_hardware" if self.entry.missing == "skip" else "failed"
+            return "missing_hardware"
         return "rejected" if reason == "unsupported" else "failed"
 
     def _with_kept(self, measured: Measured, step: Step) -> Measured:

@@ -18,7 +18,7 @@ from typing import Any
 
 from autofit.errors import AutofitError, UsageError
 from autofit.results.durable_file import check_free_disk, storage_error, write_durably
-from autofit.results.location import new_study_folder
+from autofit.results.location import new_study_folder, user_data
 from autofit.tuning.sweep.record import EntryRecord
 from autofit.tuning.sweep.suite import Suite
 
@@ -89,9 +89,12 @@ class NightFolder:
         try:
             if path is None:
                 part = f"-{head.shard[0]}-of-{head.shard[1]}" if head.shard else ""
-                place = sweeps_folder()
-                check_free_disk(place, _NEEDED_MIB)
-                path = new_study_folder(f"{head.suite}{part}", today=today, parent=place)
+                path = new_study_folder(
+                    f"{head.suite}{part}",
+                    today=today,
+                    parent=sweeps_folder(),
+                    fallback=_elsewhere(),
+                )
             path = path.absolute()
             check_free_disk(path, _NEEDED_MIB)
             path.mkdir(parents=True, exist_ok=True)
@@ -123,10 +126,11 @@ class NightFolder:
         return cls(path.absolute(), head)
 
     @classmethod
-    def latest(cls, head: NightHead, place: Path) -> NightFolder | None:
+    def latest(cls, head: NightHead) -> NightFolder | None:
         """The newest folder of a sweep over the same suite, names and shard."""
         found = []
-        for path in place.glob(f"*/{_HEAD}"):
+        places = (sweeps_folder(), _elsewhere())
+        for path in (path for place in places for path in place.glob(f"*/{_HEAD}")):
             try:
                 folder = cls.open(path.parent)
             except UsageError:
@@ -205,3 +209,8 @@ class NightFolder:
 def sweeps_folder() -> Path:
     """Where sweeps go when nobody says."""
     return Path.cwd() / "results" / "sweeps"
+
+
+def _elsewhere() -> Path:
+    """Where they go when that cannot be written."""
+    return user_data() / "sweeps"

@@ -1,0 +1,307 @@
+"""One sweep from the command line: suite, baseline, lock, entries in turn, and the reports."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autofit import __version__, definition
+from autofit.cli.check import known_parameters
+from autofit.cli.demo import demo_model, demo_model_path
+from autofit.cli.output_file import deliver
+from autofit.cli.suite_check import checked_suite
+from autofit.errors import Interrupted, UsageError
+from autofit.machine.lock import machine_lock
+from autofit.output.sweep_junit import junit_xml
+from autofit.output.sweep_summary import headline, markdown_summary
+from autofit.tuning.sweep.baseline import Baseline
+from autofit.tuning.sweep.document import sweep_document
+from autofit.tuning.sweep.entry_run import EntryRun
+from autofit.tuning.sweep.judge import judge
+from autofit.tuning.sweep.night_folder import NightFolder, NightHead
+from autofit.tuning.sweep.record import EntryRecord, Failure
+from autofit.tuning.sweep.step import first_step
+from autofit.tuning.sweep.suite import DEMO_MODEL, Entry, Suite, granted_s
+from autofit.tuning.sweep.threshold import Thresholds
+from autofit.tuning.sweep.verdict import EntryVerdict
+
+# With less time than this nothing can be measured.
+_LEAST_S = 5.0
+_MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where reports go beside the sweep's folder, None for nowhere."""
+
+    junit: str | None
+    summary: str | None
+    updates_baseline: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Sweep:
+    """A sweep that is about to run, or whose shards are to be merged."""
+
+    suite: Suite
+    entries: tuple[Entry, ...]
+    head: NightHead
+    baseline: Baseline
+    baseline_path: Path
+    outputs: Outputs
+    folder: Path | None
+    resume: bool
+    merged: tuple[Path, ...]
+    words: Sequence[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        *,
+        only: tuple[str, ...],
+        shard: tuple[int, int] | None,
+        baseline: Path | None,
+        outputs: Outputs,
+        **more: Any,  # noqa: ANN401 - the other fields
+    ) -> Sweep:
+        """Read suite and baseline.
+
+        Raises:
+            UsageError: one of them is faulty or not there.
+        """
+        path = definition.find("suite", name)
+        suite = checked_suite(definition.read_yaml(path), path, known_parameters())
+        entries = suite.chosen(only, shard)
+        if not entries:
+            raise UsageError("this shard has no entry", f"{path} has {len(suite.entries)}")
+        kept_in = baseline or _kept_in(suite)
+        is_new = not kept_in.exists() and (baseline is None or outputs.updates_baseline)
+        return cls(
+            suite=suite,
+            entries=entries,
+            head=NightHead.of(suite, only, shard),
+            baseline=Baseline() if is_new else Baseline.read(kept_in),
+            baseline_path=kept_in,
+            outputs=outputs,
+            **more,
+        )
+
+    def commands(self) -> Iterator[tuple[str, str]]:
+        """What would be run first for each entry, and what for."""
+        left_s = self.suite.budget_s
+        for place, entry in enumerate(self.entries):
+            budget_s = granted_s(entry, self.entries[place + 1 :], left_s)
+            left_s = None if left_s is None else left_s - budget_s
+            known = replace(entry, model=str(_model_path(entry)))
+            kept = self.baseline.entry(entry.name)
+            step = first_step(known, kept.record if kept else None, budget_s)
+            about = f"{entry.name}: {entry.mode}, {_clock(budget_s)}"
+            limit = _clock(entry.time_limit_s(budget_s))
+            where = Path("results") / "sweeps" / "..." / "entries" / entry.name
+            yield f"{about}, ended after {limit}", step.line(where)
+
+    def execute(self) -> dict[str, Any]:
+        """Run the entries, or read what shards measured; judge, and write the reports.
+
+        Raises:
+            AutofitError: the sweep itself failed.
+            Interrupted: the user stopped it; it can go on.
+        """
+        if self.merged:
+            records = self._read_merged()
+            return self._conclude(records, None)
+        with machine_lock(f"of the sweep {self.suite.name}") as call, self._stoppable():
+            night = self._opened()
+            call(str(night.path))
+            _tell(f"sweep {self.suite.name}: {len(self.entries)} entries, kept in {night.path}")
+            if not self.baseline.entries:
+                _tell(f"there is no baseline {self.baseline_path} yet; --update-baseline makes it")
+            records = self._run(night)
+            return self._conclude(records, night)
+
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            line = shlex.join(["autofit", *self.words])
+            more = "" if self.resume else " --resume"
+            raise Interrupted(
+                "stopped", f"what was measured is saved; go on with {line}{more}"
+            ) from error
+
+    def _opened(self) -> NightFolder:
+        if not self.resume:
+            return NightFolder.create(self.folder, self.head, today=date.today())  # noqa: DTZ011
+        night = NightFolder.open(self.folder) if self.folder else NightFolder.latest(self.head)
+        if night is None:
+            raise UsageError("there is no such sweep to go on with", "leave out --resume")
+        if night.head != self.head:
+            raise UsageError(
+                f"the sweep in {night.path} is of another suite, or the suite has changed since",
+                "restore the suite, or begin anew without --resume",
+            )
+        return night
+
+    def _run(self, night: NightFolder) -> list[EntryRecord]:
+        records: list[EntryRecord] = []
+        for place, entry in enumerate(self.entries):
+            known = night.record(entry.name)
+            if known is not None and known.status != "not_run":
+                records.append(known)
+                continue
+            left_s = self._left_s(night)
+            budget_s = granted_s(entry, self.entries[place + 1 :], left_s)
+            title = f"{entry.name} ({place + 1} of {len(self.entries)})"
+            if left_s is not None and budget_s < min(_LEAST_S, entry.wanted_s):
+                record = self._not_run(entry, "the time of the whole sweep was up")
+            else:
+                _tell(f"{title}: {entry.mode}, {_clock(budget_s)}")
+                record = self._run_entry(night, entry, budget_s)
+            night.write_record(record)
+            told = f": {record.failure.evidence}" if record.failure else ""
+            status = record.status.replace("_", " ")
+            _tell(f"{title}: {status} after {_clock(record.seconds)}{told}")
+            records.append(record)
+        return records
+
+    def _left_s(self, night: NightFolder) -> float | None:
+        if self.suite.budget_s is None:
+            return None
+        done = (night.record(entry.name) for entry in self.entries)
+        return self.suite.budget_s - sum(record.seconds for record in done if record)
+
+    def _run_entry(self, night: NightFolder, entry: Entry, budget_s: float) -> EntryRecord:
+        kept = self.baseline.entry(entry.name)
+        if entry.model == DEMO_MODEL:
+            demo_model()
+        return EntryRun(
+            entry=replace(entry, model=str(_model_path(entry))),
+            folder=night.entry(entry.name),
+            lock=night.lock,
+            kept=kept.record if kept else None,
+            budget_s=budget_s,
+            reproduce=self._reproduce(entry),
+        ).run()
+
+    def _reproduce(self, entry: Entry) -> str:
+        words = ["autofit", "sweep", str(self.suite.path), "--only", entry.name]
+        return shlex.join([*words, "--baseline", str(self.baseline_path)])
+
+    def _not_run(self, entry: Entry, why: str) -> EntryRecord:
+        return EntryRecord(
+            name=entry.name,
+            mode=entry.mode,
+            date=datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),
+            autofit_version=__version__,
+            status="not_run",
+            failure=Failure("not_run", why),
+            reproduce=self._reproduce(entry),
+        )
+
+    def _read_merged(self) -> list[EntryRecord]:
+        """The records of all shards, the newest of each entry."""
+        found: dict[str, EntryRecord] = {}
+        for path in self.merged:
+            night = NightFolder.open(path)
+            if (night.head.suite, night.head.digest) != (self.head.suite, self.head.digest):
+                raise UsageError(
+                    f"the sweep in {path} is of another suite, or of another state of it",
+                    f"it says it is of {night.head.suite}",
+                )
+            for name in night.head.names:
+                record = night.record(name)
+                if record and (name not in found or found[name].date < record.date):
+                    found[name] = record
+        missing = "none of the folders has it"
+        return [found.get(entry.name) or self._not_run(entry, missing) for entry in self.entries]
+
+    def _conclude(self, records: list[EntryRecord], night: NightFolder | None) -> dict[str, Any]:
+        """Judge the records, tell and write what came of it."""
+        limits = {entry.name: Thresholds.of(entry.thresholds) for entry in self.entries}
+        verdicts = [
+            judge(self.baseline.entry(record.name), record, limits[record.name])
+            for record in records
+        ]
+        document = {
+            "suite": str(self.suite.path),
+            "folder": str(night.path) if night else None,
+            **sweep_document(verdicts),
+            "broken": self._broken(records),
+        }
+        self._write(verdicts, document, night)
+        _tell(f"sweep {self.suite.name}: {headline(verdicts)}")
+        for verdict in verdicts:
+            _tell_verdict(verdict)
+        if self.outputs.updates_baseline:
+            self.baseline.updated(records, limits).write(self.baseline_path)
+            _tell(f"kept in {self.baseline_path}")
+        return document
+
+    def _broken(self, records: Sequence[EntryRecord]) -> list[str]:
+        """The entries that should have been measured and were not, through no fault of theirs."""
+        fails = {entry.name for entry in self.entries if entry.missing == "fail"}
+        return [
+            record.name
+            for record in records
+            if (record.status == "missing_hardware" and record.name in fails)
+            or (record.status == "not_run" and record.failure and record.failure.kind == "failed")
+        ]
+
+    def _write(
+        self, verdicts: Sequence[EntryVerdict], document: dict[str, Any], night: NightFolder | None
+    ) -> None:
+        junit = junit_xml(verdicts, sweep=self.suite.name, hostname=platform.node() or "localhost")
+        summary = markdown_summary(verdicts, sweep=self.suite.name)
+        if night is not None:
+            night.write_output("junit.xml", junit)
+            night.write_output("summary.md", summary)
+            night.write_output("verdicts.json", json.dumps(document, indent=1) + "\n")
+        for text, target in ((junit, self.outputs.junit), (summary, self.outputs.summary)):
+            if target is not None:
+                deliver(text, target)
+
+
+def _kept_in(suite: Suite) -> Path:
+    """The suite's baseline; in the working directory for a suite that came with autofit."""
+    is_bundled = suite.path.absolute().is_relative_to(definition.bundled_root())
+    is_here = suite.path.absolute().is_relative_to(Path.cwd())
+    return Path.cwd() / suite.baseline.name if is_bundled and not is_here else suite.baseline
+
+
+def _model_path(entry: Entry) -> Path:
+    return demo_model_path() if entry.model == DEMO_MODEL else Path(entry.model)
+
+
+def _clock(seconds: float) -> str:
+    """A duration for people."""
+    if seconds < 2 * _MINUTE_S:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * _MINUTE_S * 60:
+        return f"{seconds / _MINUTE_S:.0f} min"
+    return f"{seconds / _MINUTE_S / 60:.1f} h"
+
+
+def _tell_verdict(verdict: EntryVerdict) -> None:
+    _tell(f"{verdict.name}: {verdict.verdict}")
+    for metric in verdict.metrics:
+        if metric.is_regression or metric.is_improvement or metric.verdict == "failing":
+            what = metric.verdict.replace("_", " ")
+            _tell(f"  {what}: {metric.metric}: {metric.words}")
+    for change in verdict.environment_changes:
+        _tell(f"  changed beside it: {change}")
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
