@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from autofit.errors import UsageError
 from autofit.results.document import DAMAGED, brief
 from autofit.results.durable_file import storage_error, write_durably
@@ -27,6 +29,7 @@ SCHEMA = 1
 # Nights tell how they vary from about ten on; a month shows a trend.
 MAX_NIGHTS = 30
 _LINE = 99
+_TYPES = TypeAdapter(Kept)
 _HINT = "restore it from version control, or write a new one with `--update-baseline`"
 
 
@@ -184,11 +187,19 @@ def _kept_of(name: str, data: Mapping[str, Any], source: str) -> Kept:
     try:
         answers = [answer_of(answer).to_dict() for answer in data["record"]["answers"]]
         record = EntryRecord.from_dict({**data["record"], "answers": answers})
-        nights = tuple(Night.from_dict(night) for night in data["nights"])
+        kept = Kept(record, tuple(Night.from_dict(night) for night in data["nights"]))
+        _TYPES.validate_python(asdict(kept))
+    except ValidationError as error:
+        first = error.errors()[0]
+        fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise _damaged(source, name, fault) from error
     except DAMAGED as error:
-        what = f"damaged baseline: entry '{name}': {brief(error)}"
-        raise UsageError(f"{source}: {what}", _HINT) from error
-    return Kept(record, nights)
+        raise _damaged(source, name, brief(error)) from error
+    return kept
+
+
+def _damaged(source: str, name: str, fault: str) -> UsageError:
+    return UsageError(f"{source}: damaged baseline: entry '{name}': {fault}", _HINT)
 
 
 def _lines(data: object, indent: str = "") -> Iterator[str]:
