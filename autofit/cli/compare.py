@@ -22,6 +22,9 @@ from autofit.trial.metric import Metric
 @click.option("--runtime", metavar="PATH", help="What starts both, in place of their programs.")
 @click.option("--runtime-a", metavar="PATH", help="What starts A.")
 @click.option("--runtime-b", metavar="PATH", help="What starts B.")
+@click.option("--section", metavar="NAME", help="The part of the presets' files that is meant.")
+@click.option("--section-a", metavar="NAME", help="The part of A's file.")
+@click.option("--section-b", metavar="NAME", help="The part of B's file.")
 @click.option("--dialect", metavar="NAME", help="The runtimes' dialect; found out by itself.")
 @click.option(
     "--workload",
@@ -62,8 +65,10 @@ from autofit.trial.metric import Metric
 def command(fail: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401, FBT001 - click's
     """Measure A and B in turns, in fresh processes, until it is known which one is faster.
 
-    A and B are presets (files that autofit has written, the folder of a tune, or launch
-    commands, quoted). Without B, A is started by --runtime-a and by --runtime-b. Their answers
+    A and B are presets (files that autofit has written, the folder of a tune, your own scripts,
+    units, compose or llama-swap files, or launch commands, quoted).
+
+    Without B, A is started by --runtime-a and by --runtime-b. Their answers
     are compared, too. What comes after `--` goes unchanged to every launch.
     """
     from autofit.output.comparison import print_comparison  # noqa: PLC0415 - heavy
@@ -92,6 +97,9 @@ def run_compare(
     runtime: str | None = None,
     runtime_a: str | None = None,
     runtime_b: str | None = None,
+    section: str | None = None,
+    section_a: str | None = None,
+    section_b: str | None = None,
     dialect: str | None = None,
     workload: str | None = None,
     context: int | None = None,
@@ -119,7 +127,10 @@ def run_compare(
     if resume and study is None:
         raise UsageError("--resume needs --study DIR", "`ls results/` shows your studies")
     total_s = parse_duration_s(budget)
-    presets = (read_preset(a), read_preset(a if b is None else b))
+    presets = (
+        read_preset(a, section=section_a or section, model=model),
+        read_preset(a if b is None else b, section=section_b or section, model=model),
+    )
     tuned_for = next((preset.workload for preset in presets if preset.workload), None)
     own = tuned_for if workload is None and context is None and parallel is None else None
 

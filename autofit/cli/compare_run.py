@@ -11,6 +11,7 @@ from typing import Any
 from autofit import __version__
 from autofit.cli.preparation import environment, launcher
 from autofit.cli.preset_argument import PresetOptions, preset_situation
+from autofit.cli.secret import without_secrets
 from autofit.cli.stopping import Stopping
 from autofit.cli.study_run import measured_folder
 from autofit.errors import UsageError
@@ -166,7 +167,7 @@ class CompareRun:
             objective=first.objective,
             environment=environment(first),
             seed=self.seed,
-            argv=tuple(argv),
+            argv=without_secrets(argv),
             options={
                 name: {
                     "params": dict(situation.baseline.params),
@@ -185,6 +186,8 @@ class CompareRun:
         yield f"study {study.path}"
         yield from study.notices
         first, second = self.situations
+        for name, situation in zip(SIDES, self.situations, strict=True):
+            yield from (f"{name}: {notice}" for notice in situation.notices)
         requests = first.workload.requests
         needed = max(request.prompt_tokens + request.predicted_tokens for request in requests)
         if needed > self.slot_context:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -14,7 +12,9 @@ from typing import Any
 import psutil
 
 from autofit import __version__
+from autofit.cli.baseline import read_baseline
 from autofit.cli.extra_words import refuse_decided
+from autofit.cli.secret import without_secrets
 from autofit.cli.task_options import TaskOptions
 from autofit.errors import UsageError
 from autofit.machine.cpu import read_cores
@@ -29,7 +29,6 @@ from autofit.process import scrubbed_environment
 from autofit.results.fingerprint import Environment
 from autofit.results.header import StudyHeader
 from autofit.runtime.ability import Runtime
-from autofit.runtime.argv_reader import Command, read_command
 from autofit.runtime.device_list import list_devices
 from autofit.runtime.discovery import find_runtime
 from autofit.runtime.estimator import Estimator
@@ -46,7 +45,6 @@ from autofit.tuning.requirement import Requirement
 from autofit.tuning.situation import Situation, fitted_space, usable_devices
 
 _MIB = 1024 * 1024
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 # A slow disk or network share still reads this much, and a load is more than reading.
 _SLOWEST_READ_MIB_S = 50.0
 _LEAST_LOAD_LIMIT_S = 300.0
@@ -58,25 +56,30 @@ def look(
     objective: Metric = "request_s",
     requirements: tuple[Requirement, ...] = (),
     baseline: str | None = None,
+    section: str | None = None,
     may_imagine: bool = False,
     searches: bool = True,
 ) -> Situation:
     """Everything a run knows before its first launch.
 
-    With `may_imagine` neither the runtime nor the devices named need be there. Unless it
-    `searches`, the words for every launch may set what a search would.
+    `baseline` is the user's own command or a file of it, of which `section` names a part; what
+    it says of the task counts where the options do not. With `may_imagine` neither the runtime
+    nor the devices named need be there. Unless it `searches`, the words for every launch may
+    set what a search would.
 
     Raises:
         UsageError: a file, name or value is wrong.
         NothingFitsError: the space is left without values here.
     """
     model = inventory(options.model)
+    own = None
+    if baseline is not None:
+        own, options = read_baseline(baseline, section, options)
     workload = read_workload(options.workload, context=options.context, parallel=options.parallel)
-    runtime = _runtime(options, may_imagine=may_imagine)
+    runtime = own.runtime if own else _runtime(options, may_imagine=may_imagine)
     listed = list_devices(runtime, options.rpc) if runtime.fingerprint else ()
     found = _really_free(listed or (), runtime, options.env)
     devices = usable_devices(found, options.devices_mib, may_imagine=may_imagine)
-    own = _own_command(baseline, runtime, options) if baseline is not None else None
     cores = read_cores()
     space = read_space(options.space or _usual_space(model, devices), cores=cores.performance)
     fitted = fitted_space(space, runtime, model, kv_floor=options.kv_floor, pins=options.pins)
@@ -97,9 +100,9 @@ def look(
         env=options.env,
         wrapper=options.wrapper,
         chooses_devices=bool(options.devices_mib),
-        baseline_params=own.params if own else None,
-        baseline_args=own.rest if own else (),
-        notices=tuple(_task_notices(options, workload, model)),
+        baseline_params=own.command.params if own else None,
+        baseline_args=own.command.rest if own else (),
+        notices=(*(own.notices if own else ()), *_task_notices(options, workload, model)),
     )
 
 
@@ -119,58 +122,6 @@ def _task_notices(
             f"{slot} tokens of context for a request exceed the {model.context_train} that the "
             "model was trained for"
         )
-
-
-def _own_command(text: str, runtime: Runtime, options: TaskOptions) -> Command:
-    """The user's own launch command, given as such or in a file that holds only it.
-
-    Raises:
-        UsageError: it cannot be read, or would be measured under other conditions.
-    """
-    path = Path(text).expanduser()
-    try:
-        if path.is_file():
-            text = path.read_text(encoding="utf-8")
-        words = shlex.split(text, comments=True)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--baseline: {error}", "give one launch command, quoted") from error
-    if not words:
-        raise UsageError("--baseline is empty", "give one launch command, quoted")
-    words = words[words[0] == "env" :]
-    count = next((i for i, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
-    env = dict(word.split("=", 1) for word in words[:count])
-    own = read_command(words[count:], runtime.dialect, runtime.help, env)
-    _check_conditions(own, options)
-    return own
-
-
-def _check_conditions(own: Command, options: TaskOptions) -> None:
-    """See that nothing but settings tells the user's own command from what is tuned."""
-    for name, value in own.env.items():
-        if options.env.get(name) != value:
-            raise UsageError(
-                f"--baseline sets the variable {name}",
-                f"give it to all launches: --env {name}=...",
-            )
-    if own.program[:-1] not in ((), options.wrapper):
-        wrapper = shlex.join(own.program[:-1])
-        raise UsageError(
-            f"--baseline runs under `{wrapper}`", f"so must all launches: --wrapper '{wrapper}'"
-        )
-    if own.rpc and own.rpc != options.rpc:
-        raise UsageError(f"--baseline uses remote devices: {own.rpc}", f"add --rpc {own.rpc}")
-    if own.model is not None and not _is_same_file(Path(own.model), options.model):
-        raise UsageError(
-            f"--baseline serves {own.model}, not {options.model}", "both must serve one model"
-        )
-
-
-def _is_same_file(path: Path, other: Path) -> bool:
-    """Whether two paths name one file, as far as can be told from another folder."""
-    path, other = path.expanduser(), other.expanduser()
-    if path.exists() and other.exists():
-        return path.samefile(other)
-    return path.name == other.name
 
 
 def _runtime(options: TaskOptions, *, may_imagine: bool) -> Runtime:
@@ -270,14 +221,14 @@ def header(
         objective=situation.objective,
         environment=environment(situation),
         seed=seed,
-        argv=tuple(argv),
+        argv=without_secrets(argv),
         options={
             "requirements": [str(requirement) for requirement in situation.requirements],
             "devices_mib": options.devices_mib,
-            "rpc": options.rpc,
+            "rpc": situation.rpc,
             "pins": options.pins,
-            "env": options.env,
-            "wrapper": list(options.wrapper),
+            "env": dict(situation.env),
+            "wrapper": list(situation.wrapper),
             "kv_floor": options.kv_floor,
             "extra_args": list(options.extra_args),
             "baseline": {

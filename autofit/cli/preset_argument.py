@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 
+from autofit.cli.own_command import OwnCommand, own_command
 from autofit.cli.preparation import look
 from autofit.cli.task_options import TaskOptions
 from autofit.errors import UsageError
 from autofit.output.preset.reading import ReadPreset
-from autofit.runtime.ability import Runtime
-from autofit.runtime.argv_reader import Command, read_command
-from autofit.runtime.dialect_file import all_dialects
-from autofit.runtime.discovery import find_runtime
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
 from autofit.tuning.situation import Situation
@@ -50,12 +46,11 @@ def preset_situation(
         UsageError: there is no such runtime or model, or the preset cannot be read.
         NothingFitsError: the runtime takes none of the usual settings.
     """
-    runtime = _runtime(preset, options)
-    words = preset.words(runtime.help, str(runtime.program))
-    command = read_command(words, runtime.dialect, runtime.help, preset.env)
+    own = own_command(preset, options.runtime, options.dialect)
+    runtime, command = own.runtime, own.command
     situation = look(
         TaskOptions(
-            model=_model(preset, command, options),
+            model=_model(preset, own, options),
             runtime=None if runtime.dialect.program.command else str(runtime.program),
             dialect=options.dialect or runtime.dialect.name,
             space=None,
@@ -66,7 +61,7 @@ def preset_situation(
             rpc=command.rpc,
             pins={},
             env=dict(command.env),
-            wrapper=_wrapper(command.program, runtime),
+            wrapper=own.wrapper,
             kv_floor="q8_0",
             extra_args=options.extra_args,
         ),
@@ -81,54 +76,15 @@ def preset_situation(
         baseline_params={**command.params, **overrides},
         baseline_args=command.rest,
         has_own_task=True,
+        notices=own.notices,
     )
 
 
-def _runtime(preset: ReadPreset, options: PresetOptions) -> Runtime:
-    """The runtime asked for, else the preset's own program, else the first one here."""
-    if options.runtime is not None or not preset.argv:
-        return find_runtime(options.runtime, options.dialect)
-    dialects = all_dialects()
-    for dialect in dialects.values():
-        tail = dialect.program.command[1:]
-        if tail and _position(tail, preset.argv) is not None:
-            return find_runtime(None, options.dialect or dialect.name)
-    names = {name for dialect in dialects.values() for name in dialect.program.names}
-    program = next((word for word in preset.argv if PurePath(word).name in names), None)
-    if program is None:
-        # A program of another name: whatever comes right before the first flag.
-        flags = (i for i, word in enumerate(preset.argv) if word.startswith("-"))
-        program = preset.argv[max(0, next(flags, 1) - 1)]
-    is_bare = program == PurePath(program).name and PurePath(program).name in names
-    try:
-        return find_runtime(None if is_bare else program, options.dialect)
-    except UsageError as error:
-        raise UsageError(
-            f"{preset.label}: {error.message}", f"name the runtime with --runtime; {error.hint}"
-        ) from error
-
-
-def _model(preset: ReadPreset, command: Command, options: PresetOptions) -> Path:
+def _model(preset: ReadPreset, own: OwnCommand, options: PresetOptions) -> Path:
     if options.model is not None:
         return options.model
-    if command.model is None:
+    if own.model is None:
         raise UsageError(
             f"the preset {preset.label} names no model file", "name one with --model MODEL.gguf"
         )
-    return Path(command.model)
-
-
-def _wrapper(program: Sequence[str], runtime: Runtime) -> tuple[str, ...]:
-    """The words before those that start the runtime."""
-    for words in (runtime.dialect.program.command[1:], runtime.command[1:]):
-        place = _position(words, program) if words else None
-        if place is not None:
-            return tuple(program[: max(0, place - 1)])
-    return tuple(program[:-1])
-
-
-def _position(words: Sequence[str], within: Sequence[str]) -> int | None:
-    for start in range(len(within) - len(words) + 1):
-        if tuple(within[start : start + len(words)]) == tuple(words):
-            return start
-    return None
+    return own.model

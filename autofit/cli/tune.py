@@ -26,7 +26,13 @@ from autofit.trial.metric import Metric
     help="What is made best: seconds per request, prompt or generation rate, first token.",
 )
 @click.option("--require", multiple=True, metavar="'tg>=20'", help="A limit to keep.")
-@click.option("--baseline", metavar="COMMAND", help="Your own launch command to compare with.")
+@click.option(
+    "--baseline",
+    metavar="FILE_OR_COMMAND",
+    help="Your own launch command or preset to compare with: a script, unit, compose or "
+    "llama-swap file, or a command, quoted.",
+)
+@click.option("--section", metavar="NAME", help="The part of the baseline's file that is meant.")
 @click.option("--budget", default="60m", show_default=True, help="Time to spend: 90s, 30m, 2h.")
 @click.option(
     "--max-launches",
@@ -38,6 +44,13 @@ from autofit.trial.metric import Metric
 @click.option("--study", type=click.Path(path_type=Path), help="The study's folder.")
 @click.option("--resume", is_flag=True, help="Go on with the study; repeats no launch.")
 @click.option("--seed", type=int, default=1, show_default=True)
+@click.option(
+    "--answers/--no-answers",
+    "checks_answers",
+    default=True,
+    help="Whether the winner's answers are compared with the baseline's; those of random weights "
+    "mean nothing.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the command lines, launch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--yes", is_flag=True, help="Do not ask, even when the machine is busy.")
@@ -89,6 +102,7 @@ def run_tune(
     objective: Metric = "request_s",
     require: tuple[str, ...] = (),
     baseline: str | None = None,
+    section: str | None = None,
     budget: str = "60m",
     max_launches: int = 30,
     study: Path | None = None,
@@ -108,6 +122,8 @@ def run_tune(
 
     if resume and study is None:
         raise UsageError("--resume needs --study DIR", "`ls results/` shows your studies")
+    if section is not None and baseline is None:
+        raise UsageError("--section names a part of --baseline, which is missing")
     total_s = parse_duration_s(budget)
     requirements = tuple(parse_requirement(text) for text in require)
     situation = look(
@@ -115,6 +131,7 @@ def run_tune(
         objective=objective,
         requirements=requirements,
         baseline=baseline,
+        section=section,
     )
     run = TuneRun(situation, options, total_s, max_launches, seed, checks_answers)
     if dry_run:

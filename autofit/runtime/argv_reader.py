@@ -7,6 +7,8 @@ parameter is handed back untouched and in order.
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -16,6 +18,8 @@ from autofit.runtime.dialect import Dialect, Spelling, Words
 from autofit.runtime.help_text import HelpText
 from autofit.trial.candidate import ParamValue
 
+# Names of variables that hold what nobody else may know.
+_SECRET = re.compile(r"(?:^|_)(?:TOKEN|API_KEY|SECRET|PASSWORD)$")
 _TRUE = frozenset({"on", "true", "enabled", "1"})
 
 
@@ -25,7 +29,8 @@ class Command:
 
     `program` are the words up to the program, a wrapper's included; `rest` is what is neither
     a parameter, the model, the remote servers nor the address; `env` are the variables that
-    are no parameters; `address` are the flags that gave one.
+    are no parameters; `address` are the flags that gave one, and `left_out` those that no
+    launch of autofit has, both without their values, which may be secret.
     """
 
     program: Words
@@ -35,6 +40,7 @@ class Command:
     rest: Words = ()
     env: Mapping[str, str] = field(default_factory=dict)
     address: Words = ()
+    left_out: Words = ()
 
 
 def read_command(
@@ -65,6 +71,10 @@ class _Reader:
         self.rpc_flags = self.synonyms(launch.rpc) if launch.rpc else ()
         own = (word for word in launch.address if word.startswith("-"))
         self.address_flags = {synonym for word in own for synonym in self.synonyms(word)}
+        self.left_out_flags = {s for word in launch.left_out for s in self.synonyms(word)}
+        self.flag_of = {
+            flag.env: flag.spellings[0] for flag in help_text.flags.values() if flag.env
+        }
         # A flag that is followed by a parameter's value, and one that is part of its words.
         self.valued: dict[str, tuple[str, Spelling]] = {}
         self.worded: dict[str, tuple[str, str]] = {}
@@ -78,7 +88,11 @@ class _Reader:
                             self.worded.setdefault(synonym, (name, flag))
         self.params: dict[str, ParamValue] = {}
         self.words_given: dict[str, list[tuple[str, str]]] = {}
+        self.model: str | None = None
+        self.rpc = ""
         self.rest: list[str] = []
+        self.address: list[str] = []
+        self.left_out: list[str] = []
 
     def synonyms(self, flag: str) -> Words:
         listed = self.help.flags.get(flag)
@@ -86,38 +100,60 @@ class _Reader:
 
     def read(self, argv: Sequence[str], env: dict[str, str]) -> Command:
         start = self.program_length(argv)
-        model, rpc = None, ""
-        address: list[str] = []
-        words = iter(argv[start:])
-        for word in words:
+        words = deque(argv[start:])
+        while words:
+            word = words.popleft()
             flag, has_value, value = self.split(word)
             if not self.wants_value(flag):
-                if flag in self.worded:
-                    name, canonical = self.worded[flag]
-                    self.words_given.setdefault(name, []).append((canonical, word))
-                else:
-                    self.rest.append(word)
+                self.take_switch(flag, word, words)
                 continue
             if not has_value:
-                following = next(words, None)
-                if following is None:
+                if not words:
                     raise UsageError(f"{flag}: a value is missing")
-                value = following
-            if flag in self.model_flags:
-                model = value
-            elif flag in self.rpc_flags:
-                rpc = value
-            elif flag in self.valued:
-                self.set(*self.valued[flag], value)
-            elif flag in self.address_flags:
-                address.append(flag)
-            else:
+                value = words.popleft()
+            if not self.take_value(flag, value):
                 self.rest += [word] if has_value else [word, value]
         self.settle_words()
         left = self.read_variables(env)
         return Command(
-            tuple(argv[:start]), self.params, model, rpc, tuple(self.rest), left, tuple(address)
+            program=tuple(argv[:start]),
+            params=self.params,
+            model=self.model,
+            rpc=self.rpc,
+            rest=tuple(self.rest),
+            env=left,
+            address=tuple(self.address),
+            left_out=tuple(self.left_out),
         )
+
+    def take_switch(self, flag: str, word: str, words: deque[str]) -> None:
+        """Take a flag without a value."""
+        if flag in self.left_out_flags:
+            self.left_out.append(flag)
+            # Where the help does not tell that it takes a value, none may be kept.
+            if flag not in self.help.flags and words and not words[0].startswith("-"):
+                words.popleft()
+        elif flag in self.worded:
+            name, canonical = self.worded[flag]
+            self.words_given.setdefault(name, []).append((canonical, word))
+        else:
+            self.rest.append(word)
+
+    def take_value(self, flag: str, value: str) -> bool:
+        """Take a flag's value, and tell whether it is one that is known."""
+        if flag in self.model_flags:
+            self.model = value
+        elif flag in self.rpc_flags:
+            self.rpc = value
+        elif flag in self.valued:
+            self.set(*self.valued[flag], value)
+        elif flag in self.address_flags:
+            self.address.append(flag)
+        elif flag in self.left_out_flags:
+            self.left_out.append(flag)
+        else:
+            return False
+        return True
 
     def program_length(self, argv: Sequence[str]) -> int:
         """How many words come up to the program: a wrapper may have flags of its own."""
@@ -180,14 +216,27 @@ class _Reader:
                 self.params[name] = _value(self.dialect.parameters[name].type, value)
 
     def read_variables(self, env: dict[str, str]) -> dict[str, str]:
-        """Take parameters from variables where no flag has set them; returns the others."""
+        """Take what variables say where no flag has said it; returns the others."""
         left = dict(env)
+        for variable, value in env.items():
+            flag = self.flag_of.get(variable, "")
+            if flag in self.address_flags:
+                self.address.append(variable)
+            elif flag in self.left_out_flags or _SECRET.search(variable):
+                self.left_out.append(variable)
+            elif flag in self.model_flags:
+                self.model = self.model or value
+            elif flag in self.rpc_flags:
+                self.rpc = self.rpc or value
+            else:
+                continue
+            del left[variable]
         for name, parameter in self.dialect.parameters.items():
             for spelling in parameter.spellings:
                 listed = self.help.get(spelling.flag) if spelling.flag else None
-                variable = spelling.env or (listed.env if listed else None)
-                if variable in left:
-                    text = left.pop(variable)
+                named = spelling.env or (listed.env if listed else None)
+                if named in left:
+                    text = left.pop(named)
                     if name not in self.params:
                         self.set(name, spelling, text)
         return left

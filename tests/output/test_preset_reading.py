@@ -143,10 +143,10 @@ def test_defaults_of_a_router_count_for_its_model(tmp_path):
     [
         ("a.json", "{}", "is no preset"),
         ("a.json", "{", "is no preset"),
-        ("a.ini", "[a]\nc = 1\n[b]\nc = 2\n", "it has: a, b"),
+        ("a.ini", "[a]\nc = 1\n[b]\nc = 2\n", "holds 2 servers: a, b"),
         ("a.ini", "[a]\nnonsense\n", "neither"),
         ("a.sh", "one -a\ntwo -b\n", "more than one command"),
-        ("a.args", "# nothing\n", "is empty"),
+        ("a.args", "# nothing\n", "holds no launch command"),
         ("a.args", "srv 'open", "is no preset"),
     ],
 )

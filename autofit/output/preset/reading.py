@@ -1,32 +1,39 @@
-"""A preset read back into a launch command: the inverse of the formats, and of what people type.
+"""A preset read back into a launch command: what autofit writes, and what people have.
 
-Read are the formats that autofit writes, plain launch commands (in a file or quoted), and
-files of others in the same formats. What a file says beside the command is left alone, except
-the workload that a preset of autofit was tuned for.
+Read are shell scripts and command lines, llama-server's router presets, llama-swap's and
+compose's YAML, systemd units, files of variables, and autofit's own documents. What a file says
+beside the command is left alone, except the workload that a preset of autofit was tuned for.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autofit import definition
 from autofit.errors import UsageError
+from autofit.output.imported.entry import Entry, is_program, listed, matching
+from autofit.output.imported.ini_section import entries_of_ini, has_section
+from autofit.output.imported.json_document import entries_of_document
+from autofit.output.imported.launch_words import entries_of_shell
+from autofit.output.imported.systemd_unit import entries_of_unit, is_unit
+from autofit.output.imported.text_file import read_text_file
+from autofit.output.imported.yaml_file import entries_of_data, is_known
 from autofit.output.preset.format import SUFFIXES
 from autofit.output.preset.heading import heading_workload
 from autofit.runtime.help_text import HelpText
 from autofit.trial.workload import Request, Workload
 
-_SETTING = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_SECTION = re.compile(r"\s*\[(.+)\]\s*")
+_YAML = (".yaml", ".yml")
+_BATCH = (".bat", ".cmd", ".ps1")
+_YAML_START = re.compile(r"^(?:models|services)\s*:", re.MULTILINE)
+_COMMENT = ("#", ";")
 _FALSE = frozenset({"false", "off", "disabled", "0"})
-_DEFAULTS = "*"
-# Of the router itself, not of a server that it starts.
-_ROUTER_KEYS = frozenset({"version", "load-on-startup", "stop-timeout"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,12 @@ class ReadPreset:
     """What a preset says.
 
     `argv` begins with wrapper and program; it is empty where the preset has only `options`,
-    by name without dashes, or only `env`. `label` is what the user gave, shortened.
+    by name without dashes, or only `env`. `label` is what the user gave, shortened; `kind` is
+    the format, `section` the name of the part that was taken where the file has several.
+    `folder` is where relative file names start, None for wherever it is started; `notes` tell
+    what was left out. A program `in_container` is not on this machine under its name. `facts`
+    are the lines `name: text` of a heading that autofit wrote, or what its document says beside
+    the command.
     """
 
     label: str
@@ -42,6 +54,12 @@ class ReadPreset:
     env: Mapping[str, str] = field(default_factory=dict)
     options: tuple[tuple[str, str], ...] = ()
     workload: Workload | None = None
+    kind: str = "command"
+    section: str = ""
+    folder: Path | None = None
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    in_container: bool = False
 
     def words(self, help_text: HelpText, program: str) -> tuple[str, ...]:
         """The whole command; `program` and its help serve where the preset names none."""
@@ -51,34 +69,57 @@ class ReadPreset:
         return (program, *words)
 
 
-def read_preset(given: str) -> ReadPreset:
+def read_preset(
+    given: str, *, section: str | None = None, model: Path | None = None
+) -> ReadPreset:
     """Read a preset: a file, the folder of a finished tune, or a quoted launch command.
 
+    Of a file with several servers the one named `section` is taken (a name, or the path or
+    name of its model file), or else the only one that serves `model`.
+
     Raises:
-        UsageError: there is no such file, or it holds no launch command.
+        UsageError: there is no such file, it holds no launch command, or several, or one that
+            takes a shell or another program to understand.
     """
+    if not given.strip():
+        raise UsageError("an empty preset", _hint())
     path = Path(given).expanduser()
     try:
         if path.is_dir():
             path = _of_study(path)
-        is_file = path.is_file()
+        is_file = path.exists()
     except (OSError, ValueError):  # a command may be longer than a file's name
         is_file = False
     if not is_file:
-        if len(given.split()) == 1 and (path.suffix in SUFFIXES.values() or "/" in given):
-            raise UsageError(f"no such preset: {given}", _hint())
-        return _command(given, shorten(given))
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the preset {given}: {error}", _hint()) from error
-    try:
-        found = _read(text, path.suffix, given)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{given} is no preset: {error}", _hint()) from error
-    comments = (line for line in text.splitlines() if line.lstrip().startswith(("#", ";")))
-    told = next((told for line in comments if (told := heading_workload(line))), None)
-    return replace(found, workload=found.workload or told)
+        label, text = shorten(given), given
+        _refuse_no_command(given)
+        kind, entries = "command", _guarded(entries_of_shell, text, label)
+        document: dict[str, Any] = {}
+    else:
+        label = given
+        text = read_text_file(path)
+        kind, entries, document = _of_file(text, path, given)
+    entry = _chosen(entries, label, section, model)
+    if entry.faults:
+        raise UsageError(
+            f"{label}: {'; '.join(entry.faults)}",
+            "give the command itself, with the values that it ends up with: autofit runs no shell",
+        )
+    facts = {**_heading_facts(text), **document}
+    workload = facts.get("workload")
+    return ReadPreset(
+        label,
+        entry.argv,
+        entry.env,
+        entry.options,
+        workload if isinstance(workload, Workload) else None,
+        kind,
+        entry.name if len(entries) > 1 or kind not in ("command", "shell") else "",
+        entry.folder,
+        entry.notes,
+        facts,
+        entry.in_container,
+    )
 
 
 def shorten(text: str, most: int = 60) -> str:
@@ -88,8 +129,20 @@ def shorten(text: str, most: int = 60) -> str:
 
 
 def _hint() -> str:
-    formats = ", ".join(SUFFIXES.values())
-    return f"give a file that autofit has written ({formats}) or a launch command, quoted"
+    formats = ", ".join(dict.fromkeys(SUFFIXES.values()))
+    return (
+        f"give a file that autofit has written ({formats}), a script, a unit, a llama-swap or "
+        "compose file, or a launch command, quoted"
+    )
+
+
+def _refuse_no_command(given: str) -> None:
+    """See that what is no file looks like a command."""
+    if len(given.split()) > 1 or is_program(given):
+        return
+    path = Path(given)
+    if path.suffix or "/" in given or shutil.which(given) is None:
+        raise UsageError(f"no such preset: {given}", _hint())
 
 
 def _of_study(folder: Path) -> Path:
@@ -99,69 +152,105 @@ def _of_study(folder: Path) -> Path:
     return found[0]
 
 
-def _read(text: str, suffix: str, label: str) -> ReadPreset:
-    lines = [line for line in text.splitlines() if line.strip()]
-    plain = [line for line in lines if not line.lstrip().startswith(("#", ";"))]
-    if not plain:
-        raise UsageError(f"the preset {label} is empty", _hint())
+def _of_file(text: str, path: Path, label: str) -> tuple[str, list[Entry], dict[str, Any]]:
+    """The kind of a file, its servers, and what a document of ours says beside."""
+    if path.suffix.lower() in _BATCH:
+        raise UsageError(f"{label}: scripts of Windows are not understood", _hint())
     if text.lstrip().startswith("{"):
-        return _json(json.loads(text), label)
-    if suffix == SUFFIXES["ini"] or any(_SECTION.fullmatch(line) for line in plain):
-        return _ini(plain, label)
-    settings = [_SETTING.fullmatch(line.strip()) for line in plain]
-    if all(settings) and not any(_is_command(line) for line in plain):
-        return _env(plain, label)
-    return _script(text, label)
+        data = _guarded(_parsed_json, text, label)
+        if is_known(data):
+            return "yaml", _guarded(_of_data, data, path.parent, label), {}
+        return "json", _guarded(entries_of_document, data, label), _document_facts(data, label)
+    if path.suffix.lower() in _YAML or _YAML_START.search(text):
+        data = definition.read_yaml(path)
+        if not is_known(data):
+            raise UsageError(f"{label} has neither `models` (llama-swap) nor `services`", _hint())
+        kind = "llama-swap" if "models" in data else "compose"
+        return kind, _guarded(_of_data, data, path.parent, label), {}
+    if is_unit(text):
+        return "systemd", _guarded(entries_of_unit, text, path.stem, label), {}
+    if path.suffix == SUFFIXES["ini"] or has_section(text):
+        return "ini", _guarded(entries_of_ini, text, label), {}
+    entries = _guarded(entries_of_shell, text, label)
+    is_env = bool(entries) and not entries[0].argv
+    return "env" if is_env else "shell", entries, {}
 
 
-def _json(document: Any, label: str) -> ReadPreset:  # noqa: ANN401 - whatever the file holds
-    argv, env = document["argv"], document.get("env", {})
-    workload = document.get("workload")
-    if not argv or not all(isinstance(word, str) for word in argv):
-        raise ValueError("its `argv` is no list of words")
-    return ReadPreset(
-        label,
-        tuple(argv),
-        {str(name): str(value) for name, value in env.items()},
-        workload=_workload(workload) if workload else None,
-    )
+def _guarded(read: Any, *given: Any) -> Any:  # noqa: ANN401 - any reader of a format
+    """What a reader of a format makes of a text; its faults with the file's name.
+
+    The last of what is given is the label.
+    """
+    *arguments, label = given
+    try:
+        return read(*arguments)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        told = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise UsageError(f"{label} is no preset: {told}", _hint()) from error
+
+
+def _parsed_json(text: str) -> dict[str, Any]:
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        raise TypeError("not an object")
+    return data
+
+
+def _of_data(data: Mapping[str, Any], folder: Path) -> list[Entry]:
+    return entries_of_data(data, folder)
+
+
+def _chosen(
+    entries: Sequence[Entry], label: str, section: str | None, model: Path | None
+) -> Entry:
+    if not entries:
+        raise UsageError(f"{label} holds no launch command", _hint())
+    if section is not None:
+        found = [*matching(entries, section)]
+        if len(found) == 1:
+            return found[0]
+        told = f"{len(found)} are" if found else "none is"
+        raise UsageError(f"{label}: {told} called '{section}'", f"it has: {listed(entries)}")
+    if len(entries) > 1 and model is not None:
+        found = [entry for entry in entries if entry.serves(model)]
+        if len(found) == 1:
+            return found[0]
+    if len(entries) > 1:
+        raise UsageError(
+            f"{label} holds {len(entries)} servers: {listed(entries)}",
+            f"choose one with --section '{entries[0].name}'",
+        )
+    return entries[0]
+
+
+def _heading_facts(text: str) -> dict[str, Any]:
+    """What the comments of a preset say that autofit wrote."""
+    facts: dict[str, Any] = {}
+    for line in text.splitlines():
+        bare = line.lstrip()
+        if not bare.startswith(_COMMENT):
+            continue
+        workload = heading_workload(bare)
+        if workload is not None:
+            facts.setdefault("workload", workload)
+        name, colon, told = bare.lstrip("#; ").partition(": ")
+        if colon and name in ("check", "build", "devices", "headroom"):
+            facts.setdefault(name, told.strip())
+    return facts
+
+
+def _document_facts(data: Mapping[str, Any], label: str) -> dict[str, Any]:
+    """What a document of ours says beside its command."""
+    facts = {key: data[key] for key in ("check", "build", "peak_mib", "free_mib") if key in data}
+    if data.get("workload") and isinstance(data["workload"], Mapping):
+        workload = _guarded(_workload, data["workload"], label)
+        facts["workload"] = workload
+    return facts
 
 
 def _workload(data: Mapping[str, Any]) -> Workload:
     requests = tuple(Request(**request) for request in data["requests"])
     return Workload(**{**data, "requests": requests})
-
-
-def _ini(lines: Sequence[str], label: str) -> ReadPreset:
-    """A router preset of one model; the section `*` holds defaults for all."""
-    sections: dict[str, dict[str, str]] = {}
-    name = _DEFAULTS
-    for line in lines:
-        section = _SECTION.fullmatch(line)
-        if section:
-            name = section[1]
-            continue
-        key, equals, value = line.partition("=")
-        if not equals:
-            raise ValueError(f"'{line.strip()}' is neither [section] nor key = value")
-        # A value ends at the first of these, quotes or not.
-        shown = re.split(r"[;#]", value, maxsplit=1)[0].strip()
-        sections.setdefault(name, {})[key.strip()] = shown
-    defaults = sections.pop(_DEFAULTS, {})
-    if len(sections) != 1:
-        found = ", ".join(sections) or "none"
-        raise UsageError(
-            f"the preset {label} is to have one model, it has: {found}",
-            "keep the section to compare in a file of its own",
-        )
-    options = {**defaults, **next(iter(sections.values()))}
-    kept = {key: value for key, value in options.items() if key not in _ROUTER_KEYS}
-    variables = {key: value for key, value in kept.items() if key.startswith("LLAMA_ARG_")}
-    return ReadPreset(
-        label,
-        env=variables,
-        options=tuple((key, value) for key, value in kept.items() if key not in variables),
-    )
 
 
 def _option_words(key: str, value: str, help_text: HelpText) -> tuple[str, ...]:
@@ -173,61 +262,3 @@ def _option_words(key: str, value: str, help_text: HelpText) -> tuple[str, ...]:
         return (spelling,)
     negative = [word for word in flag.spellings if word.startswith("--no-")]
     return (negative[-1],) if negative else ()
-
-
-def _env(lines: Sequence[str], label: str) -> ReadPreset:
-    env = {}
-    for line in lines:
-        for word in shlex.split(line, comments=True):
-            name, _, value = word.partition("=")
-            env[name] = value
-    return ReadPreset(label, env=env)
-
-
-def _script(text: str, label: str) -> ReadPreset:
-    """A shell script or a command line: variables that are exported, then one command."""
-    env: dict[str, str] = {}
-    command: list[str] = []
-    for line in text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        if words[:1] == ["export"]:
-            env.update(word.partition("=")[::2] for word in words[1:])
-        elif words and words[0] not in ("set", "cd"):
-            if command:
-                raise ValueError(f"it holds more than one command: {shorten(line)}")
-            command = words
-    return _with_settings(command, env, label)
-
-
-def _command(text: str, label: str) -> ReadPreset:
-    try:
-        words = shlex.split(text, comments=True)
-    except ValueError as error:
-        raise UsageError(f"cannot read the command {label}: {error}", _hint()) from error
-    if not words:
-        raise UsageError("an empty preset", _hint())
-    return _with_settings(words, {}, label)
-
-
-def _with_settings(words: Sequence[str], env: dict[str, str], label: str) -> ReadPreset:
-    """A command with its leading `exec`, `env` and settings taken apart."""
-    left = [word for word in words if word != "$@"]
-    while left and (left[0] in ("exec", "env") or _SETTING.fullmatch(left[0])):
-        found = _SETTING.fullmatch(left.pop(0))
-        if found:
-            env[found[1]] = found[2]
-    if not left and not env:
-        raise UsageError(f"{label} holds no launch command", _hint())
-    return ReadPreset(label, tuple(left), env)
-
-
-def _is_command(line: str) -> bool:
-    """Whether a line that begins with a setting goes on with a program."""
-    return any(not _SETTING.fullmatch(word) for word in _split(line))
-
-
-def _split(line: str) -> Iterator[str]:
-    try:
-        yield from shlex.split(line, comments=True)
-    except ValueError:
-        return
