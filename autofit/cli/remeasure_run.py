@@ -153,7 +153,7 @@ class RemeasureRun:
             launching = launcher(situation)
             contender = Contender(name, self.candidate, self.layout, runner(launching))
             yield contender
-            if self.has_neighbours and name == WINNER and self.layout != RUNTIME_FIT:
+            if self.has_neighbours and name == WINNER:
                 yield from neighbours(contender)
 
     def _slot_context(self) -> int:

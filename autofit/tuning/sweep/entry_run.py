@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,10 +20,15 @@ from autofit.errors import AutofitError, Interrupted, MachineInUseError, Nothing
 from autofit.machine.host import HostWatcher
 from autofit.machine.lock import FOLDER_VARIABLE
 from autofit.model.inventory import inventory
+from autofit.model.layout import SINGLE
 from autofit.process import ManagedProcess
 from autofit.results.study import Study
+from autofit.trial.candidate import Candidate
+from autofit.trial.outcome import OutOfMemory, Spilled
+from autofit.tuning.answer_check import kv_types
 from autofit.tuning.sweep.measured import Measured, boundary_of, of_remeasure, of_tune
-from autofit.tuning.sweep.record import EntryRecord, Failure, Status
+from autofit.tuning.sweep.record import BoundaryRow, EntryRecord, Failure, Status, Winner
+from autofit.tuning.sweep.remeasure import HOST_LAYERS
 from autofit.tuning.sweep.step import Step, boundary_step, first_step, kept_step
 from autofit.tuning.sweep.suite import Entry
 from autofit.tuning.sweep.surroundings import Surroundings
@@ -35,6 +40,8 @@ _LOCK_LIMIT_S = 60.0
 _LOCK_POLL_S = 1.0
 _WAIT_S = 1.0
 _LEAST_LEFT_S = 5.0
+
+_MEMORY_FAILURES = {OutOfMemory.kind, Spilled.kind}
 
 Ended = Literal["done", "failed", "timed_out"]
 
@@ -88,8 +95,10 @@ class EntryRun:
         watcher = HostWatcher()
         self._limit_s = self.entry.time_limit_s(self.budget_s)
         self._deadline = began_s + self._limit_s
+        notes = tuple(self._without_the_absent())
         step = first_step(self.entry, self.kept, self.budget_s)
         measured = self._measure(step)
+        measured = replace(measured, notes=(*notes, *measured.notes))
         study = self._study(step)
         surroundings = Surroundings()
         if study is not None:
@@ -106,6 +115,15 @@ class EntryRun:
             **{field.name: getattr(measured, field.name) for field in fields(Measured)},
         )
 
+    def _without_the_absent(self) -> Iterator[str]:
+        """To remeasure without the old runtime where that is no longer here."""
+        against = self.entry.against
+        if self.entry.mode == "remeasure" and against and "/" in against:
+            if Path(against).exists():
+                return
+            self.entry = replace(self.entry, against=None)
+            yield f"the old runtime {against} is not here: it was not measured again"
+
     def _is_sparse(self) -> bool:
         try:
             return inventory(Path(self.entry.model)).is_moe
@@ -116,7 +134,12 @@ class EntryRun:
         measured = self._measured(step, self._run(step, is_first=True))
         if measured.status == "ok":
             measured = self._with_kept(measured, step)
-        if self.entry.boundary and self.entry.mode != "compare":
+        fits_no_more = measured.failure is not None and measured.failure.kind in _MEMORY_FAILURES
+        if (
+            self.entry.boundary
+            and self.entry.mode != "compare"
+            and (measured.status == "ok" or fits_no_more)
+        ):
             measured = self._with_boundary(measured)
         return measured
 
@@ -163,8 +186,11 @@ class EntryRun:
         """The fit boundary by launches: that of the baseline, else of tonight's winner."""
         rows = (self.kept.boundary if self.kept else ()) or measured.boundary
         winner = (self.kept.winner if self.kept else None) or measured.winner
-        if not rows or winner is None:
-            return replace(measured, boundary=())
+        if winner is None:
+            return measured
+        rows = rows or tuple(self._boundary_on_one_device(winner))
+        if not rows:
+            return measured
         step = boundary_step(self.entry, rows, winner)
         end = self._run(step)
         study = self._study(step)
@@ -173,6 +199,16 @@ class EntryRun:
         if not found:
             notes = (*notes, f"the fit boundary was not found: {end.failure.evidence}")
         return replace(measured, boundary=found, notes=notes)
+
+    def _boundary_on_one_device(self, winner: Winner) -> Iterator[BoundaryRow]:
+        """What to look for where nothing is known of the layout but that it is one device."""
+        study = self._study(Step("remeasure", ()))
+        devices = study.header.environment.devices if study else ()
+        names = [line.partition(":")[0] for line in devices]
+        named = str(winner.params.get("devices", ",".join(names))).split(",")
+        if len(named) == 1 and named[0] and set(HOST_LAYERS) & set(winner.params):
+            kind, _ = kv_types(Candidate(winner.params))
+            yield BoundaryRow(f"{SINGLE}{named[0]}", kind, None, None)
 
     def _study(self, step: Step) -> Study | None:
         try:

@@ -43,6 +43,9 @@ def judge(
                 *answer_verdicts(kept, now),
             )
             notes += _notes(kept, now, thresholds)
+        else:
+            # Why settings no longer fit is best told by what still does.
+            metrics += tuple(boundary_verdicts(kept, now, thresholds))
         verdict = overall(metrics)
         if kept is None and not now.reference and verdict in ("same", "undecided"):
             verdict = "new"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from autofit.results.study import Study
@@ -25,6 +26,8 @@ _REFUSALS = {"unknown_flag", "bad_value", "combination", "not_applied", "context
 _SECRET_FLAGS = {"--api-key", "--hf-token", "-hft"}
 _SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
 _MASK = "***"
+# A neighbour that is so much faster than the winner is worth a word.
+_NOTABLE = 1.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,11 @@ def of_remeasure(study: Study) -> Measured:
         if side is not None and side["outcome"]["kind"] != "completed":
             kind = side["outcome"]["kind"].replace("_", " ")
             notes.append(f"{side['name']}: {kind} ({side['outcome']['evidence']})")
+    notes += [
+        f"{side['name']} was {ratio:.2f} times as fast"
+        for side in result["neighbours"]
+        if (ratio := _speed(trials_of(side), ours, workload)) > _NOTABLE
+    ]
     return Measured(
         status=_status(failure),
         failure=failure,
@@ -111,6 +119,15 @@ def boundary_of(study: Study) -> tuple[BoundaryRow, ...]:
     """The boundaries that a concluded probe has found."""
     rows = (study.result or {}).get("boundary", ())
     return tuple(BoundaryRow.from_dict(row) for row in rows)
+
+
+def _speed(trials: Sequence[Trial], winner: Sequence[Trial], workload: Workload) -> float:
+    """How many times as fast a neighbour served a request, 0 where that is not known."""
+    sides = [
+        [value for trial in side if (value := _values(trial, workload).request_s)]
+        for side in (trials, winner)
+    ]
+    return median(sides[1]) / median(sides[0]) if all(sides) else 0.0
 
 
 def _status(failure: Failure | None) -> Status:

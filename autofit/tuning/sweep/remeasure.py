@@ -27,7 +27,7 @@ BEFORE = "before"
 _NEIGHBOUR_ROUNDS = 3
 _REPEATS = 2
 # The parameters that say how many layers lie in host memory.
-_HOST_LAYERS = ("n_cpu_moe", "n_cpu_ffn")
+HOST_LAYERS = ("n_cpu_moe", "n_cpu_ffn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Remeasure:
 
 def neighbours(winner: Contender) -> Iterator[Contender]:
     """Contenders with one layer less and one more in host memory, where that can be said."""
-    for name in _HOST_LAYERS:
+    for name in HOST_LAYERS:
         value = winner.candidate.get_int(name, -1)
         for near in (value - 1, value + 1):
             if value >= 0 and near >= 0:

@@ -250,7 +250,10 @@ class _Reading:
         return Entry(**{**given, "name": name, "place": place[1], "thresholds": thresholds})
 
     def _resolved(self, text: str, place: tuple[str | int, ...], *, always: bool = False) -> str:
-        """A path as seen from the suite; names without a slash stay names unless `always`."""
+        """A path as seen from the suite; names without a slash stay names unless `always`.
+
+        A preset may also be a launch command, whose words stay as they are.
+        """
         expanded = os.path.expandvars(text)
         unknown = _VARIABLE.search(expanded)
         if unknown:
@@ -259,7 +262,9 @@ class _Reading:
         path = Path(expanded).expanduser()
         is_name = "/" not in expanded and path.suffix not in {".yaml", ".yml"}
         beside = self.path.absolute().parent / path
-        if is_name and not always and not (place[-1] == "preset" and beside.is_file()):
+        if place[-1] == "preset":
+            is_name = len(expanded.split()) > 1 and not beside.is_file()
+        if is_name and not always:
             return expanded
         return os.path.normpath(beside)
 
