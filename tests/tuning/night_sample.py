@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from autofit.runtime.client import TokenChoice
 from autofit.tuning.recorded_answer import RecordedAnswer
@@ -26,6 +27,7 @@ WINNER = Winner(
     "c0ffee",
 )
 BOUNDARY = BoundaryRow("balanced", "f16", 17, 16, "out_of_memory", proven=True)
+FIRST = datetime(2026, 11, 1, 2, tzinfo=UTC)
 REPRODUCE = "autofit sweep nightly.yaml --only qwen"
 
 
@@ -54,7 +56,7 @@ def night(seed: int = 1, **changes: object) -> EntryRecord:
     record = EntryRecord(
         name="qwen",
         mode="remeasure",
-        date=f"2026-11-{1 + seed % 28:02d}T02:00:00+00:00",
+        date=(FIRST + timedelta(days=seed)).isoformat(),
         autofit_version="0.1.0",
         winner=WINNER,
         launches=launches(seed=seed),

@@ -132,13 +132,15 @@ class Baseline:
 def _joined(
     kept: Kept | None, record: EntryRecord, thresholds: Thresholds, max_nights: int
 ) -> Kept:
-    before = kept.nights if kept else ()
+    # Kept once already, as where a sweep is gone on with after its end.
+    before = tuple(night for night in kept.nights if night.date != record.date) if kept else ()
     if record.status != "ok":
         return Kept(record, before)
     night = Night.of(record)
-    if kept and before:
+    if before:
         is_other = before[-1].settings != night.settings
-        night = replace(night, begins_level=is_other or bool(moved(kept, record, thresholds)))
+        has_moved = moved(Kept(record, before), record, thresholds)
+        night = replace(night, begins_level=is_other or bool(has_moved))
     return Kept(record, (*before, night)[-max_nights:])
 
 

@@ -153,6 +153,14 @@ def test_a_level_goes_on_while_nothing_changes():
     assert [len(level) for level in found.levels("request_s")] == [30]
 
 
+def test_a_night_that_is_kept_twice_counts_once():
+    """A sweep that is gone on with after its end adds nothing to the baseline."""
+    baseline = Baseline({"qwen": kept(3)})
+    again = night(3, launches=launches(seed=3))
+
+    assert baseline.updated([again]) == baseline
+
+
 def test_an_accepted_change_begins_a_level():
     """After a regression is kept the next night like it is the same, and what it was better."""
     baseline = Baseline({"qwen": kept(4)})
