@@ -12,10 +12,26 @@ from autofit.errors import AutofitError, UsageError
 _EXECUTABLE = 0o111
 
 
-def deliver(text: str, target: str, *, is_program: bool = False) -> None:
+def check_target(target: str) -> None:
+    """See that a file may be written there, before any work is done for it.
+
+    Raises:
+        UsageError: the target is a folder, or its folder is not there.
+    """
+    if target == "-":
+        return
+    path = Path(target).expanduser()
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", "give the name of a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}", f"mkdir -p {path.parent}")
+
+
+def deliver(text: str, target: str, *, is_program: bool = False, like: Path | None = None) -> None:
     """Write to a file, or to stdout where the target is `-`; a file is replaced as a whole.
 
-    Paths that are no valid Unicode are written back as the bytes they were.
+    Paths that are no valid Unicode are written back as the bytes they were. A file that is to
+    be `like` another may be read by those who may read that one.
 
     Raises:
         UsageError: the target is a folder, or its folder is not there.
@@ -26,17 +42,14 @@ def deliver(text: str, target: str, *, is_program: bool = False) -> None:
     if target == "-":
         click.echo(os.fsencode(text), nl=not text.endswith("\n"))
         return
+    check_target(target)
     path = Path(target).expanduser()
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder", "give the name of a file in it")
-    if not path.parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent}", f"mkdir -p {path.parent}")
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(os.fsencode(text))  # a pipe or device must not be replaced
             return
         place = path.resolve()
-        write_durably(place, text)
+        write_durably(place, text, like=like)
         if is_program:
             place.chmod(place.stat().st_mode | _EXECUTABLE)
     except OSError as error:

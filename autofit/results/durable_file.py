@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-def write_durably(path: Path, text: str) -> None:
+def write_durably(path: Path, text: str, *, like: Path | None = None) -> None:
     """Replace a file so that at any moment either the old or the new one is there, whole.
 
-    Text that is no valid Unicode (a path of raw bytes) is written back as those bytes.
+    Text that is no valid Unicode (a path of raw bytes) is written back as those bytes. Who
+    may read the file stays as it is for the old one, or for the file that it is to be `like`.
 
     Raises:
         OSError: the file cannot be written; the old one is untouched.
@@ -28,6 +30,8 @@ def write_durably(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE((like or path).stat().st_mode))
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

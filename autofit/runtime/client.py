@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -66,6 +67,7 @@ class Client:
         self._timings = dialect.timings
         # trust_env off: a proxy of the user's must not stand between us and our own server.
         self._http = httpx.Client(base_url=base_url, timeout=10.0, trust_env=False)
+        self._model = ""
 
     def __enter__(self) -> Self:
         return self
@@ -77,6 +79,21 @@ class Client:
         """Give back the connections."""
         self._http.close()
 
+    def of_model(self, name: str) -> Self:
+        """The same connections for requests that name a model, as a router needs it."""
+        named = copy(self)
+        named._model = name  # noqa: SLF001 - of its own class
+        return named
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer to a GET, or to a POST of a body; empty where there is no good one."""
+        try:
+            answer = self._http.get(path) if body is None else self._http.post(path, json=body)
+            data = answer.json() if answer.status_code == httpx.codes.OK else {}
+        except (httpx.HTTPError, ValueError):
+            return {}
+        return data if isinstance(data, dict) else {}
+
     def is_ready(self) -> bool:
         """Whether the server says that it can answer requests."""
         try:
@@ -87,14 +104,7 @@ class Client:
 
     def props(self) -> dict[str, Any]:
         """What the server says of itself; empty when it does not."""
-        if self._endpoints.props is None:
-            return {}
-        try:
-            answer = self._http.get(self._endpoints.props)
-            data = answer.json() if answer.status_code == httpx.codes.OK else {}
-        except (httpx.HTTPError, ValueError):
-            return {}
-        return data if isinstance(data, dict) else {}
+        return {} if self._endpoints.props is None else self.ask(self._endpoints.props)
 
     def tokenize(self, text: str, *, begins: bool = False) -> list[int] | RequestFailure:
         """The text's token ids; with the special one that opens a prompt, if it begins one."""
@@ -145,6 +155,8 @@ class Client:
             "seed": 1,
             "return_tokens": True,
         }
+        if self._model:
+            body["model"] = self._model
         if n_probs:
             body["n_probs"] = n_probs
         reader = _StreamReader(self._timings, prompt_limit_s, generate_limit_s)

@@ -83,7 +83,7 @@ def entry(facts: PresetFacts) -> Mapping[str, list[str]]:
     uses_remote = "--rpc" in facts.arguments
     parts = {
         "image": [f"image: {_escaped(_image(facts))}"],
-        "entrypoint": flow_list("entrypoint", [_dollars([*facts.wrapper, _program(facts)])]),
+        "entrypoint": flow_list("entrypoint", [_dollars(_start(facts))]),
         "command": flow_list("command", [_dollars(g) for g in flag_groups(_arguments(facts))]),
     }
     if facts.env:
@@ -159,8 +159,14 @@ def _image(facts: PresetFacts) -> str:
     return image
 
 
-def _program(facts: PresetFacts) -> str:
-    return facts.container.program or PurePath(facts.command[-1]).name
+def command(facts: PresetFacts) -> tuple[str, ...]:
+    """What runs in the container."""
+    return (*_start(facts), *_arguments(facts))
+
+
+def _start(facts: PresetFacts) -> tuple[str, ...]:
+    program = facts.container.program or PurePath(facts.command[-1]).name
+    return (*facts.wrapper, program)
 
 
 def _port(facts: PresetFacts) -> str:

@@ -27,27 +27,36 @@ def _nothing(facts: PresetFacts) -> list[str]:
     return []
 
 
+def _model_name(facts: PresetFacts) -> str:
+    return facts.model_name
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """A kind of file.
 
-    `write_many` writes several models into one, None where it holds one only; `needs` tells
-    what the file cannot say or see to itself.
+    `write_many` writes several models into one, None where it holds one only; `entry_name` is
+    what it calls a model; `needs` tells what the file cannot say or see to itself.
     """
 
     suffix: str
     write: Write
     write_many: WriteMany | None = None
     needs: Callable[[PresetFacts], list[str]] = _nothing
+    entry_name: Write = _model_name
     is_program: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
-    "ini": Format(".ini", ini.write, ini.write_many, ini.needs),
-    "llama-swap": Format(".yaml", llama_swap.write, llama_swap.write_many, llama_swap.needs),
+    "ini": Format(".ini", ini.write, ini.write_many, ini.needs, ini.entry_name),
+    "llama-swap": Format(
+        ".yaml", llama_swap.write, llama_swap.write_many, llama_swap.needs, llama_swap.entry_name
+    ),
     "shell": Format(".sh", shell.write, is_program=True),
     "systemd": Format(".service", systemd.write),
-    "compose": Format(".yaml", compose.write, compose.write_many, compose.needs),
+    "compose": Format(
+        ".yaml", compose.write, compose.write_many, compose.needs, compose.entry_name
+    ),
     "env": Format(".env", env.write, needs=env.needs),
     "json": Format(".json", json_document.write),
     "args": Format(".args", args.write),

@@ -17,8 +17,9 @@ from autofit.output.text import one_line
 
 # A model of hundreds of GB is read for minutes; a server that cannot start fails in seconds.
 _RESTART_S = 5
-_MOST_RESTARTS, _WITHIN_S = 5, 300
+_MOST_RESTARTS, _WITHIN_S = 5, 1800
 _STOP_S = 30
+_NETWORK = ("Wants=network-online.target", "After=network-online.target")
 _PLAIN = re.compile(r"[\w./:=@+,^*(){}|-]+", re.ASCII)
 _LOCKING = frozenset({"--mlock", "mlock", "mmap+mlock"})
 
@@ -35,8 +36,7 @@ def write(facts: PresetFacts) -> str:
         "",
         "[Unit]",
         f"Description=llama.cpp server for {one_line(facts.model_name).replace('%', '%%')}",
-        "Wants=network-online.target",
-        "After=network-online.target",
+        *(_NETWORK if "--rpc" in facts.arguments else ()),
         f"StartLimitIntervalSec={_WITHIN_S}",
         f"StartLimitBurst={_MOST_RESTARTS}",
         "",
