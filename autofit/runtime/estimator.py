@@ -135,7 +135,7 @@ class Estimator:
         launch = self.runtime.dialect.launch
         remote = (launch.rpc, self.rpc) if self.rpc and launch.rpc else ()
         words, variables = spell(self.runtime, candidate)
-        given = _accepted((*words, *self.extra_args), self._help, self.runtime.help)
+        given = self._help.accepted((*words, *self.extra_args), self.runtime.help)
         return (*remote, *given, *(rules.words if asks_sizes else ())), variables
 
     def _ask(
@@ -201,15 +201,3 @@ def _output_device(sizes: DeviceSizes, lean: DeviceSizes) -> str:
     lost = {name: row.model_mib - lean[name].model_mib for name, row in sizes.items()}
     devices = [name for name in lost if name != HOST and lost[name] > 0]
     return max(devices, key=lost.__getitem__, default=HOST)
-
-
-def _accepted(words: Sequence[str], ours: HelpText, runtime: HelpText) -> Words:
-    """The words whose flags a companion knows, each with its value."""
-    kept: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        listed = ours.get(word) or runtime.get(word)
-        value = [next(rest, "")] if listed is not None and listed.takes_value else []
-        if word in ours:
-            kept += [word, *value]
-    return tuple(kept)

@@ -9,7 +9,7 @@ least two spaces or the end of the line come before the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -83,6 +83,17 @@ class HelpText:
 
     def __contains__(self, spelling: str) -> bool:
         return self.get(spelling) is not None
+
+    def accepted(self, words: Iterable[str], other: HelpText) -> tuple[str, ...]:
+        """Of the words for another program those that this one knows, each with its value."""
+        kept: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            listed = self.get(word) or other.get(word)
+            value = [next(rest, "")] if listed is not None and listed.takes_value else []
+            if word in self:
+                kept += [word, *value]
+        return tuple(kept)
 
 
 def parse_help(text: str) -> HelpText:

@@ -16,14 +16,11 @@ from autofit.runtime.effort import load_effort
 from autofit.trial.candidate import Candidate
 from autofit.tuning.equality import Equality, compare_answers
 from autofit.tuning.interview import Answers, Interview, interviewed
+from autofit.tuning.kv_score import KV_PARAMS, WIDE_KV, KvScore, kv_score
 from autofit.tuning.prove import Finalist
-from autofit.tuning.quality import QualityLimits, QualityScore, score
+from autofit.tuning.quality import QualityLimits, QualityScore, score, with_divergence
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.situation import Situation
-
-_KV_PARAMS = ("cache_type_k", "cache_type_v")
-# What llama.cpp keeps keys and values in when nobody says otherwise.
-WIDE_KV = "f16"
 
 # equal, rounding, different: of answers that must not change. good, poor: of those that may.
 AnswerVerdict = Literal["equal", "rounding", "different", "good", "poor", "unknown"]
@@ -64,7 +61,7 @@ class AnswerCheck:
 
 def kv_types(candidate: Candidate) -> tuple[str, str]:
     """The types that a candidate keeps keys and values in."""
-    return tuple(candidate.get_str(name, WIDE_KV) for name in _KV_PARAMS)  # type: ignore[return-value]
+    return tuple(candidate.get_str(name, WIDE_KV) for name in KV_PARAMS)  # type: ignore[return-value]
 
 
 def kv_words(candidate: Candidate) -> str:
@@ -86,6 +83,7 @@ def judge_answers(
     may_differ: bool,
     is_sparse: bool = False,
     limits: QualityLimits | None = None,
+    by_program: KvScore | None = None,
 ) -> AnswerCheck:
     """Judge answers against those of a reference to the same questions.
 
@@ -96,6 +94,7 @@ def judge_answers(
         may_differ: whether what differs between the two may change answers, as KV types do.
         is_sparse: whether the model is a mixture of experts.
         limits: how far they may, then.
+        by_program: what the runtime's own program told of KV types that may.
     """
     if reference is None or other is None or not _pair_up(reference, other):
         unknown = f"answers could not be compared with {reference_words}"
@@ -107,8 +106,11 @@ def judge_answers(
     quality = score(
         reference.recorded, other.recorded, reference.tasks, reference.texts, other.texts
     )
+    if by_program and by_program.divergence:
+        quality = with_divergence(quality, by_program.divergence, by_program.program)
     short = quality.shortfalls(limits)
-    words = (_quality_words(quality, reference_words), *(f"not good enough: {s}" for s in short))
+    told = (_quality_words(quality, reference_words), by_program.words if by_program else "")
+    words = (*filter(None, told), *(f"not good enough: {s}" for s in short))
     verdict: AnswerVerdict = "poor" if short else "good"
     if quality.agreement is None:
         verdict = "unknown"
@@ -144,18 +146,22 @@ def check_answers(
         )
         if reference is not None:
             break
-    other = None
+    other, by_program = None, None
     if reference is not None:
-        _, other = interviewed(
+        trial, other = interviewed(
             *(runner, interview, "prove", winner.candidate, load_effort()),
             layout=winner.layout,
             purpose="answers of the winner",
         )
+        if may_differ and other is not None:
+            placed = _wide(winner).candidate
+            by_program = kv_score(runner, situation, winner, placed, expected_s=trial.seconds)
     return judge_answers(
         *(reference, other),
         reference_words=reference_words,
         may_differ=may_differ,
         is_sparse=situation.inventory.is_moe,
+        by_program=by_program,
     )
 
 
@@ -163,23 +169,22 @@ def _references(
     situation: Situation, winner: Finalist, baseline: Finalist
 ) -> Iterator[tuple[Finalist, str]]:
     """Candidates with an f16 KV cache and what to call them, the cheapest to trust first."""
-    runtime = situation.runtime
-
-    def wide(finalist: Finalist) -> Finalist:
-        kept = {
-            name: WIDE_KV
-            for name in _KV_PARAMS
-            if finalist.candidate.get_str(name, WIDE_KV) != WIDE_KV
-        }
-        return replace(finalist, candidate=finalist.candidate.with_params(**kept))
-
-    yield wide(baseline), "the baseline" + (f" with {WIDE_KV} KV" * (wide(baseline) != baseline))
-    placed = wide(winner)
+    own = _wide(baseline)
+    yield own, "the baseline" + (f" with {WIDE_KV} KV" * (own != baseline))
+    placed = _wide(winner)
     if placed.candidate != winner.candidate:
         yield placed, f"the winner with {WIDE_KV} KV"
-        if runtime.supports("kv_offload", value=False):
+        if situation.runtime.supports("kv_offload", value=False):
             on_host = placed.candidate.with_params(kv_offload=False)
             yield replace(placed, candidate=on_host), f"the winner with {WIDE_KV} KV on the host"
+
+
+def _wide(finalist: Finalist) -> Finalist:
+    """The same with a wide KV cache."""
+    kept = {
+        name: WIDE_KV for name in KV_PARAMS if finalist.candidate.get_str(name, WIDE_KV) != WIDE_KV
+    }
+    return replace(finalist, candidate=finalist.candidate.with_params(**kept))
 
 
 def _bits_of_wide() -> float:
@@ -227,7 +232,7 @@ def _quality_words(quality: QualityScore, reference: str) -> str:
         return f"answers cannot be scored against {reference}"
     told = (
         f"against {reference} {quality.agreement:.1%} of {quality.tokens} tokens are the same, "
-        f"their chances diverge by {quality.mean_divergence:.3g} nats"
+        f"their chances diverge by {quality.mean_divergence:.3g} nats ({quality.source})"
     )
     if quality.found_by_reference:
         kept = quality.found_by_reference - quality.lost

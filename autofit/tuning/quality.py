@@ -8,10 +8,11 @@ planted far apart in a long text are still found.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from autofit.runtime.divergence_program import Divergence
 from autofit.tuning.divergence import divergences
 from autofit.tuning.recorded_answer import RecordedAnswer, same_prefix
 from autofit.tuning.retrieval import RetrievalTask, is_found
@@ -31,7 +32,9 @@ class QualityScore:
 
     `agreement` is the share of the `tokens` after the same text that were the same;
     divergences are in nats. Of `asked` records the reference found `found_by_reference`,
-    and the other lost `lost` of these. None where the runtime does not tell.
+    and the other lost `lost` of these. None where the runtime does not tell. `source` is what
+    told of the tokens: the likeliest ones of a server's answers (n_probs), or a program that
+    sees all of them.
     """
 
     tokens: int
@@ -41,6 +44,7 @@ class QualityScore:
     asked: int = 0
     found_by_reference: int = 0
     lost: int = 0
+    source: str = "n_probs"
 
     def to_dict(self) -> dict[str, Any]:
         """The score as JSON data."""
@@ -62,6 +66,18 @@ class QualityScore:
         if self.lost:
             found.append(f"{self.lost} of {self.found_by_reference} planted records are lost")
         return found
+
+
+def with_divergence(quality: QualityScore, found: Divergence, source: str) -> QualityScore:
+    """The score with what the runtime's own program told of the tokens."""
+    return replace(
+        quality,
+        tokens=found.tokens,
+        agreement=found.agreement,
+        mean_divergence=found.mean,
+        max_divergence=found.most,
+        source=source,
+    )
 
 
 def score(

@@ -97,7 +97,8 @@ def options(text: str) -> Iterator[Option]:
             entries[-1].append(line)
     for lines in entries:
         head = lines[0]
-        if len(head) > _COLUMN and head[_COLUMN - 1] == " ":
+        # A lone word there is the value's name of a long flag, not its description.
+        if len(head) > _COLUMN and head[_COLUMN - 1] == " " and " " in head[_COLUMN:].strip():
             head = head[:_COLUMN]
         words = head.replace(",", " ").split()
         spellings = tuple(word for word in words if re.match(r"--?[A-Za-z]", word))

@@ -41,6 +41,7 @@ _PREFETCH = {
 _PROGRAMS = {
     "llama-server": "llama_server.py",
     "llama-fit-params": "llama_fit_params.py",
+    "llama-perplexity": "llama_perplexity.py",
     "fake-memory": "fake_memory.py",
 }
 
@@ -57,6 +58,7 @@ class FakeMachine:
         seed: int = 0,
         env: Mapping[str, str] | None = None,
         with_fit_params: bool = True,
+        with_perplexity: bool = False,
         memory_words: Sequence[str] = ("--host",),
     ) -> None:
         self.folder = folder / f"machine-{machine.name}"
@@ -67,8 +69,12 @@ class FakeMachine:
         self.machine = machine
         self.machine_file.write_text(machine.to_json(), encoding="utf-8")
         self.env = {"FAKE_TIME_SCALE": str(time_scale), "FAKE_SEED": str(seed), **(env or {})}
+        left_out = {
+            "llama-fit-params": not with_fit_params,
+            "llama-perplexity": not with_perplexity,
+        }
         for name, program in _PROGRAMS.items():
-            if name != "llama-fit-params" or with_fit_params:
+            if not left_out.get(name):
                 self._write_script(self.bin / name, program)
         self._write_libraries()
         self.memory_words = memory_words

@@ -87,6 +87,80 @@ def test_narrow_kv_types_are_scored_against_f16(about, tmp_path):
     assert narrow.words[1].startswith("not good enough: ")
 
 
+@pytest.fixture
+def scoring(tmp_path):
+    """The same machine with llama-perplexity beside the server."""
+    machine = Machine("scores", (Device("CUDA0"),), runtime=TRAITS)
+    return FakeMachine(tmp_path, machine, with_perplexity=True)
+
+
+@pytest.fixture
+def scored(scoring):
+    """The task on it."""
+    return situation(scoring.write_model(MODEL), scoring.server, WORKLOAD)
+
+
+def test_the_runtimes_own_program_scores_kv_types(scoring, scored, tmp_path):
+    """Where llama-perplexity is there, its figures count, and it is named with them."""
+    trials = runner(scored, tmp_path / "study")
+
+    wide = check_answers(trials, scored, _with_kv("q8_0"), BASELINE)
+    narrow = check_answers(trials, scored, _with_kv("q4_0"), BASELINE)
+
+    assert (wide.verdict, narrow.verdict) == ("good", "poor")
+    assert wide.to_dict()["quality"]["source"] == "llama-perplexity"
+    # Eight pieces of 512 tokens, of whose later half all but the last have a next one.
+    assert wide.quality.tokens == 8 * 255
+    assert (narrow.quality.agreement, narrow.quality.mean_divergence) == (0.8, 0.0625)
+    assert narrow.words[0].startswith(
+        "against the baseline 80.0% of 2040 tokens are the same, their chances diverge by "
+        "0.0625 nats (llama-perplexity)"
+    )
+    assert {trial.phase for trial in trials.trials} == {"prove"}
+    # Interview and program for each type, and again for f16 beside each.
+    assert scoring.launches == len(trials.study.started())
+    assert not list(trials.study.path.glob("kept-chances*"))
+
+
+def test_a_program_that_fails_leaves_the_servers_own_figures(scoring, scored, tmp_path):
+    """Without an answer of llama-perplexity the score is by n_probs, and the reason is told."""
+    scoring.fail("perplexity")
+
+    found = check_answers(runner(scored, tmp_path / "study"), scored, _with_kv("q8_0"), BASELINE)
+
+    assert (found.verdict, found.quality.source) == ("good", "n_probs")
+    assert found.words[1].startswith("llama-perplexity told nothing: ")
+    assert "you need at least 1024 tokens" in found.words[1]
+
+
+def test_a_score_that_was_made_launches_nothing_again(scoring, scored, tmp_path):
+    """A resumed run reads the score from the logs that the study has kept."""
+    trials = runner(scored, tmp_path / "study")
+    with trials.study:
+        first = check_answers(trials, scored, _with_kv("q8_0"), BASELINE)
+    launches = scoring.launches
+
+    trials = runner(scored, tmp_path / "study")
+    with trials.study:
+        again = check_answers(trials, scored, _with_kv("q8_0"), BASELINE)
+
+    assert again == first
+    assert again.quality.source == "llama-perplexity"
+    assert scoring.launches == launches
+
+
+def test_without_time_the_program_is_not_started(scoring, scored, tmp_path):
+    """A score that the budget has no room for is left out, and that is said."""
+    trials = runner(scored, tmp_path / "study")
+    trials.budget.total_s = 0.001
+
+    found = check_answers(trials, scored, _with_kv("q8_0"), BASELINE)
+
+    assert found.quality.source == "n_probs"
+    assert found.words[1] == "no time was left to score the KV type over all tokens"
+    assert scoring.launches == 2
+
+
 def test_a_check_that_was_made_launches_nothing_again(fake, about, tmp_path):
     """A resumed run reads the answers that the study has kept."""
     trials = runner(about, tmp_path / "study")
