@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tuning.task_sample import runner, situation
 
 from autofit.process import Ready
 from autofit.runtime.client import RequestFailure
@@ -16,7 +17,10 @@ from autofit.runtime.discovery import find_runtime
 from autofit.runtime.prompt import SHIPPED_TEXT
 from autofit.runtime.server import started
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
+from autofit.trial.workload import Request, Workload
 from autofit.tuning.equality import compare_answers
+from autofit.tuning.kv_score import kv_score
+from autofit.tuning.prove import Finalist
 from autofit.tuning.quality import score
 from autofit.tuning.recorded_answer import record
 from autofit.tuning.retrieval import retrieval_tasks
@@ -120,3 +124,23 @@ def test_kv_types_are_told_apart_by_their_score(ask, reference):
     assert scores["q8_0"].shortfalls() == []
     assert scores["q4_0"].shortfalls() != []
     assert scores["q4_0"].mean_divergence > 4 * scores["q8_0"].mean_divergence
+
+
+def test_llama_perplexity_tells_kv_types_apart(llama_cpp, model, tmp_path):
+    """The runtime's own program finds q8_0 near f16 and q4_0 far from it, over a whole text."""
+    workload = Workload("sample", context=CONTEXT, parallel=1, requests=(Request(256, 16),))
+    about = situation(model, llama_cpp, workload)
+    trials = runner(about, tmp_path / "study")
+    wide = Candidate({"context": CONTEXT, "parallel": 1, "threads": 1, "flash_attn": "on"})
+    found = {}
+    for kind in ("q8_0", "q4_0"):
+        narrow = wide.with_params(cache_type_k=kind, cache_type_v=kind)
+        told = kv_score(trials, about, Finalist(narrow, ""), wide, expected_s=60.0)
+        assert (told.program, told.words) == ("llama-perplexity", "")
+        found[kind] = told.divergence
+
+    # A vocabulary of 262,144 tokens leaves room for three pieces of text in 512 MiB.
+    assert {one.tokens for one in found.values()} == {3 * 255}
+    assert found["q8_0"].agreement > 0.85 > found["q4_0"].agreement
+    assert found["q8_0"].mean < 0.03 < found["q4_0"].mean
+    assert [trial.outcome.kind for trial in trials.trials] == ["completed"] * 4
