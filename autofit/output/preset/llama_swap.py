@@ -109,7 +109,7 @@ def command_words(text: str) -> list[str]:
     Raises:
         ValueError: a quote is left open.
     """
-    lines = [line for line in text.splitlines() if not line.strip().startswith("#")]
+    lines = [line for line in text.split("\n") if not line.strip().startswith("#")]
     plain = [line.rstrip().removesuffix("\\") + " " for line in lines]
     return shlex.split("\n".join(plain))
 
