@@ -1,4 +1,4 @@
-"""`autofit export`: a study's winner in every format."""
+"""`autofit export`: a study's winner, one of its launches or a plan, in every format."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from output.tune_sample import RESULT, make_study
-from results.study_sample import header
+from results.study_sample import header, trial
 from runtime.stand_in import write_program
 
 from autofit.output.preset.format import FORMATS
 from autofit.results.study import Study
+from autofit.trial.outcome import OutOfMemory
 
 ARGUMENTS = ["-m", "/models/my model.gguf", "--n-cpu-moe", "20", "--host", "127.0.0.1"]
 
@@ -39,6 +41,23 @@ def _study(path: Path, runtime: str, argv: list[str], dialect: str = "llama_serv
     return path
 
 
+def _with_trials(path: Path, program: Path) -> Path:
+    """A study that is not finished, with launches of every kind."""
+    options = {
+        "rpc": "",
+        "extra_args": ["--mmproj", "/m/p.gguf"],
+        "env": {"GGML_X": "1"},
+        "wrapper": ["nice"],
+        "baseline": {"params": {}, "args": ["--no-warmup"]},
+    }
+    with Study.create(path, header(runtime_path=str(program), options=options)) as study:
+        study.write_trial(replace(trial(1, phase="baseline"), layout="runtime_fit"))
+        study.write_trial(trial(2, OutOfMemory("load", "cudaMalloc failed"), phase="boundary"))
+        study.write_trial(trial(3, phase="search"))
+        study.write_trial(trial(4, phase="prove"))
+    return path
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_is_written(cli, study, name):
     """Each known format carries the winner's settings to stdout."""
@@ -47,7 +66,8 @@ def test_every_format_is_written(cli, study, name):
     assert done.code == 0
     assert "20" in done.out
     assert "model" in done.out
-    assert done.err == ""
+    noticed = {"ini": "start the router exactly so", "compose": "not with this image"}
+    assert noticed[name] in done.err if name in noticed else done.err == ""
 
 
 def test_shell_script_starts_the_runtime(cli, tmp_path, program, study):
@@ -153,6 +173,155 @@ def test_settings_that_were_not_proven_are_marked(cli, tmp_path, program):
     done = cli("export", tmp_path / "study", "--format", "ini")
     assert "NOT proven" in done.err
     assert "NOT proven" in done.out
+
+
+def test_one_launch_is_exported_as_it_would_be_served(cli, tmp_path, program):
+    """A trial of a tune that still runs: its settings and the user's own, nothing of measuring."""
+    study = _with_trials(tmp_path / "study", program)
+
+    done = cli("export", study, "--trial", 3, "--format", "json")
+    told = json.loads(done.out)
+
+    assert told["params"] == {"n_gpu_layers": 49, "n_cpu_moe": 20, "ubatch": 512}
+    assert told["wrapper"] == ["nice"]
+    assert told["env"]["GGML_X"] == "1"
+    assert "--n-cpu-moe 20 --ubatch-size 512 --fit off --mmproj" in " ".join(told["argv"])
+    assert "--no-warmup" not in told["argv"]
+    assert "--cache-ram" not in told["argv"]
+    assert (told["proven"], told["gain"]) == (False, None)
+    assert told["estimates"]["tg_per_s"]["n"] == 1
+    assert "NOT proven" in done.err
+    headed = cli("export", study, "--trial", 3, "--format", "shell").out
+    assert f"# taken from: trial 3 (search) of the study {study}" in headed
+
+
+def test_baseline_and_proof_are_exported_as_what_they_are(cli, tmp_path, program):
+    """The baseline keeps the user's own words and its automatic fit, a proof is proven."""
+    study = _with_trials(tmp_path / "study", program)
+
+    baseline = json.loads(cli("export", study, "--trial", 1, "--format", "json").out)
+    proof = json.loads(cli("export", study, "--trial", 4, "--format", "json").out)
+
+    assert "--no-warmup" in baseline["argv"]
+    assert "--fit" not in baseline["argv"]
+    assert (baseline["proven"], proof["proven"]) == (False, True)
+
+
+@pytest.mark.parametrize(("number", "told"), [(2, "out of memory"), (9, "has no trial 9")])
+def test_launch_that_serves_nobody_is_refused(cli, tmp_path, program, number, told):
+    """What failed, or never was, cannot be exported."""
+    study = _with_trials(tmp_path / "study", program)
+    done = cli("export", study, "--trial", number, "--format", "args")
+
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "cannot read"),
+        ("[]", "no plan"),
+        ("{}", "no plan"),
+        ('{"layouts": [], "launch": {}}', "damaged"),
+        ('{"layouts": [], "launch": null}', "no layout fits"),
+    ],
+)
+def test_file_that_is_no_plan_is_refused(cli, tmp_path, text, told):
+    """A file that holds something else is named with what was expected."""
+    (tmp_path / "plan.json").write_text(text)
+    done = cli("export", tmp_path / "plan.json", "--format", "ini")
+
+    assert (done.code, told in done.err) == (2, True), done.err
+
+
+def test_several_studies_go_into_one_file(cli, tmp_path, program):
+    """Each has its section; a model that is there twice, or a format of one model, is refused."""
+    studies = []
+    for name in ("a", "b"):
+        study = Study.create(tmp_path / name, header(runtime_path=str(program), model_name=name))
+        with study:
+            winner = {**RESULT["winner"], "argv": [str(program), *ARGUMENTS, "-t", "1"]}
+            study.conclude({**RESULT, "winner": winner})
+        studies.append(study.path)
+
+    both = cli("export", *studies, "--format", "ini").out
+    sections = [line for line in both.splitlines() if line.startswith("[")]
+    assert sections == ["[*]", "[a]", "[b]"]
+    assert both.count("threads = 1") == 1
+    for words, told in (
+        ((studies[0], studies[0], "--format", "ini"), "two of the studies"),
+        ((*studies, "--format", "shell"), "holds one model"),
+        ((*studies, "--format", "ini", "--trial", 1), "one study"),
+    ):
+        done = cli("export", *words)
+        assert (done.code, told in done.err) == (2, True), done.err
+
+
+def test_name_port_and_image_can_be_chosen(cli, study):
+    """The user's word for the model, the port and the container's image is taken."""
+    words = ("--name", "my model", "--port", "9001", "--image", "mine:1")
+    text = cli("export", study, "--format", "compose", *words).out
+
+    assert 'image: "mine:1"' in text
+    assert "  my-model:" in text
+    assert '"--port", "9001"' in text
+
+
+def test_merge_keeps_the_rest_a_backup_and_who_may_read(cli, tmp_path, study):
+    """The file has one more section, the older is beside it; the same again changes nothing."""
+    target, backup = tmp_path / "models.ini", tmp_path / "models.ini.bak"
+    mine = "; mine\n[other]\nmodel = /o.gguf ; here\n"
+    target.write_text(mine)
+    target.chmod(0o600)
+    words = ("export", study, "--format", "ini", "-o", target)
+
+    refused = cli(*words)
+    assert (refused.code, "holds other models: other" in refused.err) == (2, True)
+    assert target.read_text() == mine
+    done = cli(*words, "--merge", "--json")
+    told = json.loads(done.out)
+    assert target.read_text().startswith(mine)
+    assert "n-cpu-moe = 20" in target.read_text()
+    assert (told["backup"], backup.read_text()) == (str(backup), mine)
+    assert {target.stat().st_mode & 0o777, backup.stat().st_mode & 0o777} == {0o600}
+    again = cli(*words, "--merge")
+    assert "says so already" in again.err
+    assert backup.read_text() == mine
+
+
+@pytest.mark.parametrize(
+    ("words", "ending"),
+    [
+        (("--format", "ini", "-o", "{}"), (2, "is a folder")),
+        (("--format", "ini", "-o", "{}/none/x"), (2, "no folder")),
+        (("--format", "ini", "-o", "/dev/full"), (1, "cannot write")),
+        (("--format", "ini", "--merge"), (2, "-o FILE")),
+        (("--format", "shell", "-o", "{}/x", "--merge"), (2, "holds one")),
+        (("--format", "ini", "-o", "{}/x", "--merge"), (2, "x:1: neither")),
+        (("--format", "llama-swap", "-o", "{}/x", "--merge"), (2, "cannot merge")),
+    ],
+)
+def test_target_that_cannot_be_written_is_refused(cli, tmp_path, study, words, ending):
+    """What is wrong with the file is said, and the file is as it was."""
+    (tmp_path / "x").write_text("nonsense: [")
+    done = cli("export", study, *(word.format(tmp_path) for word in words))
+
+    assert (done.code, ending[1] in done.err) == (ending[0], True), done.err
+    assert (tmp_path / "x").read_text() == "nonsense: ["
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith((".tmp", ".bak"))]
+
+
+def test_json_tells_of_what_was_written(cli, study):
+    """One document: the text where no file was named, the models, and what was not checked."""
+    told = json.loads(cli("export", study, "--format", "args", "--json").out)
+
+    assert told["text"] == cli("export", study, "--format", "args").out
+    assert told["models"][0]["model"] == "Qwen3-30B-A3B-Q4_K_M"
+    assert told["models"][0]["origin"] == "winner"
+    assert (told["output"], told["verification"], told["backup"]) == (None, None, None)
+    wrong = cli("export", study, "--format", "toml", "--json")
+    assert json.loads(wrong.out)["error"]["kind"] == "usage"
 
 
 @pytest.mark.runtime

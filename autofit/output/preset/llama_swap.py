@@ -68,10 +68,12 @@ def comments(facts: PresetFacts) -> list[str]:
 
 def needs(facts: PresetFacts) -> list[str]:
     """What the configuration does otherwise than the preset says."""
-    if not facts.own_address:
-        return []
-    own = shlex.join(word for pair in facts.own_address.items() for word in pair)
-    return [f"llama-swap chooses the address itself, so this one is left out: {own}"]
+    own = shlex.join(
+        word for pair in facts.own_address.items() if pair[1] not in facts.address for word in pair
+    )
+    return (
+        [f"llama-swap chooses the address itself, so this one is left out: {own}"] if own else []
+    )
 
 
 def entry(facts: PresetFacts) -> Mapping[str, list[str]]:
