@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ class RemeasureRun:
                 situations = tuple(
                     replace(one, baseline_params=dict(candidate.params)) for one in situations
                 )
-        _refuse_missing_devices(candidate, first)
+        _refuse_missing_devices([*options.devices_mib, *_devices_of(candidate)], first)
         return cls(options, situations, candidate, layout, **more)
 
     def execute(self, folder: Path | None, *, resume: bool, argv: list[str]) -> dict[str, Any]:
@@ -206,16 +206,20 @@ def _situation(options: TaskOptions, preset: str | None) -> Situation:
     return replace(found, env={**found.env, **options.env})
 
 
-def _refuse_missing_devices(candidate: Candidate, situation: Situation) -> None:
-    """Raise where the settings name a device that is not there.
+def _devices_of(candidate: Candidate) -> list[str]:
+    """The devices that settings name."""
+    named = candidate.get_str("devices", "").split(",")
+    return [name for name in named if name not in ("", "none")]
+
+
+def _refuse_missing_devices(names: Sequence[str], situation: Situation) -> None:
+    """Raise where a device is named that the runtime does not list.
 
     Raises:
         MissingError: so it is.
     """
     there = {device.name for device in situation.runtime.devices or ()}
-    named = [name for name in candidate.get_str("devices", "").split(",") if name]
-    missing = [name for name in named if there and name not in there and name != "none"]
+    missing = [name for name in dict.fromkeys(names) if name not in there]
     if missing:
-        raise MissingError(
-            f"no device {', '.join(missing)}", f"the runtime lists: {', '.join(sorted(there))}"
-        )
+        listed = ", ".join(sorted(there)) or "none"
+        raise MissingError(f"no device {', '.join(missing)}", f"the runtime lists: {listed}")

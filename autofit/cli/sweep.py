@@ -36,7 +36,7 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 @click.option("--merge", is_flag=True, help="Measure nothing: judge what FOLDERS hold together.")
 @click.option("--dry-run", is_flag=True, help="Print entries and commands, launch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
-def command(**given: Any) -> None:  # noqa: ANN401 - click's keyword arguments
+def command(**given: Any) -> int:  # noqa: ANN401 - click's keyword arguments
     """Measure the entries of SUITE, a YAML file, and say what got worse since the baseline.
 
     Each entry is run by programs of its own, under its own time-out. What was measured is kept
@@ -53,11 +53,11 @@ def command(**given: Any) -> None:  # noqa: ANN401 - click's keyword arguments
         from autofit.cli.tune import told_commands  # noqa: PLC0415 - heavy, --help is quick
 
         told_commands(sweep.commands(), as_json=as_json)
-        return
+        return 0
     document = sweep.execute()
     if as_json:
         click.echo(json.dumps(document, ensure_ascii=False))
-    _raise_for(document)
+    return _code(document)
 
 
 def _sweep(  # noqa: PLR0917 - click passes them by name
@@ -102,15 +102,14 @@ def _read_shard(text: str) -> tuple[int, int]:
     return number, count
 
 
-def _raise_for(document: dict[str, Any]) -> None:
-    """End with the exit code that the verdicts ask for."""
-    if document["regressions"]:
-        raise RegressionError(
-            f"worse than before: {', '.join(document['regressions'])}",
-            f"the studies are in {document['folder']}",
-        )
-    if document["broken"]:
-        raise AutofitError(
-            f"not measured: {', '.join(document['broken'])}",
-            "the report says why; --resume tries these again",
-        )
+def _code(document: dict[str, Any]) -> int:
+    """The exit code that the verdicts ask for, with what it means told on stderr."""
+    worse, broken = document["regressions"], document["broken"]
+    if worse:
+        click.echo(f"autofit: worse than before: {', '.join(worse)}", err=True)
+    if broken:
+        click.echo(f"autofit: not measured: {', '.join(broken)}", err=True)
+        click.echo("hint: the report says why; --resume tries these again", err=True)
+    if worse:
+        return RegressionError.exit_code
+    return AutofitError.exit_code if broken else 0

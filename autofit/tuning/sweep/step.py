@@ -50,7 +50,7 @@ def first_step(entry: Entry, kept: EntryRecord | None, budget_s: float) -> Step:
         return _tune(entry, budget_s)
     words = [*_task(entry), *settings, *_given("--against", entry.against)]
     words += _given("--rounds", entry.rounds) + _given("--budget", _seconds(budget_s))
-    words += ["--neighbours"] if entry.mode == "remeasure" else []
+    words += ["--neighbours"] if entry.mode == "remeasure" and entry.neighbours else []
     words += [] if entry.answers else ["--no-answers"]
     return Step("remeasure", ("remeasure", *words), entry.args)
 

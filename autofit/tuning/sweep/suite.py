@@ -47,6 +47,7 @@ class Entry:
     max_launches: int = 30
     rounds: int = 5
     time_out_s: float | None = None
+    neighbours: bool = True
     boundary: bool = True
     thresholds: Mapping[str, float] = field(default_factory=dict)
     devices: Mapping[str, str] = field(default_factory=dict)

@@ -109,6 +109,8 @@ class TaskFile(_Strict):
     time_out: Duration | None = None
     """When an entry is ended, whatever it does; half as long again as its budget, and ten
     minutes, where it is left out."""
+    neighbours: bool | None = None
+    """Whether remeasure also launches one layer more and one less in host memory."""
     boundary: bool | None = None
     """Whether the fit boundary of the winner's layout is proven by launches, too."""
     thresholds: ThresholdsFile | None = None

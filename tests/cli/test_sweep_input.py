@@ -1,0 +1,180 @@
+"""`autofit sweep` before anything is launched: words, suites, shards, merges, folders."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from autofit.machine.lock import machine_lock
+from autofit.tuning.sweep.night_folder import NightFolder, NightHead
+from autofit.tuning.sweep.record import EntryRecord, Failure, LaunchValues
+from autofit.tuning.sweep.suite_file import read_suite
+
+SUITE = """\
+defaults: {model: m.gguf, runtime: ./bin, time_out: 5m, missing: skip}
+budget: 30m
+entries:
+  - {name: one, budget: 20m}
+  - {name: two, workload: [chat, batch], budget: 20m}
+  - {name: three, mode: compare, against: ./old, budget: 20m, args: [--no-warmup]}
+"""
+
+
+@pytest.fixture
+def suite(tmp_path, monkeypatch):
+    """A suite of four entries in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "night.yaml"
+    path.write_text(SUITE)
+    return path
+
+
+def _record(name: str, **changed: object) -> EntryRecord:
+    launches = tuple(LaunchValues(request_s=1.0 + n / 1000) for n in range(5))
+    return replace(
+        EntryRecord(name=name, mode="tune", date="2026-01-01T00:00:00+00:00",
+                    autofit_version="1", launches=launches),
+        **changed,
+    )  # fmt: skip
+
+
+def test_a_dry_run_shows_the_commands_and_leaves_nothing(cli, suite, tmp_path):
+    """Every entry with its share of the time and its first command; nothing is made."""
+    ended = cli("sweep", suite, "--dry-run", "--json")
+
+    assert ended.code == 0, ended.err
+    lines = json.loads(ended.out)["commands"]
+    assert [line["about"].partition(":")[0] for line in lines] == [
+        "one", "two+chat", "two+batch", "three",
+    ]  # fmt: skip
+    # 30 minutes are shared by what wants 80.
+    assert all(", 8 min, ended after 5 min" in line["about"] for line in lines)
+    assert lines[0]["command"].startswith(f"autofit tune {tmp_path}/m.gguf --runtime")
+    assert lines[3]["command"].endswith("-- --no-warmup")
+    assert f"--against {tmp_path}/old" in lines[3]["command"]
+    assert [path.name for path in tmp_path.iterdir()] == ["night.yaml"]
+
+
+def test_shards_share_the_entries(cli, suite):
+    """Every entry is in exactly one shard, the same whenever it is asked."""
+    names = []
+    for shard in ("1/3", "2/3", "3/3"):
+        told = json.loads(cli("sweep", suite, "--shard", shard, "--dry-run", "--json").out)
+        names += [line["about"].partition(":")[0] for line in told["commands"]]
+
+    assert sorted(names) == sorted(["one", "two+chat", "two+batch", "three"])
+
+
+def test_only_takes_combinations_together(cli, suite):
+    """The name in the file stands for all that it was made into."""
+    told = json.loads(cli("sweep", suite, "--only", "two", "--dry-run", "--json").out)
+
+    assert [line["about"].partition(":")[0] for line in told["commands"]] == [
+        "two+chat", "two+batch",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--only", "four"], "no entry 'four'"),
+        (["--shard", "4/3"], "--shard '4/3' is not I/N"),
+        (["--shard", "0/3"], "--shard '0/3' is not I/N"),
+        (["--shard", "5/5"], "this shard has no entry"),
+        (["--resume"], "no such sweep to go on with"),
+        (["--merge"], "--merge needs the folders"),
+        (["nowhere"], "unexpected nowhere"),
+        (["nowhere", "--merge"], "nowhere is no folder of a sweep"),
+        (["nowhere", "--merge", "--resume"], "--merge measures nothing"),
+        (["--baseline", "none.json"], "there is no baseline none.json"),
+        (["--folder", "."], "there is something else in"),
+        (["--folder", "night.yaml"], "cannot"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_words_are_told_before_anything_is_launched(cli, suite, words, told):
+    """Each is refused with what is wrong with it."""
+    ended = cli("sweep", suite, *words)
+
+    assert ended.code in (1, 2)
+    assert told in ended.err
+
+
+def test_a_faulty_suite_names_file_and_line(cli, suite):
+    """As `autofit check` does."""
+    suite.write_text(SUITE.replace("mode: compare", "mode: compere"))
+    ended = cli("sweep", suite)
+
+    assert ended.code == 2
+    assert f"autofit: {suite}:6: entries.2.mode: " in ended.err
+    assert cli("sweep", "nowhere.yaml").code == 2
+
+
+def test_a_machine_in_use_is_left_alone(cli, suite, tmp_path):
+    """Exit 4 while another autofit measures, and no folder is made."""
+    with machine_lock("another", folder=tmp_path / "lock"):
+        ended = cli("sweep", suite)
+
+    assert ended.code == 4
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_is_not_here_is_skipped_or_fails(cli, suite):
+    """A missing model is seen in the report; with `missing: fail` the sweep fails for it."""
+    ended = cli("sweep", suite, "--only", "one", "--json")
+
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["skipped"] == ["one"]
+    suite.write_text(SUITE.replace("missing: skip", "missing: fail"))
+    ended = cli("sweep", suite, "--only", "one", "--json")
+    assert ended.code == 1
+    assert json.loads(ended.out)["broken"] == ["one"]
+    assert "not measured: one" in ended.err
+
+
+def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
+    """The records of all folders are judged and kept together; what no folder has is shown."""
+    read = read_suite(suite)
+    for number, names in ((1, ["one", "two+batch"]), (2, ["two+chat"])):
+        head = replace(NightHead.of(read, (), (number, 2)), names=tuple(names))
+        night = NightFolder.create(tmp_path / f"shard-{number}", head, today=None)
+        for name in names:
+            night.write_record(_record(name))
+    ended = cli("sweep", suite, "shard-1", "shard-2", "--merge", "--json", "--update-baseline")
+
+    assert ended.code == 0, ended.err
+    document = json.loads(ended.out)
+    assert [entry["name"] for entry in document["entries"]] == [
+        "one", "two+chat", "two+batch", "three",
+    ]  # fmt: skip
+    assert document["skipped"] == ["three"]
+    kept = json.loads((tmp_path / "night.baseline.json").read_text())["entries"]
+    assert sorted(kept) == ["one", "two+batch", "two+chat"]
+    suite.write_text(SUITE + "# changed\n")
+    assert "of another suite" in cli("sweep", suite, "shard-1", "--merge").err
+
+
+def test_a_sweep_of_another_suite_is_not_gone_on_with(cli, suite, tmp_path):
+    """A suite that has changed since would mix what does not belong together."""
+    head = NightHead.of(read_suite(suite), (), None)
+    NightFolder.create(tmp_path / "results/sweeps/night-1", head, today=None)
+    suite.write_text(SUITE + "# changed\n")
+    ended = cli("sweep", suite, "--resume")
+
+    assert ended.code == 2
+    assert "the suite has changed since" in ended.err
+
+
+def test_a_damaged_record_is_named(cli, suite, tmp_path):
+    """Nothing is guessed: the file is named, and what to do about it."""
+    head = NightHead.of(read_suite(suite), ("one",), None)
+    night = NightFolder.create(tmp_path / "night", head, today=None)
+    night.write_record(_record("one", status="failed", failure=Failure("crashed", "it died")))
+    path = night.entry("one") / "record.json"
+    path.write_text(path.read_text()[:100])
+    ended = cli("sweep", suite, "--only", "one", "--folder", "night", "--resume")
+
+    assert ended.code == 1
+    assert f"{path} is damaged" in ended.err

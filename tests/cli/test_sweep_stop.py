@@ -1,0 +1,80 @@
+"""Sweeps that are stopped or killed, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+from sweep_machine import Nights
+
+from autofit.results.study import Study
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def nights(tmp_path):
+    """A suite of two entries, the second of several launches."""
+    nights = Nights(tmp_path)
+    nights.add("first")
+    nights.add("second", rounds=3)
+    nights.write()
+    return nights
+
+
+def _launched(nights: Nights) -> dict[str, int]:
+    return {name: machine.launches for name, machine in nights.machines.items()}
+
+
+def test_a_killed_sweep_goes_on_without_repeating_a_launch(nights, tmp_path):
+    """After kill -9 nothing is left running, and only what is missing is launched."""
+    with nights.program.start("sweep", nights.suite) as run:
+        run.wait_until_told("second (2 of 2): remeasure")
+        folder = next((tmp_path / "results" / "sweeps").iterdir()) / "entries" / "second"
+        while not list(folder.glob("remeasure/trials/*.json")):
+            assert run.process.poll() is None, run.err
+        run.process.send_signal(signal.SIGKILL)
+        run.process.wait(20)
+        nights.program.stage.wait_empty()
+    before = _launched(nights)
+    done = nights.sweep("--resume")
+
+    assert done.code == 0, done.err
+    study = Study.open(folder / "remeasure")
+    launched = _launched(nights)
+    assert launched["first"] == before["first"] == 1
+    # What was under way when it was killed is the only one to be launched again.
+    assert len(study.trials()) == 3
+    assert launched["second"] <= 3 + len(study.cut_off())
+    assert len(study.cut_off()) <= 1
+    assert [entry["verdict"] for entry in done.json["entries"]] == ["new", "new"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_sweep_says_how_to_go_on(nights, number):
+    """Exit 130, everything saved, nothing left running; --resume goes on."""
+    with nights.program.start("sweep", nights.suite, "--json") as run:
+        run.wait_until_told("second (2 of 2): remeasure")
+        run.send(number)
+        done = run.finish()
+
+    assert done.code == 130
+    assert "--resume" in json.loads(done.out)["error"]["hint"]
+    again = nights.sweep("--resume")
+    assert again.code == 0, again.err
+    assert _launched(nights)["first"] == 1
+
+
+@pytest.mark.slow
+def test_a_second_sweep_is_refused_while_one_runs(nights, tmp_path):
+    """Exit 4, and no folder is made for it."""
+    with nights.program.start("sweep", nights.suite) as run:
+        run.wait_until_told("first (1 of 2): remeasure")
+        with nights.program.start("sweep", nights.suite, "--json") as other:
+            code = other.process.wait(60)
+        assert code == 4
+        assert len(list((tmp_path / "results" / "sweeps").iterdir())) == 1
+        run.send(signal.SIGTERM)
+        run.finish()
