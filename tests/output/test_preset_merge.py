@@ -87,8 +87,8 @@ models:   # all
     tiny:
         name: 'Tiny'   # shown
         cmd: >
-            old-server --temp 0.7
-            --threads 4
+            old-server --no-warmup -c ${x}
+            --threads 4 -hff a --unknown 0.7
 
         # how long
         ttl: 30
@@ -117,9 +117,14 @@ def test_llama_swap_entry_is_renewed_and_the_rest_stays():
     assert data["ttl"] == 30
     assert data["env"] == ["MINE=1", "GGML_X=3"]
     assert "--n-cpu-moe 20\n" in data["cmd"]
+    assert "--host 127.0.0.1 --port ${PORT}" in data["cmd"]
+    assert data["cmd"].count("--no-warmup") == 1
     for kept in ("# shown", "# how long", "# two"):
         assert kept in text
-    assert notices == ["gone from the older cmd: --temp 0.7, --threads 4"]
+    assert notices == [
+        "kept from the older command: --no-warmup",
+        "gone from the older command: --threads 4 -hff a --unknown 0.7",
+    ]
 
 
 def test_compose_service_keeps_its_container():
@@ -134,7 +139,7 @@ def test_compose_service_keeps_its_container():
         "    environment:\n"
         "      MINE: $HOME\n"
         "      GGML_X: 9\n"
-        "    command: --old\n"
+        "    command: --lora 'a $$b' --alias $NAME\n"
         "x-more: [1]\n"
     )
     text, notices = merge_presets("compose", old, [facts(decided=DECIDED)], "FILE")
@@ -144,10 +149,14 @@ def test_compose_service_keeps_its_container():
     assert data["ports"] == ["80:8080"]
     assert data["volumes"] == ["/models:/models"]
     assert data["environment"] == {"MINE": "$HOME"}
-    assert data["command"][-2:] == ["--port", "8080"]
+    assert data["command"][-4:] == ["--port", "8080", "--lora", "a $$b"]
     assert data["entrypoint"] == ["/app/llama-server"]
     assert text.endswith("x-more: [1]\n")
-    assert notices == ["the volumes stay as they are; are these mounted: /models/tiny.gguf"]
+    assert notices == [
+        "kept from the older command: --lora a $$b",
+        "gone from the older command: --alias $NAME",
+        "the volumes stay as they are; are these mounted: /models/tiny.gguf",
+    ]
 
 
 @pytest.mark.parametrize("name", MERGEABLE)

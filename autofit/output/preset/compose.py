@@ -7,6 +7,7 @@ Files lie in the container where they lie outside, so that the command stays as 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
@@ -15,6 +16,7 @@ from autofit.errors import UsageError
 from autofit.model.gguf import shard_paths
 from autofit.output.preset.facts import PresetFacts, with_port
 from autofit.output.preset.heading import heading, note
+from autofit.output.preset.older_command import older_words
 from autofit.output.preset.option import flag_groups, named_files
 from autofit.output.preset.systemd import locks_memory
 from autofit.output.preset.yaml_text import flow_list, indented, quoted
@@ -74,17 +76,18 @@ def needs(facts: PresetFacts) -> list[str]:
     return told
 
 
-def entry(facts: PresetFacts) -> Mapping[str, list[str]]:
-    """The settings of a service by key, each as lines of YAML.
+def entry(facts: PresetFacts, more: Sequence[str] = ()) -> Mapping[str, list[str]]:
+    """The settings of a service by key, each as lines of YAML; `more` words end the command.
 
     Raises:
         UsageError: there is no image, or a value has no place in YAML.
     """
     uses_remote = "--rpc" in facts.arguments
+    words = (*_arguments(facts), *more)
     parts = {
         "image": [f"image: {_escaped(_image(facts))}"],
         "entrypoint": flow_list("entrypoint", [_dollars(_start(facts))]),
-        "command": flow_list("command", [_dollars(g) for g in flag_groups(_arguments(facts))]),
+        "command": flow_list("command", [_dollars(group) for group in flag_groups(words)]),
     }
     if facts.env:
         variables = [f"  {name}: {_escaped(value)}" for name, value in facts.env.items()]
@@ -112,9 +115,15 @@ _KEPT = (
 )
 
 
-def merged_entry(facts: PresetFacts, old: Mapping[str, Any]) -> Mapping[str, list[str]]:
-    """The settings for a service that is there, whose container stays as it is."""
-    parts = dict(entry(facts))
+def merged_entry(
+    facts: PresetFacts, old: Mapping[str, Any]
+) -> tuple[Mapping[str, list[str]], list[str]]:
+    """The settings for a service that is there, and what a user should know of the change.
+
+    Its container stays as it is, and so do options and variables that no tune decides.
+    """
+    older = older_words(_older(old.get("command")), facts, _has_variable)
+    parts = dict(entry(facts, [word.replace("$$", "$") for word in older.kept]))
     for key in _KEPT:
         if key in old:
             parts.pop(key, None)
@@ -128,15 +137,23 @@ def merged_entry(facts: PresetFacts, old: Mapping[str, Any]) -> Mapping[str, lis
     ]
     own = parts.get("environment", ["environment:"])
     parts["environment"] = [own[0], *others, *own[1:]] if others or own[1:] else []
-    return parts
+    notices = older.notices
+    missing = [str(path) for path in _files(facts) if str(path) not in str(old.get("volumes"))]
+    if "volumes" in old and missing:
+        notices.append(f"the volumes stay as they are; are these mounted: {', '.join(missing)}")
+    return parts, notices
 
 
-def unmounted(facts: PresetFacts, old: Mapping[str, Any]) -> list[str]:
-    """The preset's files of which an older service's volumes do not speak."""
-    if not old.get("volumes"):
+def _older(given: str | Sequence[str] | None) -> list[str]:
+    """The words of a service's command, which may be a list or one text."""
+    try:
+        return shlex.split(given) if isinstance(given, str) else list(given or ())
+    except ValueError:  # compose could not split it either
         return []
-    said = str(old["volumes"])
-    return [str(path) for path in _files(facts) if str(path) not in said]
+
+
+def _has_variable(word: str) -> bool:
+    return "$" in word.replace("$$", "")
 
 
 def _variables(old: Mapping[str, Any]) -> dict[str, str | None]:

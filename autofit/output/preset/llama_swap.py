@@ -15,6 +15,7 @@ from typing import Any
 from autofit.errors import UsageError
 from autofit.output.preset.facts import PresetFacts
 from autofit.output.preset.heading import heading, note
+from autofit.output.preset.older_command import older_words
 from autofit.output.preset.option import flag_groups
 from autofit.output.preset.yaml_text import indented, quoted
 from autofit.output.text import one_line
@@ -76,13 +77,13 @@ def needs(facts: PresetFacts) -> list[str]:
     )
 
 
-def entry(facts: PresetFacts) -> Mapping[str, list[str]]:
-    """The settings of a model by key, each as lines of YAML.
+def entry(facts: PresetFacts, more: Sequence[str] = ()) -> Mapping[str, list[str]]:
+    """The settings of a model by key, each as lines of YAML; `more` words end the command.
 
     Raises:
         UsageError: a word or a variable has no place in them.
     """
-    parts = {"cmd": _command(facts)}
+    parts = {"cmd": _command(facts, more)}
     if facts.env:
         values = [_variable(name, value) for name, value in facts.env.items()]
         parts["env"] = ["env:", *(f"  - {quoted(value)}" for value in values)]
@@ -90,9 +91,19 @@ def entry(facts: PresetFacts) -> Mapping[str, list[str]]:
     return parts
 
 
-def merged_entry(facts: PresetFacts, old: Mapping[str, Any]) -> Mapping[str, list[str]]:
-    """The settings for an entry that is there, whose other keys and variables stay."""
-    parts = dict(entry(facts))
+def merged_entry(
+    facts: PresetFacts, old: Mapping[str, Any]
+) -> tuple[Mapping[str, list[str]], list[str]]:
+    """The settings for an entry that is there, and what a user should know of the change.
+
+    What it says beside, in keys, options and variables, stays.
+    """
+    try:
+        words = command_words(str(old.get("cmd") or ""))
+    except ValueError:  # llama-swap could not split it either
+        words = []
+    older = older_words(words, facts, lambda word: "${" in word)
+    parts = dict(entry(facts, older.kept))
     if PORT_MACRO in str(old.get("proxy") or ""):
         del parts["proxy"]
     others = [
@@ -102,7 +113,7 @@ def merged_entry(facts: PresetFacts, old: Mapping[str, Any]) -> Mapping[str, lis
     ]
     own = parts.get("env", ["env:"])
     parts["env"] = [own[0], *others, *own[1:]] if others or own[1:] else []
-    return parts
+    return parts, older.notices
 
 
 def command_words(text: str) -> list[str]:
@@ -116,10 +127,11 @@ def command_words(text: str) -> list[str]:
     return shlex.split("\n".join(plain))
 
 
-def _command(facts: PresetFacts) -> list[str]:
+def _command(facts: PresetFacts, more: Sequence[str]) -> list[str]:
     address = " ".join(word.replace("{port}", PORT_MACRO) for word in facts.address)
     start = " ".join(map(_word, (*facts.wrapper, *facts.command)))
-    groups = (" ".join(map(_word, group)) for group in flag_groups(facts.served_at(())))
+    words = (*facts.served_at(()), *more)
+    groups = (" ".join(map(_word, group)) for group in flag_groups(words))
     lines = [start, *groups, address]
     if all(line.replace("\t", "").isprintable() for line in lines):
         return ["cmd: |", *indented(lines, 2)]

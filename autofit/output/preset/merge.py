@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 from autofit.errors import UsageError
 from autofit.output.preset import compose, llama_swap, merge_ini, merge_yaml
 from autofit.output.preset.facts import PresetFacts
-from autofit.output.preset.option import flag_groups
 
 
 def merge_presets(
@@ -43,46 +44,21 @@ def models_in(format_name: str, text: str, label: str) -> list[str]:
     return merge_yaml.entries(text, tops[format_name], label) if format_name in tops else []
 
 
-def _into_llama_swap(text: str, facts: PresetFacts, label: str) -> tuple[str, list[str]]:
+def _into_yaml(
+    kind: ModuleType, top: str, text: str, facts: PresetFacts, label: str
+) -> tuple[str, list[str]]:
     notices: list[str] = []
 
-    def parts(old: Mapping[str, Any]) -> Mapping[str, list[str]]:
-        try:
-            words = llama_swap.command_words(str(old.get("cmd") or ""))
-        except ValueError:
-            words = []
-        own = {*facts.arguments, *facts.address}
-        gone = [" ".join(group) for group in flag_groups(words)[1:] if group[0] not in own]
-        if gone:
-            notices.append(f"gone from the older cmd: {', '.join(gone)}")
-        return llama_swap.merged_entry(facts, old)
+    def parts(old: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+        new, told = kind.merged_entry(facts, old)
+        notices.extend(told)
+        return dict(new)
 
     entry = merge_yaml.Entry(
-        top=llama_swap.MODELS,
-        name=llama_swap.entry_name(facts),
-        key=llama_swap.entry_key(facts),
-        comments=llama_swap.comments(facts),
-        parts=parts,
-    )
-    return merge_yaml.merge(text, entry, label), notices
-
-
-def _into_compose(text: str, facts: PresetFacts, label: str) -> tuple[str, list[str]]:
-    notices: list[str] = []
-
-    def parts(old: Mapping[str, Any]) -> Mapping[str, list[str]]:
-        missing = compose.unmounted(facts, old)
-        if missing:
-            notices.append(
-                f"the volumes stay as they are; are these mounted: {', '.join(missing)}"
-            )
-        return compose.merged_entry(facts, old)
-
-    entry = merge_yaml.Entry(
-        top=compose.SERVICES,
-        name=compose.entry_name(facts),
-        key=compose.entry_key(facts),
-        comments=compose.comments(facts),
+        top=top,
+        name=kind.entry_name(facts),
+        key=kind.entry_key(facts),
+        comments=kind.comments(facts),
         parts=parts,
     )
     return merge_yaml.merge(text, entry, label), notices
@@ -90,6 +66,6 @@ def _into_compose(text: str, facts: PresetFacts, label: str) -> tuple[str, list[
 
 _MERGERS: Mapping[str, Callable[[str, PresetFacts, str], tuple[str, list[str]]]] = {
     "ini": merge_ini.merge,
-    "llama-swap": _into_llama_swap,
-    "compose": _into_compose,
+    "llama-swap": partial(_into_yaml, llama_swap, llama_swap.MODELS),
+    "compose": partial(_into_yaml, compose, compose.SERVICES),
 }

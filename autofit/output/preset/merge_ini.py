@@ -15,12 +15,11 @@ from autofit.errors import UsageError
 from autofit.output.preset import ini
 from autofit.output.preset.facts import PresetFacts
 from autofit.output.preset.heading import without_heading
+from autofit.output.preset.older_command import MODEL_SOURCES
 
 _SECTION = re.compile(r"\[(?P<name>[^\]]+)\]\s*(?:[;#].*)?")
 _SETTING = re.compile(r"(?P<key>[A-Za-z_][\w.-]*)(?P<equals>\s*=\s*)(?P<value>[^;#]*)(?P<rest>.*)")
 _MARK = re.compile(r"\s*[;#]\s?")
-# Other places that a model can come from; the preset's is a file.
-_SOURCES = frozenset({"--hf-repo", "--hf-file", "--model-url", "--docker-repo"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ def _body(lines: Sequence[str], facts: PresetFacts, line_end: str) -> tuple[list
             # Where a comment follows, the blanks before it belong to it.
             gap = found["value"][len(found["value"].rstrip()) :] if found["rest"] else ""
             kept.append(f"{key}{found['equals']}{value}{gap}{found['rest']}{line_end}")
-        elif flag in known or _SOURCES & set(flag):
+        elif flag in known or MODEL_SOURCES & set(flag):
             continue
         elif facts.decides(flag):
             goes.append(shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from importlib.util import find_spec
@@ -35,8 +36,10 @@ def verify(
     for facts in presets:
         service = data[compose.SERVICES][compose.entry_name(facts)]
         words = [*_words(service["entrypoint"]), *_words(service["command"])]
+        meant = list(compose.command(facts))
+        is_meant, more = words[: len(meant)] == meant, shlex.join(words[len(meant) :])
         told = f"the command of {facts.model_name} reads as meant"
-        checks.append(Check(told, passed=words == list(compose.command(facts))))
+        checks.append(Check(told, is_meant, f"and has {more}" if is_meant and more else ""))
     return checks
 
 

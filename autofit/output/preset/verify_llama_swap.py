@@ -5,6 +5,7 @@ The forms are those of its published config-schema.json, as far as an entry of o
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -55,9 +56,12 @@ def verify(
         model = found.models[llama_swap.entry_name(facts)]
         # Macros are filled in before the text is split.
         words = llama_swap.command_words(model.cmd.replace(llama_swap.PORT_MACRO, "{port}"))
-        meant = [*facts.wrapper, *facts.command, *facts.served_at(facts.address)]
+        meant = [*facts.wrapper, *facts.command, *facts.served_at(())]
+        where = list(facts.address)
+        is_meant = words[: len(meant)] == meant and words[-len(where) :] == where
+        more = shlex.join(words[len(meant) : -len(where)])
         told = f"the command of {facts.model_name} reads as meant"
-        checks.append(Check(told, passed=words == meant))
+        checks.append(Check(told, is_meant, f"and has {more}" if is_meant and more else ""))
         env = dict(text.split("=", 1) for text in model.env)
         checks.append(start(words, env, facts, runtime, folder))
     return checks
