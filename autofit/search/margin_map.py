@@ -18,7 +18,7 @@ from autofit.search.problem import MEMORIES, Fit, Memory
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 
 # How strongly a slope is held to nothing before estimates tell it.
-_RIDGE = 1e-3
+_RIDGE = 1e-4
 # How fast the nearest known point gains weight; the whole range of a value is 1.
 _NEARNESS = 8.0
 # A margin that stands for "no such candidate".
@@ -99,7 +99,7 @@ class MarginMap:
             return
         most = len(grid.axes[layers].values) - 1
         for layout_place in range(len(grid.axes[layout].values)):
-            for host_layers in (0, most // 2, most):
+            for host_layers in (most // 3, most):
                 row = np.zeros(len(grid.axes), dtype=np.int64)
                 row[layout], row[layers] = layout_place, host_layers
                 self.estimate(row)

@@ -35,6 +35,8 @@ _COMPUTE_S_PER_BYTE = 2 / 0.56 / 25e12
 _HOST_COMPUTE_S_PER_BYTE = 2 / 0.56 / 100e12
 _TERM_SD = 0.7
 _HOST_COMPUTE_SD = 1.5
+# On some backends small experts are read so slowly that the processor is faster.
+_DEVICE_EXPERTS_SD = 1.2
 # How far a level may be off, with the model's bytes known and without.
 _LEVEL_SD, _UNKNOWN_LEVEL_SD = 0.5, 2.0
 
@@ -147,6 +149,7 @@ def _generation_terms(grid: Grid, rows: Rows, tokens: float) -> list[_Term]:
             "device_experts",
             traits.read_bytes / _DEVICE_BYTES_PER_S,
             tokens * (traits.layers - layers),
+            _DEVICE_EXPERTS_SD,
         ),
         _Term(
             "generation",

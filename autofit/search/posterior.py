@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,17 +28,31 @@ RESIDUALS = ((0.01, 0.3), (0.04, 0.4), (0.15, 0.25), (0.5, 0.05))
 # warms up, a neighbour that comes and goes), and after how many launches it is forgotten.
 DRIFTS = ((0.0, 0.6), (0.6, 0.4))
 _DRIFT_LAUNCHES = 6.0
+# How much farther than usual a machine's terms and effects lie from what is expected of them,
+# with prior weights: one in seven is unlike any that the priors were taken from.
+SPREADS = ((1.0, 0.85), (3.0, 0.15))
 # How often a launch is disturbed, how much its logarithm may then be off, and how many
 # launches it takes for one of them to be told as an outlier.
 _OUTLIER_CHANCE = 0.03
 _OUTLIER_SD = 0.7
 _LEAST_PER_OUTLIER = 3
+# What is kept of a view: components that weigh this much in it; and views that weigh this much.
 _LEAST_WEIGHT = 0.05
+_LEAST_VIEW_WEIGHT = 0.01
 # Where the mode is sought: the usual noise and residual, so many steps, until so close.
 _USUAL_NOISE, _USUAL_RESIDUAL = 0.02, 0.04
 _STEPS = 12
 _CLOSE = 1e-3
 _LEAST_VARIANCE = 1e-10
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The unknowns under one spread of the prior: their prior deviations, mode, slopes there."""
+
+    sd: Floats
+    mode: Floats
+    jacobian: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,7 @@ class _Component:
     alpha: Floats
     signal: Floats
     known: Floats
+    view: _View
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +94,6 @@ class Prediction:
 class Posterior:
     """A part after its measurements; `doubtful` are those taken for outliers."""
 
-    mode: Floats
-    jacobian: Floats
     components: tuple[_Component, ...]
     doubtful: tuple[int, ...] = ()
 
@@ -115,27 +128,37 @@ class Posterior:
             design: of the points.
             similar: similarity of the points to those measured: (points, measured).
         """
-        values, slopes = _linearised(design, self.mode)
-        prior = values + slopes @ (design.mean - self.mode)
-        own = ((slopes * design.sd) ** 2).sum(axis=1)
-        shared = (slopes * design.sd**2) @ self.jacobian.T
-        mean = np.zeros(len(values))
-        square = np.zeros(len(values))
-        covariance = np.zeros(shared.shape)
-        known = np.zeros(shared.shape[1])
-        for component in self.components:
-            cross = shared + component.residual**2 * similar
-            here = prior + cross @ component.alpha
-            reduced = cross @ component.whitening.T
-            variance = own + component.residual**2 - (reduced**2).sum(axis=1)
-            told = cross - reduced @ (component.whitening @ component.signal)
-            covariance += component.weight * (told + np.outer(here, component.known))
-            known += component.weight * component.known
-            mean += component.weight * here
-            square += component.weight * (here**2 + np.maximum(variance, 0.0))
+        mean = np.zeros(len(similar))
+        square = np.zeros(len(similar))
+        covariance = np.zeros(similar.shape)
+        known = np.zeros(similar.shape[1])
+        by_view = itertools.groupby(self.components, key=lambda component: id(component.view))
+        for _, components in by_view:
+            for component, here, variance, told in _seen(design, similar, list(components)):
+                covariance += component.weight * (told + np.outer(here, component.known))
+                known += component.weight * component.known
+                mean += component.weight * here
+                square += component.weight * (here**2 + np.maximum(variance, 0.0))
         variance = np.maximum(square - mean**2, _LEAST_VARIANCE)
         covariance -= np.outer(mean, known)
         return Prediction(mean, variance, np.full(len(mean), self.noise**2), covariance)
+
+
+def _seen(
+    design: Design, similar: Floats, components: Sequence[_Component]
+) -> Iterator[tuple[_Component, Floats, Floats, Floats]]:
+    """Mean, variance and covariance with what was measured, by each component of one view."""
+    view = components[0].view
+    values, slopes = _linearised(design, view.mode)
+    prior = values + slopes @ (design.mean - view.mode)
+    own = ((slopes * view.sd) ** 2).sum(axis=1)
+    shared = (slopes * view.sd**2) @ view.jacobian.T
+    for component in components:
+        cross = shared + component.residual**2 * similar
+        reduced = cross @ component.whitening.T
+        variance = own + component.residual**2 - (reduced**2).sum(axis=1)
+        told = cross - reduced @ (component.whitening @ component.signal)
+        yield component, prior + cross @ component.alpha, variance, told
 
 
 def fit_part(design: Design, logs: Floats, similar: Floats, order: Floats) -> Posterior:
@@ -185,11 +208,32 @@ class _Data:
 
 def _fitted(data: _Data, doubtful: Sequence[int]) -> tuple[Posterior, float]:
     """The posterior with some launches taken for outliers, and the log of its evidence."""
-    mode, jacobian = _mode(data, doubtful)
+    views = [_viewed(data, doubtful, spread) for spread, _ in SPREADS]
+    totals = np.array(
+        [total + math.log(prior) for (_, total), (_, prior) in zip(views, SPREADS, strict=True)]
+    )
+    evidence = float(logsumexp(totals))
+    weights = np.exp(totals - evidence)
+    weights[weights < _LEAST_VIEW_WEIGHT] = 0.0
+    weights /= weights.sum()
+    components = tuple(
+        replace(component, weight=float(component.weight * weight))
+        for (found, _), weight in zip(views, weights, strict=True)
+        for component in found
+        if weight
+    )
+    return Posterior(components, tuple(doubtful)), evidence
+
+
+def _viewed(data: _Data, doubtful: Sequence[int], spread: float) -> tuple[list[_Component], float]:
+    """The components under one spread of the prior, and the log of their evidence."""
     design = data.design
+    sd = design.sd * spread
+    mode, jacobian = _mode(data, doubtful, sd)
+    view = _View(sd, mode, jacobian)
     values, _ = _linearised(design, mode)
     missed = data.logs - values - jacobian @ (design.mean - mode)
-    physics = (jacobian * design.sd**2) @ jacobian.T
+    physics = (jacobian * sd**2) @ jacobian.T
     found: list[_Component] = []
     for choice in itertools.product(NOISES, DRIFTS, RESIDUALS):
         (noise, drifting, residual), priors = zip(*choice, strict=True)
@@ -201,20 +245,20 @@ def _fitted(data: _Data, doubtful: Sequence[int]) -> tuple[Posterior, float]:
         evidence += math.log(math.prod(priors))
         alpha = whitening.T @ white
         known = data.logs - missed + signal @ alpha
-        found.append(_Component(evidence, noise, residual, whitening, alpha, signal, known))
+        found.append(_Component(evidence, noise, residual, whitening, alpha, signal, known, view))
     evidences = np.array([component.weight for component in found])
     total = float(logsumexp(evidences))
     weights = np.exp(evidences - total)
     kept = weights >= min(_LEAST_WEIGHT, weights.max())
-    components = tuple(
+    components = [
         replace(component, weight=float(weight / weights[kept].sum()))
         for component, weight, is_kept in zip(found, weights, kept, strict=True)
         if is_kept
-    )
-    return Posterior(mode, jacobian, components, tuple(doubtful)), total
+    ]
+    return components, total
 
 
-def _mode(data: _Data, doubtful: Sequence[int]) -> tuple[Floats, Floats]:
+def _mode(data: _Data, doubtful: Sequence[int], sd: Floats) -> tuple[Floats, Floats]:
     """Where the posterior of the unknowns has its mode, and the slopes there."""
     design = data.design
     spread = _USUAL_RESIDUAL**2 * data.similar + data.noise(_USUAL_NOISE, 0.0, doubtful)
@@ -223,10 +267,10 @@ def _mode(data: _Data, doubtful: Sequence[int]) -> tuple[Floats, Floats]:
         values, jacobian = _linearised(design, mode)
         if not len(data.logs):
             return mode, jacobian
-        covariance = (jacobian * design.sd**2) @ jacobian.T + spread
+        covariance = (jacobian * sd**2) @ jacobian.T + spread
         missed = data.logs - values - jacobian @ (design.mean - mode)
         alpha = np.linalg.solve(covariance, missed)
-        target = design.mean + design.sd**2 * (jacobian.T @ alpha)
+        target = design.mean + sd**2 * (jacobian.T @ alpha)
         step = np.clip(target - mode, -1.0, 1.0)
         mode = mode + step
         if np.abs(step).max() < _CLOSE:

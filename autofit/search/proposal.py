@@ -18,12 +18,10 @@ from autofit.search.problem import Observation, Problem, Proposal
 from autofit.search.similarity import Similarity
 from autofit.search.space import Point
 
-# Estimates asked for in one proposal, a few at a time before all points are judged again;
-# the map of margins tells the rest.
-_MOST_ESTIMATES = 12
-_ESTIMATES_AT_ONCE = 4
-# Passes over the points: estimates move the boundary and with it the points worth judging.
+# Passes over the points, for estimates move the boundary and with it the points worth judging,
+# and the most estimates asked for in each: the map of margins tells the rest.
 _PASSES = 3
+_MOST_ESTIMATES = 8
 # A gain that is only rounding.
 _NOTHING = 1e-9
 # A limit counts as kept where that is more likely than not.
@@ -56,7 +54,6 @@ class ModelProposer:
         history = History(self._grid, observations)
         model = PerformanceModel(self._grid, self._similarity, history)
         points = OpenPoints(self._grid, self._margins, self._similarity, history)
-        asked = 0
         for _ in range(_PASSES):
             rows = np.concatenate([points.rows(), model.rows])
             likely = points.chances(rows) >= points.least_chance
@@ -64,18 +61,21 @@ class ModelProposer:
             if not len(rows):
                 return None
             judged = self._judge(model, rows)
-            asked_before = asked
-            while asked < _MOST_ESTIMATES:
-                best = np.argsort(-_worth(judged, points))[:_ESTIMATES_AT_ONCE]
-                new = [i for i in best if not self._margins.is_exact(judged.rows[i])]
-                if not new or not self._margins.has_estimates:
-                    break
-                for place in new:
-                    self._margins.estimate(judged.rows[place])
-                asked += len(new)
-            if asked == asked_before:
+            if not self._estimate_best(judged, points):
                 break
         return self._proposal(model, judged, points)
+
+    def _estimate_best(self, judged: _Judged, points: OpenPoints) -> bool:
+        """Ask for estimates until the best point has one; whether any was asked for."""
+        has_asked = False
+        for _ in range(_MOST_ESTIMATES):
+            worth = _worth(judged, points)
+            best = judged.rows[np.argmax(worth if worth.any() else points.chances(judged.rows))]
+            if not self._margins.has_estimates or self._margins.is_exact(best):
+                break
+            self._margins.estimate(best)
+            has_asked = True
+        return has_asked
 
     def chance(self, problem: Problem, observations: Sequence[Observation], point: Point) -> float:
         """How likely a point that was not tried is to run; 0 for one that is not there."""
