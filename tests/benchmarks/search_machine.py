@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,11 +12,10 @@ from fakes.simulated_trial import measurement_of, outcome_of
 
 from autofit.machine.cpu import Cores
 from autofit.model.inventory import inventory
+from autofit.model.slice_cost import slice_costs
 from autofit.runtime.device_list import list_devices
 from autofit.runtime.discovery import find_runtime
 from autofit.runtime.effort import measuring_effort
-from autofit.search.problem import Problem
-from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.search.space_file import read_space
 from autofit.trial.candidate import Candidate
 from autofit.trial.trial import Phase, Trial
@@ -26,12 +24,6 @@ from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.situation import Situation, fitted_space, usable_devices
 
 REPEATS = 2
-# Host layers between the points that are looked at first when the optimum is sought.
-_STRIDE = 6
-# Lines whose best of these is not within this of the best of all are not looked at again.
-_PROMISING = 1.25
-# What changes the memory of a point; all combinations of the rest share a placement.
-_MEMORY = ("ubatch", "cache_type", "prefetch_slots", "moe_cache_mib")
 
 
 @dataclass(slots=True)
@@ -69,8 +61,14 @@ class SearchMachine:
             ),
         )
 
-    def maker(self) -> CandidateMaker:
-        """Makes candidates and estimates; what follows from the header alone is shared."""
+    def maker(self, *, is_cold: bool = False) -> CandidateMaker:
+        """Makes candidates and estimates; what follows from the header alone is shared.
+
+        One that `is_cold` knows nothing yet, as in the only search of a process.
+        """
+        if is_cold:
+            slice_costs.cache_clear()
+            return CandidateMaker(self.situation)
         return CandidateMaker(
             self.situation, None, _placing=self._placing, _estimates=self._estimates
         )
@@ -118,65 +116,7 @@ class SearchMachine:
             seconds=run.seconds,
         )
 
-    def optimum(self) -> tuple[float, Point]:
-        """The best point of the whole space, and its seconds without noise.
-
-        All combinations of values are tried at every sixth count of host layers of every
-        layout, and at every count around the best of those that come near the best of all.
-        """
-        maker = self.maker()
-        problem = maker.problem()
-        seen: dict[tuple, tuple[float, Point] | None] = {}
-
-        def best_at(layout: str, line: tuple, hosted: int) -> tuple[float, Point] | None:
-            if (layout, line, hosted) not in seen:
-                found = [
-                    (seconds, point)
-                    for rest in lines[line]
-                    if (
-                        candidate := maker.candidate_of(
-                            point := {LAYOUT_AXIS: layout, HOST_LAYERS_AXIS: hosted, **rest}
-                        )
-                    )
-                    and (seconds := self.truth(candidate)) is not None
-                ]
-                seen[layout, line, hosted] = min(found, key=lambda one: one[0], default=None)
-            return seen[layout, line, hosted]
-
-        lines = _by_memory(problem)
-        most = problem.most_host_layers
-        coarse = [*range(most, 0, -_STRIDE), 0]
-        tops = {}
-        for layout in problem.layouts:
-            for line in lines:
-                found = [(best[0], n) for n in coarse if (best := best_at(layout, line, n))]
-                if found:
-                    tops[layout, line] = min(found)
-        lowest = min(seconds for seconds, _ in tops.values())
-        for (layout, line), (seconds, hosted) in tops.items():
-            if seconds <= lowest * _PROMISING:
-                for near in range(
-                    max(0, hosted - _STRIDE + 1), min(most, hosted + _STRIDE - 1) + 1
-                ):
-                    best_at(layout, line, near)
-        return min((best for best in seen.values() if best), key=lambda best: best[0])
-
-    def points(self, problem: Problem) -> Iterator[Point]:
-        """Every point of the space."""
-        for layout in problem.layouts:
-            for host_layers in range(problem.most_host_layers + 1):
-                for point in problem.space.points():
-                    yield {LAYOUT_AXIS: layout, HOST_LAYERS_AXIS: host_layers, **point}
-
 
 def _request_s(run: Run) -> float | None:
     is_good = run.is_completed and run.spilled_mib == 0
     return run.samples[-1].total_s if is_good else None
-
-
-def _by_memory(problem: Problem) -> dict[tuple, list[Point]]:
-    """Combinations of values by those that change memory."""
-    found: dict[tuple, list[Point]] = {}
-    for point in problem.space.points():
-        found.setdefault(tuple(point.get(name) for name in _MEMORY), []).append(point)
-    return found

@@ -1,0 +1,90 @@
+"""Keeps what the benchmark of searches has found, so that it can be stopped and resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+from benchmarks.search_run import Outcome
+
+OURS = "autofit"
+_ROOT = Path(__file__).parents[2]
+# What decides how a search of ours goes, beside the machine.
+_SOURCES = ("autofit/search/*.py", "autofit/model/*.py", "autofit/tuning/candidates.py")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """What is told of a machine; `references` are what needs no launch, as shares of the best."""
+
+    seed: int
+    devices: int
+    effects: tuple[str, ...]
+    noise: float
+    best_s: float
+    references: dict[str, float]
+
+
+class SearchStore:
+    """A folder with a file for each machine, and one for each search of it.
+
+    Searches of ours are kept by the digest of our sources: other sources, other searches.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @cached_property
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        for pattern in _SOURCES:
+            for path in sorted(_ROOT.glob(pattern)):
+                digest.update(path.read_bytes())
+        return digest.hexdigest()[:12]
+
+    def machine(self, seed: int) -> MachineFacts | None:
+        """What is known of a machine, None before it was looked at."""
+        path = self._machine_path(seed)
+        if not path.exists():
+            return None
+        told = json.loads(path.read_text("utf-8"))
+        return MachineFacts(**{**told, "effects": tuple(told["effects"])})
+
+    def keep_machine(self, facts: MachineFacts) -> None:
+        """Remember a machine."""
+        _write(self._machine_path(facts.seed), asdict(facts))
+
+    def outcome(self, name: str, machine: int, seed: int) -> Outcome | None:
+        """A finished search, None where it was not made."""
+        path = self._path(name, machine, seed)
+        return Outcome(**json.loads(path.read_text("utf-8"))) if path.exists() else None
+
+    def outcomes(self, name: str, machine: int) -> Iterator[Outcome]:
+        """All finished searches of a machine, the first seeds first."""
+        seed = 0
+        while (found := self.outcome(name, machine, seed)) is not None:
+            yield found
+            seed += 1
+
+    def keep(self, name: str, machine: int, seed: int, outcome: Outcome) -> None:
+        """Remember a search."""
+        _write(self._path(name, machine, seed), asdict(outcome))
+
+    def _machine_path(self, seed: int) -> Path:
+        return self._folder / "machines" / f"{seed}.json"
+
+    def _path(self, name: str, machine: int, seed: int) -> Path:
+        kind = f"{name} {self._digest}" if name == OURS else name
+        return self._folder / kind / f"{machine}-{seed}.json"
+
+
+def _write(path: Path, told: object) -> None:
+    """Whole or not at all: the benchmark may be stopped at any time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(told), "utf-8")
+    temporary.replace(path)
