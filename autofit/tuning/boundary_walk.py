@@ -22,6 +22,9 @@ MAX_FAILURES = 3
 # The last failure is risked only where it closes the boundary, or on a candidate that is
 # predicted to leave this much free.
 _SAFE_MIB = 192.0
+# Nor before anything fits: what was predicted has been wrong twice then, and the first that
+# fits corrects it.
+_SAFE_FIRST_MIB = 768.0
 # How far below what fails the prediction is asked whether something fits all the same.
 _LOOK_BEYOND = 4
 
@@ -140,7 +143,8 @@ class BoundaryWalk:
 
     def _first(self, free_of: FreeMib, margin_mib: float) -> int | None:
         """The fewest, near the guess, that leave the margin; else what leaves most."""
-        margin_mib = max(margin_mib, self._risk_mib)
+        if self.failures >= MAX_FAILURES - 1:
+            margin_mib = max(margin_mib, _SAFE_FIRST_MIB)
         seen: dict[int, float] = {}
 
         def is_good(n: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autofit.tuning.boundary_walk import MAX_FAILURES, BoundaryWalk
@@ -125,6 +125,7 @@ def test_island_that_the_prediction_knows_is_found():
     assert walk.exceptions == {19: False}
 
 
+@example(edge=4, layer=100.0, error=486.0, guess=0, apart=False)
 @given(
     edge=st.integers(0, 48),
     layer=st.floats(100, 1500),
