@@ -87,7 +87,7 @@ def run_probe(
     from autofit.results.memory_store import MemoryStore  # noqa: PLC0415
     from autofit.tuning.budget import Budget  # noqa: PLC0415
     from autofit.tuning.candidates import CandidateMaker  # noqa: PLC0415
-    from autofit.tuning.event import Finished  # noqa: PLC0415
+    from autofit.tuning.event import Finished, MemoryRead  # noqa: PLC0415
     from autofit.tuning.probe import Probe  # noqa: PLC0415
     from autofit.tuning.probe_task import chosen_layouts, chosen_points  # noqa: PLC0415
     from autofit.tuning.runner import TrialRunner  # noqa: PLC0415
@@ -111,6 +111,7 @@ def run_probe(
             wall_clock=time.time,
             should_stop=stopping.is_asked,
         )
+        launching.on_reading = lambda reading: tell(MemoryRead(reading))
         probe = Probe(situation, maker, runner, tell, names, points)
         launching.unreported_mib = probe.record.unreported_mib
         result = probe.run()

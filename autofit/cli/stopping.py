@@ -37,7 +37,11 @@ class Stopping:
             self._count += 1
             if self._count > 1:
                 raise KeyboardInterrupt
-            listener(Notice("stopping after this stage; Ctrl-C again stops at once"))
+            listener(
+                Notice(
+                    f"stopping after this stage; {resume_hint(study)}; Ctrl-C again stops at once"
+                )
+            )
 
         before = signal.signal(signal.SIGINT, stop)
         try:

@@ -64,7 +64,8 @@ def opened_study(
         MachineInUseError: another autofit measures here.
         UsageError, AutofitError: there is no such study, or it cannot be written.
     """
-    console = TuneConsole(situation.workload, budget_s=budget_s)
+    limits_mib = {device.name: device.usable_mib for device in situation.devices}
+    console = TuneConsole(situation.workload, budget_s=budget_s, limits_mib=limits_mib)
     with (
         measured_folder(folder, head.model_name) as path,
         Study.resume(path, head) if resume else Study.create(path, head) as study,

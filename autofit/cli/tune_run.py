@@ -28,7 +28,7 @@ from autofit.runtime.spill import shared_devices
 from autofit.search.study import SearchStudy
 from autofit.tuning.budget import Budget
 from autofit.tuning.candidates import CandidateMaker
-from autofit.tuning.event import Finished, Listener
+from autofit.tuning.event import Finished, Listener, MemoryRead
 from autofit.tuning.memory_record import MemoryRecord
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.situation import Situation
@@ -115,6 +115,7 @@ class TuneRun:
     def _tune(self, study: Study, listener: Listener) -> dict[str, Any]:
         situation, maker = self.situation, self._maker()
         launching = launcher(situation)
+        launching.on_reading = lambda reading: listener(MemoryRead(reading))
         runner = TrialRunner(
             study=study,
             launching=launching,

@@ -64,7 +64,8 @@ class MemoryWatcher:
     `read` takes a reading at once, whatever the thread does: for moments that count.
 
     A source that fails leaves None in that reading and is asked again. `pid` may be set once
-    the server is known; readings before it tell nothing of the process.
+    the server is known; readings before it tell nothing of the process. `tell` hears of every
+    reading, mostly from the thread, and must not raise.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class MemoryWatcher:
         pid: int | None = None,
         interval_s: float = MIN_INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[MemoryReading], None] = lambda _: None,
     ) -> None:
+        self._tell = tell
         self.failure: str | None = None  # the last thing that went wrong with the source
         self._source = source
         self._tree = ProcessTree(pid) if pid is not None else None
@@ -149,6 +152,7 @@ class MemoryWatcher:
         )
         with self._lock:
             self._keep(reading)
+        self._tell(reading)
         return reading
 
     def __enter__(self) -> Self:

@@ -21,8 +21,11 @@ from autofit.output.text import (
     one_line,
     param,
 )
+from autofit.output.trial_row import command_line
 
 Row = tuple[str, ...]
+# Of llama-server, unless it is told another.
+PORT = 8080
 _METRICS = (
     ("request_s", "seconds per request"),
     ("pp_per_s", "prompt tokens/s"),
@@ -36,7 +39,10 @@ METRIC_HEAD: Row = ("", "baseline", "winner")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The conclusion of a tune: a headline, then facts, each table ready to be drawn."""
+    """The conclusion of a tune: a headline, then facts, each table ready to be drawn.
+
+    `command` starts the winner in a POSIX shell.
+    """
 
     headline: str
     facts: tuple[tuple[str, str], ...] = ()
@@ -45,6 +51,7 @@ class Answer:
     boundary: tuple[Row, ...] = ()
     cliffs: tuple[Row, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    command: str = ""
 
 
 def answer(result: Mapping[str, Any] | None) -> Answer:
@@ -68,7 +75,14 @@ def answer(result: Mapping[str, Any] | None) -> Answer:
         boundary=tuple(_boundary_row(row) for row in result.get("boundary") or ()),
         cliffs=tuple(_cliff_row(row) for row in result.get("cliffs") or ()),
         notes=tuple(one_line(note) for note in result.get("notes") or ()),
+        command=_command(winner),
     )
+
+
+def _command(winner: Mapping[str, Any]) -> str:
+    if not winner.get("argv"):
+        return ""
+    return one_line(command_line(winner["argv"], winner.get("env") or {}, port=PORT))
 
 
 def _headline(result: Mapping[str, Any], winner: Mapping[str, Any]) -> str:
@@ -88,6 +102,8 @@ def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> list[tuple[s
     facts = []
     if winner:
         free_mib = winner.get("free_mib") or {}
+        if winner.get("taken_mib"):
+            facts.append(("takes at the peak", headroom(winner["taken_mib"])))
         facts.append(("headroom at the peak", headroom(free_mib)))
         survives = ", ".join(
             f"another {mib(free)} taken on {one_line(name)}"

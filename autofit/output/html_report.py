@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from autofit.errors import AutofitError
-from autofit.output.answer import BOUNDARY_HEAD, CLIFF_HEAD, METRIC_HEAD, answer
+from autofit.output.answer import BOUNDARY_HEAD, CLIFF_HEAD, METRIC_HEAD, PORT, answer
 from autofit.output.caveat import caveats
 from autofit.output.plot.data import PlotData
 from autofit.output.plot.gallery import plots
@@ -27,7 +27,7 @@ from autofit.results.study import Study
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def html_report(study: Study, *, preset: str = "", port: int = 8080) -> str:
+def html_report(study: Study, *, preset: str = "") -> str:
     """The report of a study; `preset` is the text of the winner's preset, to be copied.
 
     Raises:
@@ -52,7 +52,6 @@ def html_report(study: Study, *, preset: str = "", port: int = 8080) -> str:
     trials, header = study.trials(), study.header
     found = answer(study.result)
     rows, common = trial_rows(trials, header.workload)
-    winner = (study.result or {}).get("winner") or {}
     drawn, left_out = plots(PlotData(trials, header.workload, header.objective, study.result))
     tables = [
         table
@@ -77,18 +76,13 @@ def html_report(study: Study, *, preset: str = "", port: int = 8080) -> str:
         metric_head=METRIC_HEAD,
         tables=tables,
         sections=[(id_, name) for id_, name, is_there in sections if is_there],
-        command=(
-            command_line(winner["argv"], winner.get("env") or {}, port=port)
-            if winner.get("argv")
-            else ""
-        ),
         preset=preset,
         plots=drawn,
         left_out=left_out,
         plotly_gz=_packed_plotly() if drawn else "",
         rows=rows,
         common=common,
-        commands={t.number: command_line(t.argv, t.env, port=port) for t in trials},
+        commands={t.number: command_line(t.argv, t.env, port=PORT) for t in trials},
         measured_on=[*header_facts(header), *_more_facts(header)],
         caveats=remarks,
         launch_notes=grouped_notes(rows),

@@ -14,24 +14,22 @@ from autofit.output.answer import (
 )
 from autofit.output.show import TRIAL_HEAD, header_facts, launch_cells
 from autofit.output.text import one_line
-from autofit.output.trial_row import command_line, grouped_notes, trial_rows
+from autofit.output.trial_row import grouped_notes, trial_rows
 from autofit.results.study import Study
 
 # Markdown's own characters where they mean something; a `_` within a word does not.
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 
 
-def markdown_report(study: Study, *, preset: str = "", port: int = 8080) -> str:
+def markdown_report(study: Study, *, preset: str = "") -> str:
     """The report of a study; `preset` is the text of the winner's preset, to be copied."""
     found = answer(study.result)
     rows, common = trial_rows(study.trials(), study.header.workload)
     title = escape(study.header.model_name)
     parts = [f"# {title}: launch settings", f"**{escape(found.headline)}**"]
     parts += _answer_parts(found)
-    winner = (study.result or {}).get("winner") or {}
-    if winner.get("argv"):
-        command = command_line(winner["argv"], winner.get("env") or {}, port=port)
-        parts += ["## Command", code(command, "sh")]
+    if found.command:
+        parts += ["## Command", code(found.command, "sh")]
     if preset:
         parts += ["## Preset", code(preset.rstrip("\n"), "ini")]
     parts += ["## Measured on", facts(header_facts(study.header))]

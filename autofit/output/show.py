@@ -59,6 +59,11 @@ def print_answer(found: Answer, console: Console) -> None:
             console.print(_table(title, head, rows))
     for note in found.notes:
         console.print(Text(f"notice: {note}"))
+    if found.command:
+        console.print()
+        console.print(Text("to start it, paste:", style="dim"))
+        # Whole, for a terminal to break: what rich breaks cannot be pasted.
+        console.print(Text(found.command), soft_wrap=True)
 
 
 def launch_command(study: Study, number: int, *, port: int, unset: Iterable[str] = ()) -> str:

@@ -34,7 +34,7 @@ from autofit.runtime.spill import shared_devices
 from autofit.runtime.verdict import Seen, Watched, judge, reported_memory
 from autofit.runtime.watch import OomKills, paging_note, stands_still
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
-from autofit.trial.measurement import Measurement
+from autofit.trial.measurement import Measurement, MemoryReading
 from autofit.trial.outcome import Outcome, Rejected, Stage
 from autofit.trial.workload import Workload
 
@@ -64,7 +64,8 @@ class Launcher:
     the devices' counters; `baseline_args` are words of the user's own command that are no
     parameters; `units` are the model's layers and output layer, `limits_mib` what the user
     lets a device hold. `unreported_mib` tells by device what a candidate takes beside the
-    runtime's buffers, where earlier launches showed it.
+    runtime's buffers, where earlier launches showed it; `on_reading` hears of memory while
+    a launch is under way, from a thread.
     """
 
     runtime: Runtime
@@ -81,6 +82,7 @@ class Launcher:
     units: int | None = None
     limits_mib: Mapping[str, float] = field(default_factory=dict)
     unreported_mib: Callable[[Candidate], Mapping[str, float]] = lambda _: {}
+    on_reading: Callable[[MemoryReading], None] = lambda _: None
     _reference_mib: Mapping[str, float | None] | None = None
 
     def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
@@ -139,7 +141,7 @@ class Launcher:
         began_s = time.monotonic()
         on_stage("load")
         with (
-            MemoryWatcher(self.memory) as watcher,
+            MemoryWatcher(self.memory, tell=self.on_reading) as watcher,
             started(plan, self.runtime.dialect, log_path) as server,
         ):
             watcher.watch(server.process.pid)

@@ -98,6 +98,18 @@ class Measurement:
     readings: tuple[MemoryReading, ...] = ()
     conditions: Conditions | None = None
 
+    def taken_mib(self) -> dict[str, float | None]:
+        """By device what the server itself held at the peak, without what others held before.
+
+        None where nothing tells it.
+        """
+        before = self.readings[0].device_used_mib if self.readings else {}
+        taken: dict[str, float | None] = {}
+        for name, peak in self.peak_mib.items():
+            held = 0.0 if name == "host" else before.get(name)
+            taken[name] = None if peak is None or held is None else max(0.0, peak - held)
+        return taken
+
     def to_dict(self) -> dict[str, Any]:
         """The measurement as JSON data."""
         return asdict(self)

@@ -23,6 +23,7 @@ from autofit.trial.sequential import FIRST_LOOK, Decision, Rule, decide
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 from autofit.tuning.confirmation import Confirmation, Dropped, Ended, Standing
+from autofit.tuning.event import Listener, RoundEnded
 from autofit.tuning.preference import prefer
 
 # Rounds that rivals get to be told apart once the gain over the baseline is known.
@@ -54,11 +55,13 @@ def confirm(
     has_baseline: bool = True,
     budget_left: Callable[[], bool] = lambda: True,
     made: Sequence[Trial] = (),
+    emit: Listener = lambda _: None,
 ) -> Confirmation:
     """Launch the contenders until their order is known; the first is the baseline.
 
     `budget_left` is asked before every launch. `made` are trials of an earlier run of the
     same rounds: none of them is launched again, and the rule comes to the same decisions.
+    `emit` is told of each round.
     The rule's `comparisons` are set here: every contender against the baseline.
 
     Raises:
@@ -75,6 +78,7 @@ def confirm(
         workload=workload,
         metric=metric,
         made=_by_round(made),
+        emit=emit,
     )
     return contest.run(rng, budget_left)
 
@@ -96,6 +100,7 @@ class _Contest:
     workload: Workload
     metric: Metric
     made: Mapping[tuple[str, int], Trial]
+    emit: Listener
     rounds: int = 0
     trials: dict[str, list[Trial]] = field(default_factory=dict)
     values: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -112,6 +117,7 @@ class _Contest:
                 ended = "budget"
                 break
             self.rounds = number
+            self.emit(self._told())
             if not self._alive():
                 ended = "failed"
                 break
@@ -139,6 +145,13 @@ class _Contest:
 
     def _alive(self) -> list[str]:
         return [name for name in self.contenders if name not in self.dropped]
+
+    def _told(self) -> RoundEnded:
+        """The round that is over, for who looks on."""
+        leader, ratio = self._leader(), None
+        if leader is not None and self.baseline is not None and leader != self.baseline:
+            ratio = self._decision(leader, self.baseline).ratio
+        return RoundEnded(self.rounds, self.rule.max_rounds, leader, ratio)
 
     def _drop_slower(self, number: int) -> None:
         leader = self._leader()

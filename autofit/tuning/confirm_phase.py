@@ -56,6 +56,7 @@ class Confirmer:
             rule=rule,
             has_baseline=baseline.is_completed,
             budget_left=self._has_time,
+            emit=self.emit,
         )
 
     def _rule(self, baseline: Trial, finalists: Sequence[Finalist]) -> Rule:

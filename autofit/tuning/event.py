@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autofit.trial.candidate import Candidate
+from autofit.trial.estimate import Estimate
+from autofit.trial.measurement import MemoryReading
 from autofit.trial.metric import Metric
 from autofit.trial.outcome import Skipped, Stage
 from autofit.trial.trial import Phase, Trial
@@ -80,6 +82,27 @@ class BoundaryMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundEnded:
+    """A round of a confirmation is over; `leader` is the id of the fastest contender.
+
+    `ratio` is how many times faster it is than the baseline, its interval valid at every
+    look; None where the baseline leads, or there is none.
+    """
+
+    number: int
+    max_rounds: int
+    leader: str | None
+    ratio: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRead:
+    """Memory while a launch is under way; told from a thread, twice a second at most."""
+
+    reading: MemoryReading
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Something the user should know, and need not do anything about."""
 
@@ -101,6 +124,8 @@ Event = (
     | CandidateSkipped
     | Incumbent
     | BoundaryMoved
+    | RoundEnded
+    | MemoryRead
     | Notice
     | Finished
 )

@@ -110,6 +110,7 @@ def _winner(parts: ResultParts, proof: Proof) -> dict[str, Any]:
         "layout": proof.finalist.layout,
         "estimates": _estimates(parts, source),
         "peak_mib": dict(measured.peak_mib) if measured else {},
+        "taken_mib": measured.taken_mib() if measured else {},
         "free_mib": dict(measured.free_mib) if measured else {},
         "proven": True,
         "trial": proof.trial.number,

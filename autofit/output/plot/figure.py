@@ -135,6 +135,8 @@ def axis(title: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plotly's
         "gridcolor": _GRID,
         "zeroline": False,
         "automargin": True,
+        # A finger that scrolls the page must not zoom a plot.
+        "fixedrange": True,
         **more,
     }
 

@@ -61,11 +61,10 @@ def memory_plot(data: PlotData) -> Plot | NoPlot:
 
 def memory_parts(measurement: Measurement) -> dict[str, dict[str, float | None]]:
     """By device, the MiB of each part; None where nothing tells, as never 0."""
-    before = measurement.readings[0].device_used_mib if measurement.readings else {}
+    taken = measurement.taken_mib()
     devices: dict[str, dict[str, float | None]] = {}
     reported = [name for name in measurement.reported if name not in _HOST_ROWS]
     for device in dict.fromkeys((*measurement.peak_mib, *reported)):
-        peak = measurement.peak_mib.get(device)
         names = _HOST_ROWS if device == _HOST else (device,)
         rows = [row for name in names if (row := measurement.reported.get(name))]
         known: dict[str, float | None] = {}
@@ -73,12 +72,11 @@ def memory_parts(measurement: Measurement) -> dict[str, dict[str, float | None]]
             known["weights"] = sum(row.model_mib for row in rows)
             known["KV cache"] = sum(row.context_mib for row in rows)
             known["compute"] = sum(row.compute_mib for row in rows)
-        at_start = 0.0 if device == _HOST else before.get(device)
-        if peak is not None and at_start is not None:
+        held = taken.get(device)
+        if held is not None:
             told = sum(amount or 0.0 for amount in known.values())
-            rest = peak - at_start - told
             # Below 0 where weights are mapped from a file, and only in part resident.
-            known["pools and other"] = max(0.0, rest)
+            known["pools and other"] = max(0.0, held - told)
         known["free"] = measurement.free_mib.get(device)
         if any(amount is not None for amount in known.values()):
             devices[device] = known
