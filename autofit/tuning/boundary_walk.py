@@ -143,8 +143,8 @@ class BoundaryWalk:
 
     def _first(self, free_of: FreeMib, margin_mib: float) -> int | None:
         """The fewest, near the guess, that leave the margin; else what leaves most."""
-        if self.failures >= MAX_FAILURES - 1:
-            margin_mib = max(margin_mib, _SAFE_FIRST_MIB)
+        is_last = self.failures == MAX_FAILURES - 1
+        margin_mib = max(margin_mib, _SAFE_FIRST_MIB if is_last else self._risk_mib)
         seen: dict[int, float] = {}
 
         def is_good(n: int) -> bool:
