@@ -28,6 +28,9 @@ _TRIMMED_OF = 7
 _PRIOR_NIGHTS = 4
 # Tonight's launches are taken to vary as the kept ones do unless this F-test speaks against it.
 _UNSTEADY_LEVEL = 0.05
+_MIN_NIGHTS_FOR_MEDIAN = 4
+# Of eight independent pairs 3% correlate by more than this.
+_TOGETHER = 0.7
 # What rounding alone makes of equal logarithms.
 _MIN_VARIANCE = 1e-18
 
@@ -66,14 +69,13 @@ def night_value(values: Sequence[float]) -> NightValue | None:
     data = np.asarray(values, dtype=float)
     if not np.all(np.isfinite(data)) or np.any(data <= 0):
         raise ValueError(f"a night needs positive values, not {list(values)}")
-    if data.size == 0:
-        return None
-    mean, variance = _typical(np.log(data))
-    return NightValue(
-        math.exp(mean),
-        None if variance is None else math.sqrt(variance * data.size),
-        int(data.size),
-    )
+    return _value(np.log(data)) if data.size else None
+
+
+def _value(logs: Floats) -> NightValue:
+    mean, variance = _typical(logs)
+    sd = None if variance is None else math.sqrt(variance * logs.size)
+    return NightValue(math.exp(mean), sd, int(logs.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +121,12 @@ def change_of_night(
     """
     kept = levels[-1]
     nights = [night for level in levels for night in level]
-    freedom = sum(night.freedom for night in nights)
-    if not freedom + now.freedom:
+    if not sum(night.freedom for night in nights) + now.freedom:
         return None
-    within, within_now, freedom_now = _launch_variance(nights, now)
-    known = _learnt_variance(levels, within, night_sd)
-    between = known * (1 + 1 / len(kept))
-    of_now = within_now / now.n
-    of_kept = sum(within / night.n for night in kept) / len(kept) ** 2
-    # Where both are known from the same pool of launches they are one component.
-    parts = [(of_now + of_kept, freedom_now)]
-    if freedom_now == now.freedom and freedom:
-        parts = [(of_now, freedom_now), (of_kept, freedom)]
+    is_other = is_unsteady(nights, now)
+    within = _pooled(nights if is_other else [*nights, now])
+    between = _learnt_variance(levels, within[0], night_sd) * (1 + 1 / len(kept))
+    parts = _parts(kept, within, now, is_unsteady=is_other)
     parts.append((between, _PRIOR_NIGHTS + sum(len(level) - 1 for level in levels)))
     error = max(sum(part for part, _ in parts), _MIN_VARIANCE)
     uncertain = sum(part**2 / degrees for part, degrees in parts)
@@ -147,20 +143,31 @@ def is_unsteady(nights: Sequence[NightValue], now: NightValue) -> bool:
     """Whether tonight's launches vary more than those of the kept nights."""
     from scipy.special import fdtrc  # noqa: PLC0415 - heavy
 
-    freedom = sum(night.freedom for night in nights)
+    usual, freedom = _pooled(nights)
     if not freedom or not now.freedom:
         return False
-    usual = max(_pooled(nights), _MIN_VARIANCE)
-    return float(fdtrc(now.freedom, freedom, now.variance / usual)) < _UNSTEADY_LEVEL
+    times = now.variance / max(usual, _MIN_VARIANCE)
+    return float(fdtrc(now.freedom, freedom, times)) < _UNSTEADY_LEVEL
 
 
-def change_in_pairs(log_ratios: Sequence[float]) -> Change | None:
-    """The change over pairs of launches made side by side; None below three pairs."""
-    data = np.asarray(log_ratios, dtype=float)
-    if data.size < 3:  # noqa: PLR2004 - as few as an interval can be made of
+def change_in_pairs(before: Sequence[float], now: Sequence[float]) -> Change | None:
+    """The change over pairs of launches made side by side; None below three pairs.
+
+    Where both of a pair are slow together, as under drift, bursts and busy neighbours, their
+    differences tell most. Otherwise two independent samples tell as much, and their noise
+    is known from twice as many launches.
+
+    Raises:
+        ValueError: the values do not pair up.
+    """
+    logs = np.log([before, now])
+    count = logs.shape[1]
+    if count < 3:  # noqa: PLR2004 - as few as an interval can be made of
         return None
-    mean, variance = _typical(data)
-    freedom = data.size - 2 * _left_out(data.size) - 1
+    if np.all(np.ptp(logs, axis=1)) and np.corrcoef(logs)[0, 1] < _TOGETHER:
+        return change_of_night([[_value(logs[0])]], _value(logs[1]), 0.0)
+    mean, variance = _typical(logs[1] - logs[0])
+    freedom = count - 2 * _left_out(count) - 1
     return Change(mean, math.sqrt(max(variance or 0.0, _MIN_VARIANCE)), freedom)
 
 
@@ -197,18 +204,32 @@ def _typical(logs: Floats) -> tuple[float, float | None]:
     return mean, squares / (kept * (kept - 1))
 
 
-def _pooled(nights: Sequence[NightValue]) -> float:
-    freedom = sum(night.freedom for night in nights)
-    return sum(night.freedom * night.variance for night in nights) / max(freedom, 1)
+def _pooled(nights: Sequence[NightValue]) -> tuple[float, float]:
+    """Variance of a launch over several nights, and its degrees of freedom.
+
+    From four nights on it is their median, each over what the median of its chi-square is, so
+    that a disturbed night does not hide a change in all later ones; a median knows as much as
+    a mean of 2 / pi as many values.
+    """
+    from scipy.special import chdtri  # noqa: PLC0415 - heavy
+
+    known = [night for night in nights if night.freedom]
+    freedom = sum(night.freedom for night in known)
+    if len(known) < _MIN_NIGHTS_FOR_MEDIAN:
+        return sum(n.freedom * n.variance for n in known) / max(freedom, 1), freedom
+    usual = [n.variance * n.freedom / float(chdtri(n.freedom, 0.5)) for n in known]
+    return float(np.median(usual)), freedom * 2 / math.pi
 
 
-def _launch_variance(nights: Sequence[NightValue], now: NightValue) -> tuple[float, float, int]:
-    """Variance of a kept launch and of one of tonight's, and the latter's freedom."""
-    if is_unsteady(nights, now):
-        return _pooled(nights), now.variance, now.freedom
-    together = [*nights, now]
-    pooled = _pooled(together)
-    return pooled, pooled, sum(night.freedom for night in together)
+def _parts(
+    kept: Sequence[NightValue], within: tuple[float, float], now: NightValue, *, is_unsteady: bool
+) -> list[tuple[float, float]]:
+    """The variance that launches give a change, with its freedom: of one pool, or of two."""
+    variance, freedom = within
+    of_kept = sum(variance / night.n for night in kept) / len(kept) ** 2
+    if is_unsteady:
+        return [(now.variance / now.n, now.freedom), (of_kept, freedom)]
+    return [(variance / now.n + of_kept, freedom)]
 
 
 def _learnt_variance(

@@ -121,7 +121,7 @@ def test_how_nights_vary_is_learnt_from_earlier_levels_too():
 
 def test_launches_tell_their_noise_together():
     """Two launches tonight borrow the noise of the kept ones; far noisier ones do not."""
-    nights = [NightValue(10.0, 0.03, 8)] * 5
+    nights = [NightValue(10.0, 0.03, 16)] * 3
     few = change_of_night([nights], NightValue(10.6, 0.0001, 2), 0.005)
     wild = NightValue(10.6, 0.3, 8)
 
@@ -154,24 +154,60 @@ def test_the_change_is_a_t_test_where_nights_do_not_vary():
     assert np.log(change.interval()) == pytest.approx(expected.confidence_interval())
 
 
-def test_pairs_are_a_paired_t_test():
-    """Below seven pairs it is the ordinary one; below three there is none."""
-    logs = [0.05, 0.07, 0.02, 0.06]
-    change = change_in_pairs(logs)
-    expected = stats.ttest_1samp(logs, 0.0)
+def test_pairs_that_move_together_are_a_paired_t_test():
+    """Under noise that both share the differences decide; below three pairs nothing does."""
+    shared = np.random.default_rng(3).normal(0, 0.3, 6)
+    own = np.array([0.05, 0.07, 0.02, 0.06, 0.05, 0.04])
+    change = change_in_pairs(np.exp(shared), np.exp(shared + own))
+    expected = stats.ttest_1samp(own, 0.0)
 
     assert change.log_ratio / change.error == pytest.approx(expected.statistic)
     assert 2 * change.chance_above() == pytest.approx(expected.pvalue)
     assert change.inverse().chance_below() == pytest.approx(change.chance_above())
-    assert change_in_pairs(logs[:2]) is None
+    assert change_in_pairs([1.0, 1.0], [1.1, 1.2]) is None
+
+
+def test_pairs_that_do_not_are_two_samples():
+    """Independent noise is known from the launches of both sides."""
+    rng = np.random.default_rng(5)
+    before, now = np.exp(rng.normal(0, 0.03, (2, 6)))
+    change = change_in_pairs(before, now)
+    expected = stats.ttest_ind(np.log(now), np.log(before))
+
+    assert change.log_ratio / change.error == pytest.approx(expected.statistic)
+    assert 2 * min(change.chance_below(), change.chance_above()) == pytest.approx(expected.pvalue)
 
 
 def test_equal_pairs_are_no_change_and_no_error():
     """A simulator without noise gives the same number again and again."""
-    change = change_in_pairs([0.0] * 5)
+    change = change_in_pairs([3.0] * 5, [3.0] * 5)
 
     assert change.chance_below() == pytest.approx(0.5)
     assert change.interval() == pytest.approx((1.0, 1.0))
+
+
+def test_pairs_cry_no_more_often_than_promised():
+    """Of 1500 like nights some 5% are claimed, whether the noise is shared or not."""
+    rng = np.random.default_rng(12)
+    for shared in (0.0, 0.05):
+        claims = 0
+        for _ in range(1500):
+            state = rng.normal(0, shared, 8) if shared else np.zeros(8)
+            before, now = np.exp(state + rng.normal(0, 0.03, (2, 8)))
+            change = change_in_pairs(before, now)
+            claims += 2 * min(change.chance_below(), change.chance_above()) < 0.05
+        assert claims / 1500 < 0.075
+
+
+def test_a_disturbed_night_does_not_hide_later_changes():
+    """One wild night of five leaves the noise of the others as it is."""
+    calm = [NightValue(10.0, 0.01, 8)] * 4
+    wild = NightValue(10.0, 0.3, 8)
+
+    alone = change_of_night([calm], NightValue(10.6, 0.01, 8), 0.005)
+    beside = change_of_night([[*calm, wild]], NightValue(10.6, 0.01, 8), 0.005)
+
+    assert beside.error == pytest.approx(alone.error, rel=0.2)
 
 
 @given(chances)

@@ -136,12 +136,25 @@ def _joined(
     before = tuple(night for night in kept.nights if night.date != record.date) if kept else ()
     if record.status != "ok":
         return Kept(record, before)
-    night = Night.of(record)
-    if before:
-        is_other = before[-1].settings != night.settings
-        has_moved = moved(Kept(record, before), record, thresholds)
-        night = replace(night, begins_level=is_other or bool(has_moved))
+    night = replace(Night.of(record), level=_level(before, record, thresholds))
     return Kept(record, (*before, night)[-max_nights:])
+
+
+def _level(before: tuple[Night, ...], record: EntryRecord, thresholds: Thresholds) -> int:
+    """The level that a night lies around: the last one, an earlier one, or one of its own.
+
+    A night that was off, and accepted as a change, so costs the nights before it only until
+    the next one like them.
+    """
+    kept = Kept(record, before)
+    settings = record.winner.digest if record.winner else ""
+    latest = dict.fromkeys(night.level for night in reversed(before))
+    for level in latest:
+        nights = [night for night in before if night.level == level]
+        is_same = nights[-1].settings == settings
+        if is_same and not moved(kept.beside(level), record, thresholds):
+            return level
+    return max(latest, default=-1) + 1
 
 
 def _shortened(record: EntryRecord) -> EntryRecord:

@@ -1,14 +1,14 @@
 """What a baseline keeps of an entry: one night whole, and the nights before it in numbers.
 
-Nights lie around a level. What moves the level for good, as a change that was accepted or other
-settings, begins a new one: tonight is compared with the nights of the last level, how nights
-vary is learnt from all.
+Nights lie around a level. A change that was accepted begins another one, as other settings do:
+tonight is compared with the nights of the level that the last one lies around, how nights vary
+is learnt from all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from autofit.trial.night import NightValue, night_value
@@ -21,13 +21,13 @@ _DIGITS = 5
 class Night:
     """The figures of one night, by the names that documents have for metrics.
 
-    `settings` is the digest of what was measured; `begins_level` says that the nights before
-    it lie around another value.
+    `settings` is the digest of what was measured; nights of the same `level` lie around the
+    same values.
     """
 
     date: str
     settings: str = ""
-    begins_level: bool = False
+    level: int = 0
     values: Mapping[str, NightValue] = field(default_factory=dict)
     peak_mib: Mapping[str, float] = field(default_factory=dict)
 
@@ -53,7 +53,7 @@ class Night:
         return {
             "date": self.date,
             "settings": self.settings,
-            "begins_level": self.begins_level,
+            "level": self.level,
             "values": {k: [v.typical, v.sd, v.n] for k, v in self.values.items()},
             "peak_mib": dict(self.peak_mib),
         }
@@ -82,18 +82,20 @@ class Kept:
     @property
     def level(self) -> tuple[Night, ...]:
         """The nights that tonight is compared with."""
-        start = max((i for i, night in enumerate(self.nights) if night.begins_level), default=0)
-        return self.nights[start:]
+        return tuple(night for night in self.nights if night.level == self.nights[-1].level)
+
+    def beside(self, level: int) -> Kept:
+        """The same with another of its levels as the one that tonight is compared with."""
+        return replace(self, nights=tuple(sorted(self.nights, key=lambda n: n.level == level)))
 
     def levels(self, key: str) -> list[list[NightValue]]:
-        """The values of a metric in groups, the last one of the level; empty where it has none."""
-        groups: list[list[NightValue]] = [[]]
+        """The values of a metric by level, that of `level` last; empty where it has none."""
+        groups: dict[int, list[NightValue]] = {}
         for night in self.nights:
-            if night.begins_level:
-                groups.append([])
             if key in night.values:
-                groups[-1].append(night.values[key])
-        return [group for group in groups if group] if groups[-1] else []
+                groups.setdefault(night.level, []).append(night.values[key])
+        last = groups.pop(self.nights[-1].level, []) if self.nights else []
+        return [*groups.values(), last] if last else []
 
     def peaks_mib(self, device: str) -> list[float]:
         """What the nights of the level needed on a device."""

@@ -92,9 +92,14 @@ def _figure(key: str, kept: Kept | None, now: EntryRecord, night_sd: float) -> _
     figure = _beside_nights(key, levels, value, night_sd)
     if not pairs:
         return figure
-    before, after = (_typical(night_value(side)) for side in zip(*pairs, strict=True))
-    change = change_in_pairs([_log_speed(key, *pair) for pair in pairs])
-    return replace(figure, against="reference", kept=before, now=after, change=change)
+    old, new = ([pair[side] for pair in pairs] for side in (0, 1))
+    return replace(
+        figure,
+        against="reference",
+        kept=_typical(night_value(old)),
+        now=_typical(night_value(new)),
+        change=_of_speed(key, change_in_pairs(old, new)),
+    )
 
 
 def _of_nights(key: str, kept: Kept, values: list[float], thresholds: Thresholds) -> _Figure:
@@ -108,10 +113,13 @@ def _beside_nights(
     typical = [night.typical for night in level]
     before = math.exp(sum(map(math.log, typical)) / len(typical)) if typical else None
     change = change_of_night(levels, now, night_sd) if levels and now else None
-    if change is not None and key not in _RATES:
-        change = change.inverse()
     nights = tuple(typical[-_SHOWN_NIGHTS:]) + ((now.typical,) if now else ())
-    return _Figure(key, "baseline", before, _typical(now), change, nights)
+    return _Figure(key, "baseline", before, _typical(now), _of_speed(key, change), nights)
+
+
+def _of_speed(key: str, change: Change | None) -> Change | None:
+    """The change of a figure as one of speed: of seconds it is the other way round."""
+    return change.inverse() if change is not None and key not in _RATES else change
 
 
 def _typical(value: NightValue | None) -> float | None:

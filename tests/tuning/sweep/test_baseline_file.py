@@ -173,6 +173,18 @@ def test_an_accepted_change_begins_a_level():
     assert judge(accepted, night(7)).verdict == "improvement"
 
 
+def test_a_night_that_was_off_does_not_cost_the_nights_before_it():
+    """Accepted as a change, it is alone at its level once the next night is like the others."""
+    off = night(5, launches=launches(slowdown=0.9, seed=5))
+    back = night(6)
+
+    found = Baseline({"qwen": kept(4)}).updated([off]).updated([back]).entry("qwen")
+
+    assert [one.level for one in found.nights] == [0, 0, 0, 0, 1, 0]
+    assert len(found.level) == 5
+    assert judge(found, night(7)).verdict == "same"
+
+
 def test_a_slow_creep_is_not_absorbed():
     """A percent a night, kept every night, is told before it is eight."""
     baseline = Baseline({"qwen": kept(5)})
@@ -348,7 +360,7 @@ def test_a_level_without_a_metric_has_nothing_to_compare_with():
     """Values of an earlier level are not those of this one."""
     old, new = Night.of(night(1)), Night.of(night(2, launches=(LaunchValues(800.0),) * 3))
 
-    assert Kept(night(2), (old, replace(new, begins_level=True))).levels("tg_per_s") == []
+    assert Kept(night(2), (old, replace(new, level=1))).levels("tg_per_s") == []
 
 
 def test_answers_without_chances_are_kept(tmp_path):
