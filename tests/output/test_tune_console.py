@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import threading
 from dataclasses import replace
 
@@ -42,6 +43,9 @@ EVENTS = [
     Notice("memory did not come back\nwithin 30 s"),
     Finished({}),
 ]
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*(?:3[0-7]|9[0-7]|38)[;m]")
 
 
 class _Clock:
@@ -132,8 +136,8 @@ def test_view_before_anything_happened():
     assert shown.file.getvalue().strip() == "looking · 0.0 s so far"
 
 
-def test_terminal_keeps_the_lines_of_launches():
-    """On a real terminal the view is drawn and removed, and the launches' lines stay."""
+def on_terminal() -> str:
+    """What a real terminal is sent while a tune goes on."""
     ours, theirs = os.openpty()
     shown: list[bytes] = []
     reader = threading.Thread(target=_read_all, args=(ours, shown))
@@ -146,11 +150,29 @@ def test_terminal_keeps_the_lines_of_launches():
             console(event)
     reader.join(timeout=10)
     os.close(ours)
-    text = b"".join(shown).decode()
+    return b"".join(shown).decode()
+
+
+def test_terminal_keeps_the_lines_of_launches(monkeypatch):
+    """On a real terminal the view is drawn and removed, and the launches' lines stay."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = on_terminal()
 
     assert "out of memory at context" in text
     assert "looking" in text
     assert "\x1b[2J" not in text
+    assert _COLOUR.search(text)
+
+
+def test_terminal_without_colour_gets_none(monkeypatch):
+    """NO_COLOR keeps the view and drops its colours."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = on_terminal()
+
+    assert "host expert layers" in text
+    assert not _COLOUR.search(text)
 
 
 def _read_all(descriptor: int, into: list[bytes]) -> None:

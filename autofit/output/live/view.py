@@ -52,7 +52,10 @@ def _launch_lines(state: LiveState, now_s: float) -> Iterator[Text]:
     launch = state.launch
     if launch is None:
         return
-    began = f"launch {launch.number} {one_line(launch.layout)}".rstrip()
+    phase = launch.phase if launch.phase != state.phase else ""
+    began = " ".join(
+        part for part in (f"launch {launch.number}", phase, one_line(launch.layout)) if part
+    )
     yield Text(f"{began}: {one_line(launch.purpose) or launch.phase}")
     yield Text(f"  {brief_params(launch.candidate.params) or 'runtime defaults'}", style="dim")
     own = state.stages.get(state.stage, 0.0) + now_s - state.stage_began_s

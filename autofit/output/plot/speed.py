@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from autofit.output.plot.data import PlotData, group, hover, launch_numbers, metric_text
@@ -46,6 +47,7 @@ def speed_plot(data: PlotData) -> Plot | NoPlot:
     _points(figure, measured, groups, data)
     _failures(figure, failed, groups)
     told = [*_measured_words(measured, data), *_failure_words(failed)]
+    told += _baseline(figure, [n for _, n in placed], data)
     for row in boundaries:
         told += _boundary(figure, row, groups)
     for row in (data.result or {}).get("cliffs") or ():
@@ -115,6 +117,27 @@ def _failures(
             symbol=symbol,
             yaxis="y2",
         )
+
+
+def _baseline(figure: go.Figure, layers: Sequence[int], data: PlotData) -> list[str]:
+    """A line where the runtime placed the layers itself, so that it has no point."""
+    values = [
+        value
+        for trial, value in data.measured()
+        if data.role(trial) == "baseline" and data.host_layers(trial) is None
+    ]
+    if not values:
+        return []
+    middle = median(values)
+    figure.add_scatter(
+        x=[min(layers) - 0.8, max(layers) + 0.8],
+        y=[middle, middle],
+        mode="lines",
+        name="baseline",
+        line={"color": GREY, "dash": "dot"},
+        hovertemplate="baseline, median %{y:.4g}<extra></extra>",
+    )
+    return [f"The baseline, whose layers the runtime placed, has {number(middle)} (median)."]
 
 
 def _measured_words(measured: Sequence[tuple[Trial, int, float]], data: PlotData) -> list[str]:
