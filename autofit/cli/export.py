@@ -63,7 +63,7 @@ def command(
     verify: bool,
     as_json: bool,
     **names: Any,  # noqa: ANN401 - click's keyword arguments
-) -> None:
+) -> int:
     """Write the winner of STUDY as a file that a server can be started from.
 
     Several studies go into one file of ini, llama-swap or compose. PLAN is a file with what
@@ -86,18 +86,30 @@ def command(
     for notice in (*notices, *told):
         click.echo(f"notice: {notice}", err=True)
     checks = _verified(format_name, text, presets, found) if verify else None
-    backup = _write(format_name, text, output, old if merge else None, as_json=as_json)
-    if as_json:
-        document = {
-            "format": format_name,
-            "output": None if output == "-" else output,
-            "text": text if output == "-" else None,
-            "models": [_model(facts) for facts in presets],
-            "notices": [*notices, *told],
-            "backup": backup,
-            "verification": _verification(checks),
-        }
+    document: dict[str, Any] = {
+        "format": format_name,
+        "output": None if output == "-" else output,
+        "text": text if output == "-" else None,
+        "models": [_model(facts) for facts in presets],
+        "notices": [*notices, *told],
+        "backup": None,
+        "verification": _verification(checks),
+    }
+    failed = [check.name for check in checks or () if check.passed is False]
+    if failed:
+        error = AutofitError(
+            f"the preset does not verify, nothing was written: {'; '.join(failed)}",
+            "without --verify it is written as it is",
+        )
+        if not as_json:
+            raise error
+        document["error"] = {"kind": error.kind, "message": error.message, "hint": error.hint}
         click.echo(json.dumps(document))
+        return error.exit_code
+    document["backup"] = _write(format_name, text, output, old if merge else None, as_json=as_json)
+    if as_json:
+        click.echo(json.dumps(document))
+    return 0
 
 
 def _presets(
@@ -199,12 +211,6 @@ def _verified(
         checks = verify(format_name, file, presets, runtime, Path(folder))
     for check in checks:
         click.echo(check.line, err=True)
-    if any(check.passed is False for check in checks):
-        failed = "; ".join(check.name for check in checks if check.passed is False)
-        raise AutofitError(
-            f"the preset does not verify, nothing was written: {failed}",
-            "without --verify it is written as it is",
-        )
     return checks
 
 

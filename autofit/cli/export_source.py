@@ -35,6 +35,8 @@ def read_source(
     """
     document = _plan_document(given)
     if document is not None:
+        if trial is not None:
+            raise UsageError("a plan has no trials", "leave --trial out, or give a study")
         return _of_plan(document, given, runtime_path)
     study = open_study(Path(given))
     if trial is not None:
@@ -90,6 +92,8 @@ def _plan_document(given: str) -> Mapping[str, Any] | None:
     path = Path(given).expanduser()
     if given != "-" and (path.name == "study.json" or not path.is_file()):
         return None
+    if given == "-" and sys.stdin is None:
+        raise UsageError("there is no stdin to read a plan from", "give the plan as a file")
     try:
         data = sys.stdin.buffer.read() if given == "-" else path.read_bytes()
         document = json.loads(data)

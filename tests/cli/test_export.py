@@ -235,6 +235,17 @@ def test_file_that_is_no_plan_is_refused(cli, tmp_path, text, told):
     assert (done.code, told in done.err) == (2, True), done.err
 
 
+def test_plan_has_no_trials_and_may_come_from_nowhere(cli, tmp_path, monkeypatch):
+    """--trial is for studies; a closed stdin is no plan."""
+    (tmp_path / "plan.json").write_text("{}")
+    done = cli("export", tmp_path / "plan.json", "--format", "ini", "--trial", 1)
+    assert (done.code, "no trials" in done.err) == (2, True)
+
+    monkeypatch.setattr(sys, "stdin", None)
+    done = cli("export", "-", "--format", "ini")
+    assert (done.code, "no stdin" in done.err) == (2, True)
+
+
 def test_several_studies_go_into_one_file(cli, tmp_path, program):
     """Each has its section; a model that is there twice, or a format of one model, is refused."""
     studies = []

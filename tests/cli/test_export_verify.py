@@ -86,6 +86,21 @@ def test_what_does_not_start_as_meant_is_not_written(cli, make_plan, tmp_path, n
     assert target.read_text() == "; mine\n"
 
 
+def test_json_tells_what_did_not_verify(cli, make_plan, tmp_path):
+    """One document has the error and every check; a server that dies is told by its own words."""
+    plan = make_plan(name="a")
+    (tmp_path / "a.gguf").write_bytes(b"GGUF, but broken")
+
+    done = cli("export", plan, "--format", "llama-swap", "--verify", "--json")
+    told = json.loads(done.out)
+
+    assert done.code == 1
+    assert "nothing was written" in told["error"]["message"]
+    assert told["verification"]["passed"] is False
+    assert [check["passed"] for check in told["verification"]["checks"]] == [True, True, False]
+    assert "gguf" in told["verification"]["checks"][-1]["detail"]
+
+
 def test_a_section_that_others_change_is_not_written(cli, make_plan, tmp_path):
     """What `[*]` of an existing file adds to the model is seen in the router."""
     target = tmp_path / "models.ini"
