@@ -45,6 +45,12 @@ class Grid:
         ]
         return None if None in places else tuple(place for place in places if place is not None)
 
+    def is_point(self, row: Sequence[int]) -> bool:
+        """Whether a row is one of the problem's points: not every combination need be."""
+        if self.problem.points:
+            return tuple(row) in {self.row_of(point) for point in self.problem.points}
+        return self.problem.space.allows(self.point_of(row))
+
     def point_of(self, row: Sequence[int] | Rows) -> Point:
         """The point of a row."""
         return {

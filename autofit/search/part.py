@@ -11,6 +11,7 @@ either way.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,12 +36,30 @@ _COMPUTE_S_PER_BYTE = 2 / 0.56 / 25e12
 _HOST_COMPUTE_S_PER_BYTE = 2 / 0.56 / 100e12
 _TERM_SD = 0.7
 _HOST_COMPUTE_SD = 1.5
-# On some backends small experts are read so slowly that the processor is faster.
-_DEVICE_EXPERTS_SD = 1.2
+# Kinds of machines unlike the usual one: how common, how much farther all may lie from what is
+# expected, and by what factor terms are longer. One expects nothing, one computes slowly beside
+# its link, and on one small experts are read so slowly that the processor is faster.
+_KINDS: tuple[tuple[float, float, Mapping[str, float]], ...] = (
+    (0.12, 3.0, {}),
+    (0.15, 1.0, {"compute": 5.0, "upload": 0.5}),
+    (0.12, 1.0, {"device_experts": 8.0}),
+)
 # How far a level may be off, with the model's bytes known and without.
 _LEVEL_SD, _UNKNOWN_LEVEL_SD = 0.5, 2.0
 
 _DEFAULT_UBATCH, _DEFAULT_BATCH = 512, 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of machine: how common it is, and the normal prior of all unknowns on it.
+
+    `mean` and `sd` have the shape (terms + effects,), terms first.
+    """
+
+    weight: float
+    mean: Floats
+    sd: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +72,13 @@ class Design:
         offsets: logarithm of each term at coefficient 1; -inf where absent: (points, terms).
         columns: how much of each effect a point has: (points, effects).
         touches: which terms an effect multiplies: (effects, terms).
-        mean: of the prior of all unknowns, terms first: (terms + effects,).
-        sd: of the prior: (terms + effects,).
+        kinds: of machines that there may be, each with its prior of all unknowns.
     """
 
     offsets: Floats
     columns: Floats
     touches: Floats
-    mean: Floats
-    sd: Floats
+    kinds: tuple[Kind, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +108,20 @@ def design(grid: Grid, rows: Rows, part: PartName) -> Design:
             )
             mean.append(effect.mean)
             sd.append(effect.sd)
-    return Design(
-        offsets, np.stack(columns, axis=1), np.stack(touches), np.array(mean), np.array(sd)
-    )
+    kinds = _kinds([term.name for term in terms], np.array(mean), np.array(sd))
+    return Design(offsets, np.stack(columns, axis=1), np.stack(touches), kinds)
+
+
+def _kinds(terms: Sequence[str], mean: Floats, sd: Floats) -> tuple[Kind, ...]:
+    """The kinds of machines that differ in some of these terms; all others are usual."""
+    found = []
+    for weight, spread, factors in _KINDS:
+        shift = np.zeros(len(mean))
+        shift[: len(terms)] = [math.log(factors.get(name, 1.0)) for name in terms]
+        if spread > 1 or shift.any():
+            found.append(Kind(weight, mean + shift, sd * spread))
+    usual = 1.0 - sum(kind.weight for kind in found)
+    return (Kind(usual, mean, sd), *found)
 
 
 def _terms(grid: Grid, rows: Rows, part: PartName) -> list[_Term]:
@@ -149,7 +177,6 @@ def _generation_terms(grid: Grid, rows: Rows, tokens: float) -> list[_Term]:
             "device_experts",
             traits.read_bytes / _DEVICE_BYTES_PER_S,
             tokens * (traits.layers - layers),
-            _DEVICE_EXPERTS_SD,
         ),
         _Term(
             "generation",

@@ -22,6 +22,11 @@ from autofit.search.problem import Observation
 from autofit.search.similarity import Similarity
 from autofit.trial.metric import Metric
 
+# From how many launches on, and how many standard deviations off in the mean square, the
+# measurements contradict the model.
+_LEAST_TO_CONTRADICT = 6
+_CONTRADICTED = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
@@ -71,6 +76,22 @@ class PerformanceModel:
     def surprise(self) -> float:
         """How far measurements lie from what the others tell, in standard deviations."""
         return max((part.posterior.surprise for part in self._parts.values()), default=0.0)
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Whether even the largest noise and residual leave measurements unexplained."""
+        return len(self.measured) >= _LEAST_TO_CONTRADICT and self.surprise > _CONTRADICTED
+
+    @property
+    def luck(self) -> float:
+        """The fall of log cost that a draw brings of which nothing is known but those before.
+
+        One more of n + 1 alike draws is the lowest with chance 1 / (n + 1), then by about as
+        much as they are spread.
+        """
+        costs = [entry.observation.cost for entry in self.measured]
+        logs = np.log([cost for cost in costs if cost is not None])
+        return float(logs.std()) / (len(logs) + 1)
 
     @property
     def doubtful(self) -> frozenset[int]:

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from autofit.search.grid import Floats
-from autofit.search.part import Design
+from autofit.search.part import Design, Kind
 
 # Spreads of launches of one candidate, and of the residual, each with its prior weight.
 # 2.6% between reloads was published; busy and paging machines have far more.
@@ -28,9 +28,6 @@ RESIDUALS = ((0.01, 0.3), (0.04, 0.4), (0.15, 0.25), (0.5, 0.05))
 # warms up, a neighbour that comes and goes), and after how many launches it is forgotten.
 DRIFTS = ((0.0, 0.6), (0.6, 0.4))
 _DRIFT_LAUNCHES = 6.0
-# How much farther than usual a machine's terms and effects lie from what is expected of them,
-# with prior weights: one in seven is unlike any that the priors were taken from.
-SPREADS = ((1.0, 0.85), (3.0, 0.15))
 # How often a launch is disturbed, how much its logarithm may then be off, and how many
 # launches it takes for one of them to be told as an outlier.
 _OUTLIER_CHANCE = 0.03
@@ -48,9 +45,9 @@ _LEAST_VARIANCE = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The unknowns under one spread of the prior: their prior deviations, mode, slopes there."""
+    """The unknowns on one kind of machine: their mode, and the slopes there."""
 
-    sd: Floats
+    kind: Kind
     mode: Floats
     jacobian: Floats
 
@@ -150,9 +147,9 @@ def _seen(
     """Mean, variance and covariance with what was measured, by each component of one view."""
     view = components[0].view
     values, slopes = _linearised(design, view.mode)
-    prior = values + slopes @ (design.mean - view.mode)
-    own = ((slopes * view.sd) ** 2).sum(axis=1)
-    shared = (slopes * view.sd**2) @ view.jacobian.T
+    prior = values + slopes @ (view.kind.mean - view.mode)
+    own = ((slopes * view.kind.sd) ** 2).sum(axis=1)
+    shared = (slopes * view.kind.sd**2) @ view.jacobian.T
     for component in components:
         cross = shared + component.residual**2 * similar
         reduced = cross @ component.whitening.T
@@ -208,9 +205,10 @@ class _Data:
 
 def _fitted(data: _Data, doubtful: Sequence[int]) -> tuple[Posterior, float]:
     """The posterior with some launches taken for outliers, and the log of its evidence."""
-    views = [_viewed(data, doubtful, spread) for spread, _ in SPREADS]
+    kinds = data.design.kinds
+    views = [_viewed(data, doubtful, kind) for kind in kinds]
     totals = np.array(
-        [total + math.log(prior) for (_, total), (_, prior) in zip(views, SPREADS, strict=True)]
+        [total + math.log(kind.weight) for (_, total), kind in zip(views, kinds, strict=True)]
     )
     evidence = float(logsumexp(totals))
     weights = np.exp(totals - evidence)
@@ -225,15 +223,13 @@ def _fitted(data: _Data, doubtful: Sequence[int]) -> tuple[Posterior, float]:
     return Posterior(components, tuple(doubtful)), evidence
 
 
-def _viewed(data: _Data, doubtful: Sequence[int], spread: float) -> tuple[list[_Component], float]:
-    """The components under one spread of the prior, and the log of their evidence."""
-    design = data.design
-    sd = design.sd * spread
-    mode, jacobian = _mode(data, doubtful, sd)
-    view = _View(sd, mode, jacobian)
-    values, _ = _linearised(design, mode)
-    missed = data.logs - values - jacobian @ (design.mean - mode)
-    physics = (jacobian * sd**2) @ jacobian.T
+def _viewed(data: _Data, doubtful: Sequence[int], kind: Kind) -> tuple[list[_Component], float]:
+    """The components on one kind of machine, and the log of their evidence."""
+    mode, jacobian = _mode(data, doubtful, kind)
+    view = _View(kind, mode, jacobian)
+    values, _ = _linearised(data.design, mode)
+    missed = data.logs - values - jacobian @ (kind.mean - mode)
+    physics = (jacobian * kind.sd**2) @ jacobian.T
     found: list[_Component] = []
     for choice in itertools.product(NOISES, DRIFTS, RESIDUALS):
         (noise, drifting, residual), priors = zip(*choice, strict=True)
@@ -258,19 +254,19 @@ def _viewed(data: _Data, doubtful: Sequence[int], spread: float) -> tuple[list[_
     return components, total
 
 
-def _mode(data: _Data, doubtful: Sequence[int], sd: Floats) -> tuple[Floats, Floats]:
+def _mode(data: _Data, doubtful: Sequence[int], kind: Kind) -> tuple[Floats, Floats]:
     """Where the posterior of the unknowns has its mode, and the slopes there."""
     design = data.design
     spread = _USUAL_RESIDUAL**2 * data.similar + data.noise(_USUAL_NOISE, 0.0, doubtful)
-    mode = design.mean.copy()
+    mode = kind.mean.copy()
     for _ in range(_STEPS):
         values, jacobian = _linearised(design, mode)
         if not len(data.logs):
             return mode, jacobian
-        covariance = (jacobian * sd**2) @ jacobian.T + spread
-        missed = data.logs - values - jacobian @ (design.mean - mode)
+        covariance = (jacobian * kind.sd**2) @ jacobian.T + spread
+        missed = data.logs - values - jacobian @ (kind.mean - mode)
         alpha = np.linalg.solve(covariance, missed)
-        target = design.mean + sd**2 * (jacobian.T @ alpha)
+        target = kind.mean + kind.sd**2 * (jacobian.T @ alpha)
         step = np.clip(target - mode, -1.0, 1.0)
         mode = mode + step
         if np.abs(step).max() < _CLOSE:

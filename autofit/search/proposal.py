@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -130,11 +130,24 @@ class ModelProposer:
             if model.measured or chances[best] <= 0:
                 return None
         gain = float(judged.gain[best] * chances[best])
-        return Proposal(
+        proposal = Proposal(
             self._grid.point_of(judged.rows[best]),
             gain if model.measured else float("inf"),
             _why(model, judged.forecast, best, chances[best]),
         )
+        if not model.is_contradicted:
+            return proposal
+        measured = {tuple(row) for row in model.rows.tolist()}
+
+        def is_open(point: Point) -> bool:
+            row = self._grid.row_of(point)
+            if row is None or row in measured:
+                return False
+            self._margins.estimate(np.array(row))
+            chance = float(points.chances(np.array([row]))[0])
+            return self._grid.is_point(row) and chance >= points.least_chance
+
+        return replace(proposal, expected_gain=max(gain, model.luck), is_open=is_open)
 
 
 def _worth(judged: _Judged, points: OpenPoints) -> Floats:
