@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ _TRIMMED_OF = 7
 # How many nights the prior of the variance between nights counts as. With 1% between nights
 # two to eight of them give nearly the same rates; four err on the side of silence.
 _PRIOR_NIGHTS = 4
+_RESTLESS = 4
 # Tonight's launches are taken to vary as the kept ones do unless this F-test speaks against it.
 _UNSTEADY_LEVEL = 0.05
 _MIN_NIGHTS_FOR_MEDIAN = 4
@@ -125,9 +127,12 @@ def change_of_night(
         return None
     is_other = is_unsteady(nights, now)
     within = _pooled(nights if is_other else [*nights, now])
-    between = _learnt_variance(levels, within[0], night_sd) * (1 + 1 / len(kept))
+    # What changes its level every few nights has none: that is how its nights vary.
+    is_restless = len(nights) >= _RESTLESS and len(levels) - 1 > len(nights) / _RESTLESS
+    groups = [nights] if is_restless else levels
+    between = _learnt_variance(groups, within[0], night_sd) * (1 + 1 / len(kept))
     parts = _parts(kept, within, now, is_unsteady=is_other)
-    parts.append((between, _PRIOR_NIGHTS + sum(len(level) - 1 for level in levels)))
+    parts.append((between, _PRIOR_NIGHTS + sum(len(group) - 1 for group in groups)))
     error = max(sum(part for part, _ in parts), _MIN_VARIANCE)
     uncertain = sum(part**2 / degrees for part, degrees in parts)
     typical = np.mean([math.log(night.typical) for night in kept])
@@ -218,7 +223,7 @@ def _pooled(nights: Sequence[NightValue]) -> tuple[float, float]:
     if len(known) < _MIN_NIGHTS_FOR_MEDIAN:
         return sum(n.freedom * n.variance for n in known) / max(freedom, 1), freedom
     usual = [n.variance * n.freedom / float(chdtri(n.freedom, 0.5)) for n in known]
-    return float(np.median(usual)), freedom * 2 / math.pi
+    return median(usual), freedom * 2 / math.pi
 
 
 def _parts(

@@ -119,6 +119,16 @@ def test_how_nights_vary_is_learnt_from_earlier_levels_too():
     assert with_old.error > 2 * alone.error
 
 
+def test_levels_that_change_every_night_are_how_nights_vary():
+    """A machine that is another one every night is not told to have changed again."""
+    levels = [[NightValue(10.0 * 1.1 ** (-1) ** i, 0.01, 8)] for i in range(6)]
+    moved_once = [[NightValue(10.0, 0.01, 8)] * 5, [NightValue(11.0, 0.01, 8)]]
+    now = NightValue(10.0, 0.01, 8)
+
+    assert change_of_night(levels, now, 0.005).error > 0.08
+    assert change_of_night(moved_once, now, 0.005).error < 0.02
+
+
 def test_launches_tell_their_noise_together():
     """Two launches tonight borrow the noise of the kept ones; far noisier ones do not."""
     nights = [NightValue(10.0, 0.03, 16)] * 3
