@@ -82,7 +82,8 @@ def _settings(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _variables(value: str) -> dict[str, str]:
-    words = (_shown(word) for word in shlex.split(_kept(value)))
+    # `%%` stands for one here as well.
+    words = (_shown(word.replace("%%", "%")) for word in shlex.split(_kept(value)))
     return {n: text for n, equals, text in (word.partition("=") for word in words) if equals}
 
 
