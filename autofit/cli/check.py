@@ -85,7 +85,7 @@ def _read(path: Path) -> CommentedMap:
 
     from autofit import definition  # noqa: PLC0415
 
-    _require_small_file(path)
+    require_small_file(path)
     data = definition.read_yaml(path)
     if not isinstance(data, CommentedMap):
         what = "the file is empty" if data is None else "not a mapping of options"
@@ -117,7 +117,7 @@ def _check(kind: str, data: CommentedMap, path: Path) -> None:
             raise UsageError("\n".join(faults))
 
 
-def _require_small_file(path: Path) -> None:
+def require_small_file(path: Path) -> None:
     """Let neither a folder nor a model file pass for something that a person wrote."""
     try:
         status = path.stat()

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from autofit import __version__, definition
-from autofit.cli.check import known_parameters
+from autofit.cli.check import known_parameters, require_small_file
 from autofit.cli.demo import demo_model, demo_model_path
 from autofit.cli.output_file import deliver
 from autofit.cli.suite_check import checked_suite
@@ -81,6 +81,9 @@ class Sweep:
             UsageError: one of them is faulty or not there.
         """
         path = definition.find("suite", name)
+        require_small_file(path)
+        for target in (outputs.junit, outputs.summary):
+            _refuse_target(target)
         suite = checked_suite(definition.read_yaml(path), path, known_parameters())
         entries = suite.chosen(only, shard)
         if not entries:
@@ -278,6 +281,21 @@ def _kept_in(suite: Suite) -> Path:
     is_bundled = suite.path.absolute().is_relative_to(definition.bundled_root())
     is_here = suite.path.absolute().is_relative_to(Path.cwd())
     return Path.cwd() / suite.baseline.name if is_bundled and not is_here else suite.baseline
+
+
+def _refuse_target(target: str | None) -> None:
+    """See that a report can be written where it is wanted, before the night begins.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if target in (None, "-"):
+        return
+    path = Path(target).expanduser()
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", "give the name of a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}", f"mkdir -p {path.parent}")
 
 
 def _model_path(entry: Entry) -> Path:

@@ -89,6 +89,8 @@ def test_only_takes_combinations_together(cli, suite):
         (["nowhere", "--merge"], "nowhere is no folder of a sweep"),
         (["nowhere", "--merge", "--resume"], "--merge measures nothing"),
         (["--baseline", "none.json"], "there is no baseline none.json"),
+        (["--junit", "no/where.xml"], "there is no folder no"),
+        (["--summary", "."], ". is a folder"),
         (["--folder", "."], "there is something else in"),
         (["--folder", "night.yaml"], "cannot"),
     ],
@@ -110,6 +112,17 @@ def test_a_faulty_suite_names_file_and_line(cli, suite):
     assert ended.code == 2
     assert f"autofit: {suite}:6: entries.2.mode: " in ended.err
     assert cli("sweep", "nowhere.yaml").code == 2
+
+
+def test_a_model_is_no_suite(cli, tmp_path):
+    """A file of gigabytes is refused before it is read as YAML."""
+    path = tmp_path / "model.gguf"
+    with path.open("wb") as file:
+        file.truncate(3 << 30)
+    ended = cli("sweep", f"{tmp_path}/model.gguf")
+
+    assert ended.code == 2
+    assert "too large for YAML" in ended.err
 
 
 def test_a_machine_in_use_is_left_alone(cli, suite, tmp_path):
