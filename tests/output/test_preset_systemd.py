@@ -14,6 +14,7 @@ from output.preset_sample import facts
 
 from autofit.errors import UsageError
 from autofit.output.preset.format import write_preset
+from autofit.output.preset.reading import read_preset
 
 awkward = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=12)
 _ESCAPE = re.compile(rb'\\x([0-9a-f]{2})|\\(["\\])')
@@ -78,6 +79,22 @@ def test_variables_and_wrapper_are_set():
     assert _words(service["ExecStart"])[:4] == [
         *("/usr/bin/nice", "-n", "5", "/opt/llama.cpp/llama-server"),
     ]
+
+
+def test_autofit_reads_its_own_unit(tmp_path):
+    """What was written comes back word for word when it is imported."""
+    special = facts(
+        env={"GGML_X": "3 $a %n"},
+        wrapper=("/usr/bin/nice", "-n", "5"),
+        arguments=(*("--model", '/m/it\'s 5%n "$HOME" ä;#.gguf'), *("--lora", "C:\\x y")),
+    )
+    unit = tmp_path / "x.service"
+    unit.write_text(write_preset("systemd", special), encoding="utf-8")
+
+    found = read_preset(str(unit))
+
+    assert tuple(found.argv) == special.argv
+    assert found.env == special.env
 
 
 def test_a_path_that_systemd_would_expand_is_refused():
