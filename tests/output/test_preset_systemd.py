@@ -70,6 +70,14 @@ def test_locked_memory_is_allowed_where_it_is_needed(changes, limit):
     assert service.get("LimitMEMLOCK") == limit
 
 
+def test_a_name_stays_within_its_line():
+    """A model's name joins no lines and begins no specifier."""
+    unit = _unit(write_preset("systemd", facts(model_name="a%n\n\\")))
+
+    assert unit["Unit"]["Description"] == "llama.cpp server for a%%n"
+    assert unit["Service"]["Type"] == "exec"
+
+
 def test_variables_and_wrapper_are_set():
     """A variable's value is escaped, the wrapper comes before the program."""
     special = facts(env={"GGML_X": 'a "b" %n $c'}, wrapper=("/usr/bin/nice", "-n", "5"))

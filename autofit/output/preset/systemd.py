@@ -35,7 +35,7 @@ def write(facts: PresetFacts) -> str:
         "# put it into ~/.config/systemd/user/, or /etc/systemd/system/ with a User= of yours",
         "",
         "[Unit]",
-        f"Description=llama.cpp server for {one_line(facts.model_name).replace('%', '%%')}",
+        f"Description={_description(facts)}",
         *(_NETWORK if "--rpc" in facts.arguments else ()),
         f"StartLimitIntervalSec={_WITHIN_S}",
         f"StartLimitBurst={_MOST_RESTARTS}",
@@ -55,6 +55,12 @@ def write(facts: PresetFacts) -> str:
         lines.append("LimitMEMLOCK=infinity")
     lines += ["", "[Install]", "WantedBy=default.target"]
     return "\n".join(lines) + "\n"
+
+
+def _description(facts: PresetFacts) -> str:
+    # A backslash at its end would join the next line to it.
+    name = one_line(facts.model_name).rstrip("\\ ")
+    return f"llama.cpp server for {name}".replace("%", "%%")
 
 
 def locks_memory(facts: PresetFacts) -> bool:
