@@ -12,6 +12,7 @@ from rich.text import Text
 from autofit.output.answer import meanwhile
 from autofit.output.text import UNKNOWN, duration, estimate, mib, number, one_line
 
+COMPARISON_HEAD = ("", "A", "B", "speed of B over A")
 _ROWS = (
     ("request_s", "seconds per request"),
     ("pp_per_s", "prompt tokens/s"),
@@ -29,9 +30,9 @@ def print_comparison(result: Mapping[str, Any], console: Console) -> None:
     for words in others:
         console.print(Text(one_line(words)))
     table = Table(box=None, pad_edge=False)
-    for name in ("", "A", "B", "speed of B over A"):
+    for name in COMPARISON_HEAD:
         table.add_column(name, overflow="fold")
-    for row in _rows(result):
+    for row in comparison_rows(result):
         table.add_row(*(Text(one_line(cell)) for cell in row))
     console.print()
     console.print(table)
@@ -44,7 +45,8 @@ def print_comparison(result: Mapping[str, Any], console: Console) -> None:
     console.print(Text(f"study {one_line(result['study'])}"))
 
 
-def _rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+def comparison_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Both sides beside each other, under `COMPARISON_HEAD`."""
     a, b, ratios = result["a"], result["b"], result["ratios"]
     yield ("preset", a["name"], b["name"], "")
     yield ("runtime", a["runtime"], b["runtime"], "")

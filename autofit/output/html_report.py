@@ -16,6 +16,7 @@ from pathlib import Path
 from autofit.errors import AutofitError
 from autofit.output.answer import BOUNDARY_HEAD, CLIFF_HEAD, METRIC_HEAD, PORT, answer
 from autofit.output.caveat import caveats
+from autofit.output.comparison import COMPARISON_HEAD, comparison_rows
 from autofit.output.plot.data import PlotData
 from autofit.output.plot.gallery import plots
 from autofit.output.show import header_facts
@@ -53,9 +54,17 @@ def html_report(study: Study, *, preset: str = "") -> str:
     found = answer(study.result)
     rows, common = trial_rows(trials, header.workload)
     drawn, left_out = plots(PlotData(trials, header.workload, header.objective, study.result))
+    is_comparison = "because" in (study.result or {})
     tables = [
         table
         for table in (
+            (
+                "Both sides",
+                COMPARISON_HEAD,
+                [tuple(map(one_line, row)) for row in comparison_rows(study.result or {})]
+                if is_comparison
+                else [],
+            ),
             ("Fit boundary (host expert layers)", BOUNDARY_HEAD, found.boundary),
             ("Cliffs", CLIFF_HEAD, found.cliffs),
         )
@@ -63,14 +72,14 @@ def html_report(study: Study, *, preset: str = "") -> str:
     ]
     remarks = caveats(study)
     sections = [
-        ("edges", "Boundary", bool(tables)),
+        ("edges", "Both sides" if is_comparison else "Boundary", bool(tables)),
         ("plots", "Plots", bool(drawn)),
         ("launches", "Launches", bool(rows)),
         ("environment", "Measured on", True),
         ("caveats", "Caveats", bool(remarks)),
     ]
     return environment.get_template("report.html.j2").render(
-        title=one_line(header.model_name),
+        title=one_line(f"{header.model_name}: {_subject(study)}"),
         version=one_line(header.autofit_version),
         answer=found,
         metric_head=METRIC_HEAD,
@@ -87,6 +96,13 @@ def html_report(study: Study, *, preset: str = "") -> str:
         caveats=remarks,
         launch_notes=grouped_notes(rows),
     )
+
+
+def _subject(study: Study) -> str:
+    result = study.result or {}
+    if "because" in result:
+        return "comparison"
+    return "fit boundary" if result and "winner" not in result else "launch settings"
 
 
 def _more_facts(header: StudyHeader) -> list[tuple[str, str]]:

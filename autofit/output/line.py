@@ -98,7 +98,10 @@ def round_line(event: RoundEnded, numbers: Mapping[str, int]) -> str:
     interval = "no interval yet"
     if low is not None and high is not None:
         interval = f"interval {low:.3g} to {high:.3g}"
-    return f"{rounds}: {leader} is {speedup(event.ratio.median)} the baseline, {interval}"
+    # The sides of a comparison are no candidates' keys.
+    is_side = first is None and event.baseline is not None
+    other = one_line(event.baseline) if is_side else "the baseline"
+    return f"{rounds}: {leader} is {speedup(event.ratio.median)} {other}, {interval}"
 
 
 def overrun_line(phase: str, budget_s: float, spent_s: float) -> str:

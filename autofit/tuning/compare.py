@@ -185,6 +185,7 @@ class Match:
             rule=Rule(max_rounds=self._affordable_rounds(made), min_effect=self.min_effect),
             budget_left=self._may_launch,
             made=made,
+            emit=self.sides[0].runner.emit,
         )
 
     def _contender(self, side: Side) -> Contender:

@@ -151,7 +151,7 @@ class _Contest:
         leader, ratio = self._leader(), None
         if leader is not None and self.baseline is not None and leader != self.baseline:
             ratio = self._decision(leader, self.baseline).ratio
-        return RoundEnded(self.rounds, self.rule.max_rounds, leader, ratio)
+        return RoundEnded(self.rounds, self.rule.max_rounds, leader, ratio, self.baseline)
 
     def _drop_slower(self, number: int) -> None:
         leader = self._leader()

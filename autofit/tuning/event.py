@@ -85,7 +85,7 @@ class BoundaryMoved:
 class RoundEnded:
     """A round of a confirmation is over; `leader` is the id of the fastest contender.
 
-    `ratio` is how many times faster it is than the baseline, its interval valid at every
+    `ratio` is how many times faster it is than the `baseline`, its interval valid at every
     look; None where the baseline leads, or there is none.
     """
 
@@ -93,6 +93,7 @@ class RoundEnded:
     max_rounds: int
     leader: str | None
     ratio: Estimate | None = None
+    baseline: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

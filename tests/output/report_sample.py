@@ -155,6 +155,52 @@ def all_failed(path: Path) -> Study:
     return written(path, trials, result)
 
 
+def comparison(path: Path) -> Study:
+    """Two sides that were launched in turn."""
+    candidate = Candidate({"devices": "CUDA0", "n_gpu_layers": LAYERS + 1, "n_cpu_moe": 20})
+    trials = [
+        replace(
+            trial(2 * each + index, phase="confirm", measured=told(measurement(30.0 + 5 * index))),
+            candidate=candidate,
+            layout=side,
+            purpose=f"round {each} of {side}",
+        )
+        for each in (1, 2, 3)
+        for index, side in enumerate("AB")
+    ]
+    side = {
+        "name": "preset.args",
+        "runtime": "llama_server b1",
+        "estimates": RESULT["winner"]["estimates"],
+        "first_request": {},
+        "second_request": {},
+        "load_s": {"median": 4.5, "low": None, "high": None, "n": 3},
+        "peak_mib": {"CUDA0": 11000.0},
+        "free_mib": {"CUDA0": None},
+    }
+    result = {
+        "because": "speed",
+        "words": ["better: B has 1.1 times the speed of A", "the same answers as A to 8 prompts"],
+        "a": side,
+        "b": side,
+        "ratios": {},
+        "launches": 6,
+        "seconds": 190.0,
+    }
+    return written(path, trials, result)
+
+
+def probe(path: Path) -> Study:
+    """Launches that only had to fit, on both sides of a boundary."""
+    fits = told(replace(measurement(), samples=()))
+    trials = [
+        trial(1, phase="boundary", n_cpu_moe=20, measured=fits),
+        trial(2, OutOfMemory("context", "failed"), phase="boundary", n_cpu_moe=19),
+    ]
+    rows = [{**RESULT["boundary"][0], "cache_type": "f16"}]
+    return written(path, trials, {"boundary": rows, "launches": 2, "seconds": 60.0})
+
+
 def large(path: Path, count: int = 500) -> Study:
     """As many launches as no one should make, a third of them failed."""
     line = "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 931.50 MiB on device 0: "
@@ -179,5 +225,7 @@ KINDS: dict[str, Callable[[Path], Study]] = {
     "one_trial": one_trial,
     "all_failed": all_failed,
     "empty": lambda path: written(path, [], None),
+    "comparison": comparison,
+    "probe": probe,
     "large": large,
 }

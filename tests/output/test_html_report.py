@@ -128,6 +128,15 @@ def test_study_without_data_has_a_page_without_plots(tmp_path):
     assert len(page) < 20_000
 
 
+def test_a_comparison_has_both_sides_beside_each_other(tmp_path):
+    """The report of a comparison is called so, and has its table."""
+    page = _Page(html_report(KINDS["comparison"](tmp_path / "study")))
+
+    assert page.texts["title"] == ["Qwen3-30B-A3B-Q4_K_M: comparison"]
+    assert "speed of B over A" in page.texts["th"]
+    assert "better: B has 1.1 times the speed of A" in page.texts["p"]
+
+
 def test_caveats_are_told(tmp_path):
     """A gain without an interval, an edge that was not launched and a limit are pointed out."""
     result = {**RESULT, "gain": {"median": 1.2, "low": None, "high": None, "n": 1}}

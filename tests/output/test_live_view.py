@@ -190,6 +190,10 @@ def test_a_phase_that_goes_on_past_the_budget_is_announced_once():
         (RoundEnded(1, 12, None), "round 1 of at most 12: nothing is left to compare"),
         (RoundEnded(1, 12, "A"), "round 1 of at most 12: A leads"),
         (
+            RoundEnded(4, 9, "B", Estimate(1.25, 1.2, 1.3, 4), "A"),
+            "round 4 of at most 9: B is 25% faster than A, interval 1.2 to 1.3",
+        ),
+        (
             RoundEnded(2, 3, "key", Estimate(0.9, None, None, 2)),
             "round 2 of at most 3: #7 is 10% slower than the baseline, no interval yet",
         ),

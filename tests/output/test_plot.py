@@ -6,7 +6,15 @@ import json
 from dataclasses import replace
 
 import pytest
-from output.report_sample import KINDS, MARKUP, cpu_only, three_devices, whole
+from output.report_sample import (
+    KINDS,
+    MARKUP,
+    comparison,
+    cpu_only,
+    probe,
+    three_devices,
+    whole,
+)
 from output.tune_sample import HOSTILE
 from results.study_sample import WORKLOAD, measurement, trial
 
@@ -211,3 +219,22 @@ def test_a_rate_as_objective_is_drawn_as_such():
 
     assert made[0].title == "Generated tokens per second against host expert layers"
     assert "the best single launch is #3 with 30 at 3" in made[0].alternative
+
+
+def test_sides_of_a_comparison_are_told_apart_by_name(tmp_path):
+    """The same settings on two builds are two sides: in rounds, memory and depth."""
+    made, _ = drawn(comparison(tmp_path / "study"))
+
+    assert [row[0] for row in made[ROUNDS].rows] == ["A", "B"]
+    assert {row[1] for row in made[MEMORY].rows} == {"A #6", "B #7"}
+    assert made[DEPTH].rows[0] == ("1,024", "30", "1,000", "35", "1,000")
+
+
+def test_launches_that_only_had_to_fit_are_drawn_beside_those_that_did_not(tmp_path):
+    """Without a speed, the plot shows both sides of the boundary alone."""
+    plot = next(iter(drawn(probe(tmp_path / "study"))[0].values()))
+
+    assert plot.title == "Host expert layers that fit, and that do not"
+    assert traces(plot)["completed"]["x"] == [20]
+    assert traces(plot)["out of memory"]["x"] == [19]
+    assert json.loads(plot.to_json())["layout"]["yaxis2"]["ticktext"] == ["balanced, KV f16"]

@@ -36,6 +36,11 @@ class PlotData:
         """The metric with its unit."""
         return METRIC_WORDS[self.metric]
 
+    @property
+    def is_comparison(self) -> bool:
+        """Whether two sides were compared, rather than a best one searched."""
+        return "because" in (self.result or {})
+
     @cached_property
     def winner(self) -> Candidate | None:
         """The candidate that won, None where none did."""
@@ -59,7 +64,9 @@ class PlotData:
 
     def measured(self, trials: Iterable[Trial] | None = None) -> list[tuple[Trial, float]]:
         """The launches that measured the metric, with what they measured."""
-        pairs = ((trial, self.value(trial)) for trial in (trials or self.trials))
+        pairs = (
+            (trial, self.value(trial)) for trial in (self.trials if trials is None else trials)
+        )
         return [(trial, value) for trial, value in pairs if value is not None]
 
     def best(self, measured: Sequence[tuple[Trial, float]]) -> tuple[Trial, float]:
@@ -71,8 +78,14 @@ class PlotData:
         return host_layers(trial.candidate, self.layers)
 
     def shown_pair(self) -> list[tuple[str, Trial]]:
-        """The baseline and the winner (else the best so far), each by its last good launch."""
+        """The baseline and the winner (else the best so far), each by its last good launch.
+
+        Of a comparison, its sides.
+        """
         pair = []
+        if self.is_comparison:
+            sides = {trial.layout: trial for trial in self.trials if trial.is_completed}
+            return sorted(sides.items())
         baseline = _last(t for t in self.trials if t.phase == "baseline")
         if baseline is not None:
             pair.append(("baseline", baseline))
@@ -90,8 +103,14 @@ class PlotData:
         return pair
 
     def of_candidate(self, trial: Trial) -> list[Trial]:
-        """All launches of a trial's candidate that ended well."""
-        return [t for t in self.trials if t.candidate == trial.candidate and t.is_completed]
+        """All launches of a trial's candidate, or side of a comparison, that ended well."""
+        return [
+            t
+            for t in self.trials
+            if t.candidate == trial.candidate
+            and t.is_completed
+            and (t.layout == trial.layout or not self.is_comparison)
+        ]
 
     @cached_property
     def _roles(self) -> Mapping[str, str]:

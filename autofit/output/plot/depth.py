@@ -35,7 +35,7 @@ def depth_plot(data: PlotData) -> Plot | NoPlot:
         yaxis2=axis("prompt tokens/s", domain=[0.0, 0.45], rangemode="tozero"),
     )
     for (rate, role), curve in curves.items():
-        is_baseline = role == "baseline"
+        is_baseline = role in ("baseline", "A")
         figure.add_scatter(
             x=sorted(curve),
             y=[curve[depth] for depth in sorted(curve)],

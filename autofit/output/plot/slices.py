@@ -56,7 +56,7 @@ def slices_plot(data: PlotData) -> Plot | NoPlot:
             )
     return Plot(
         _TITLE,
-        f"Of the {role}, #{trial.number}: "
+        f"Of {role} #{trial.number}: "
         + "; ".join(_device_words(placed, device) for device in devices)
         + ". The model's other tensors of a layer and its KV cache lie on its device.",
         figure,

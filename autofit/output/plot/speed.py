@@ -17,6 +17,7 @@ from autofit.output.plot.figure import (
     count_axis,
     new_figure,
     safe,
+    short_name,
     symbol_points,
 )
 from autofit.output.text import number, one_line
@@ -41,31 +42,55 @@ def speed_plot(data: PlotData) -> Plot | NoPlot:
         return NoPlot(title, "no launch set how many layers keep their experts in system RAM")
     groups = sorted({group(trial) for trial, _ in placed})
     boundaries = [row for row in (data.result or {}).get("boundary") or () if _is_known(row)]
+    unmeasured = [(t, n) for t, n in placed if t.is_completed and data.value(t) is None]
+    if not measured:
+        title = "Host expert layers that fit, and that do not"
     figure = _empty(
-        data, [n for _, n in placed], len(groups), has_strip=bool(failed or boundaries)
+        data,
+        [n for _, n in placed],
+        groups,
+        has_speeds=bool(measured),
+        has_strip=bool(failed or boundaries),
     )
     _points(figure, measured, groups, data)
-    _failures(figure, failed, groups)
+    _endings(figure, failed if measured else [*failed, *unmeasured], groups)
     told = [*_measured_words(measured, data), *_failure_words(failed)]
     told += _baseline(figure, [n for _, n in placed], data)
     for row in boundaries:
         told += _boundary(figure, row, groups)
     for row in (data.result or {}).get("cliffs") or ():
         told += _cliff(figure, row)
-    return Plot(title, " ".join(told), figure, height=430 + 24 * len(groups))
+    height = (430 if measured else 180) + 24 * len(groups)
+    return Plot(title, " ".join(told), figure, height=height)
 
 
-def _empty(data: PlotData, layers: Sequence[int], rows: int, *, has_strip: bool) -> go.Figure:
+def _empty(
+    data: PlotData,
+    layers: Sequence[int],
+    groups: Sequence[str],
+    *,
+    has_speeds: bool,
+    has_strip: bool,
+) -> go.Figure:
+    """Speeds above, a strip below with a row for each group; either may be missing."""
+    rows = {"range": [-0.7, len(groups) - 0.3], "tickvals": list(range(len(groups)))}
+    if not has_speeds:
+        return new_figure(
+            _X,
+            "",
+            xaxis=count_axis(_X, layers, anchor="y2"),
+            yaxis={"visible": False, "domain": [0.98, 1.0]},
+            yaxis2=axis("", domain=[0.0, 0.95], ticktext=[*map(short_name, groups)], **rows),
+        )
     if not has_strip:
         return new_figure(_X, data.metric_words, xaxis=count_axis(_X, layers))
-    strip = min(0.4, 0.05 + 0.05 * rows)
+    strip = min(0.4, 0.05 + 0.05 * len(groups))
     return new_figure(
         _X,
         data.metric_words,
         xaxis=count_axis(_X, layers, anchor="y2"),
         yaxis=axis(data.metric_words, domain=[strip + 0.08, 1.0]),
-        yaxis2=axis("fails", domain=[0.0, strip], range=[-0.7, rows - 0.3])
-        | {"tickvals": list(range(rows)), "showticklabels": False},
+        yaxis2=axis("fails", domain=[0.0, strip], showticklabels=False, **rows),
     )
 
 
@@ -101,12 +126,10 @@ def _colour(name: str, groups: Sequence[str]) -> str:
     return COLOURS[groups.index(name) % len(COLOURS)]
 
 
-def _failures(
-    figure: go.Figure, failed: Sequence[tuple[Trial, int]], groups: Sequence[str]
-) -> None:
-    for kind in sorted({trial.outcome.kind for trial, _ in failed}):
+def _endings(figure: go.Figure, ended: Sequence[tuple[Trial, int]], groups: Sequence[str]) -> None:
+    for kind in sorted({trial.outcome.kind for trial, _ in ended}):
         colour, symbol = ENDINGS.get(kind, (GREY, "diamond"))
-        points = [(trial, layers) for trial, layers in failed if trial.outcome.kind == kind]
+        points = [(trial, layers) for trial, layers in ended if trial.outcome.kind == kind]
         symbol_points(
             figure,
             name=kind.replace("_", " "),
@@ -142,7 +165,7 @@ def _baseline(figure: go.Figure, layers: Sequence[int], data: PlotData) -> list[
 
 def _measured_words(measured: Sequence[tuple[Trial, int, float]], data: PlotData) -> list[str]:
     if not measured:
-        return ["No launch with known host expert layers measured a speed."]
+        return ["No launch of these measured a speed."]
     layers = [n for _, n, _ in measured]
     best, value = data.best([(trial, value) for trial, _, value in measured])
     at = next(n for trial, n, _ in measured if trial is best)
