@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -137,10 +137,12 @@ def _status(failure: Failure | None) -> Status:
 
 
 def _figures(trials: Sequence[Trial], workload: Workload) -> dict[str, Any]:
+    measured = [trial.measurement for trial in trials if trial.measurement]
     return {
         "launches": tuple(_values(trial, workload) for trial in trials),
-        "peak_mib": _extremes(trials, "peak_mib", max),
-        "free_mib": _extremes(trials, "free_mib", min),
+        # What others hold is not the runtime's to answer for.
+        "peak_mib": _extremes([m.taken_mib() for m in measured], max),
+        "free_mib": _extremes([m.free_mib for m in measured], min),
     }
 
 
@@ -151,11 +153,13 @@ def _values(trial: Trial, workload: Workload) -> LaunchValues:
     return LaunchValues(**values, load_s=trial.measurement.load_s if trial.measurement else None)
 
 
-def _extremes(trials: Iterable[Trial], name: str, choose: Any) -> dict[str, float | None]:  # noqa: ANN401
+def _extremes(
+    told: Iterable[Mapping[str, float | None]], choose: Callable[[list[float]], float]
+) -> dict[str, float | None]:
     """By device the most or least of all launches; None where none was counted."""
     readings: dict[str, list[float]] = {}
-    for trial in trials:
-        for device, mib in getattr(trial.measurement, name, {}).items():
+    for by_device in told:
+        for device, mib in by_device.items():
             known = readings.setdefault(device, [])
             if mib is not None:
                 known.append(mib)

@@ -110,11 +110,12 @@ class EntryRecord:
 
     `launches` has the winner's fresh processes in order, and `reference`, where the old
     runtime was measured again, one for each of them, run beside it in the same round (the
-    order within a round is random). `peak_mib` is the most and `free_mib` the least of all
-    launches, by device, with `host`. `answers` are greedy answers to the same prompts every
-    night, `reference_answers` those of the old runtime to the same, tonight; `is_sparse` says
-    whether the model is a mixture of experts. `date` is ISO 8601 in UTC, to the second;
-    `reproduce` a shell command; `seconds` the time the entry took.
+    order within a round is random). `peak_mib` is the most that the runtime itself took and
+    `free_mib` the least that was left, of all launches, by device, with `host`. `answers` are
+    greedy answers to the same prompts every night, `reference_answers` those of the old
+    runtime to the same, tonight; `is_sparse` says whether the model is a mixture of
+    experts. `date` is ISO 8601 in UTC, to the second; `reproduce` a shell command;
+    `seconds` the time the entry took.
     """
 
     name: str
