@@ -192,3 +192,13 @@ def test_devices_without_counter_are_not_waited_for():
     release = wait_for_release(source, {"A": 1, "B": None}, clock=clock, sleep=clock.sleep)
 
     assert (release.is_back, release.waited_s) == (True, 0.0)
+
+
+def test_who_listens_hears_every_reading():
+    """Readings of the thread and those taken at once are told as they are kept."""
+    heard = []
+    with MemoryWatcher(Recorded(used(A=1), used(A=2)), tell=heard.append) as watcher:
+        watcher.read()
+
+    assert tuple(heard) == watcher.readings()
+    assert len(heard) == 3

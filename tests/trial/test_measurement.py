@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from trial.trial_strategy import measurements, samples
 
-from autofit.trial.measurement import Measurement, Sample
+from autofit.trial.measurement import Measurement, MemoryReading, Sample
 
 
 @given(measurements)
@@ -57,3 +57,19 @@ def test_rates_are_positive_or_unknown(sample):
     """A rate is never zero, negative or infinite."""
     for rate in (sample.pp_per_s, sample.tg_per_s):
         assert rate is None or 0 < rate < float("inf")
+
+
+def test_what_a_server_took_leaves_out_what_others_held():
+    """A device's peak less what was used before; unknown where either is."""
+    measured = Measurement(
+        peak_mib={"CUDA0": 9000.0, "CUDA1": 50.0, "RPC0": None, "RPC1": 70.0, "host": 300.0},
+        readings=(MemoryReading(0.0, {"CUDA0": 1000.0, "CUDA1": 60.0, "RPC0": 5.0}, {}),),
+    )
+
+    assert measured.taken_mib() == {
+        "CUDA0": 8000.0,
+        "CUDA1": 0.0,
+        "RPC0": None,
+        "RPC1": None,
+        "host": 300.0,
+    }

@@ -354,3 +354,28 @@ def test_the_confirmation_is_json():
     assert data["gain"]["n"] == data["rounds"]
     assert [one["id"] for one in data["contenders"]] == ["base", "edge", "fast"]
     assert data["contenders"][1]["dropped"]["outcome"]["kind"] == "crashed"
+
+
+def test_each_round_tells_who_leads_and_by_how_much():
+    """Whoever looks on hears of the leader, and of an interval from the third round on."""
+    bench, heard = Bench(), []
+
+    result = _confirm(
+        [bench.contender("base", 13.0), bench.contender("fast", 10.0)], emit=heard.append
+    )
+
+    assert [event.number for event in heard] == list(range(1, result.rounds + 1))
+    assert {(event.leader, event.baseline, event.max_rounds) for event in heard} == {
+        ("fast", "base", 12)
+    }
+    assert [event.ratio.low is None for event in heard[:3]] == [True, True, False]
+    assert heard[-1].ratio == result.gain
+
+
+def test_a_round_that_the_baseline_leads_tells_no_gain():
+    """There is nothing to gain over whoever is the fastest."""
+    bench, heard = Bench(), []
+
+    _confirm([bench.contender("base", 10.0), bench.contender("slow", 13.0)], emit=heard.append)
+
+    assert {(event.leader, event.ratio) for event in heard} == {("base", None)}
