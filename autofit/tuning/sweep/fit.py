@@ -11,6 +11,8 @@ from autofit.tuning.sweep.threshold import Thresholds
 from autofit.tuning.sweep.verdict import Finding, MetricVerdict
 
 _HOST = "host"
+# Of a mapped model more or fewer pages are resident, as the host has room.
+_HOST_SHARE = 0.05
 
 
 def memory_verdicts(
@@ -27,8 +29,10 @@ def memory_verdicts(
         nights = kept.peaks_mib(device) if kept and is_comparable else []
         if mib is None and not nights:
             continue
-        threshold = thresholds.host_memory_mib if device == _HOST else thresholds.memory_mib
         usual = median(nights) if nights else None
+        threshold = thresholds.memory_mib
+        if device == _HOST:
+            threshold = max(thresholds.host_memory_mib, _HOST_SHARE * (usual or 0.0))
         verdict = _memory_finding(nights, mib, threshold)
         yield MetricVerdict(
             metric=f"peak_mib {device}",

@@ -135,6 +135,21 @@ def test_more_memory_is_a_regression_beyond_the_threshold():
         assert by_metric(verdict)["peak_mib CUDA0"].verdict == expected
 
 
+def test_memory_of_the_host_has_a_wider_threshold():
+    """Allocators move it by hundreds of MiB, mapped files by a share of the model."""
+    small = kept(peak_mib={"host": 2_000.0})
+    large = kept(peak_mib={"host": 40_000.0})
+
+    for before, mib, expected in (
+        (small, 2_400.0, "same"),
+        (small, 2_600.0, "more_memory"),
+        (large, 41_500.0, "same"),
+        (large, 43_000.0, "more_memory"),
+    ):
+        verdict = judge(before, night(20, peak_mib={"host": mib}))
+        assert by_metric(verdict)["peak_mib host"].verdict == expected
+
+
 def test_memory_of_other_settings_is_not_compared():
     """A tune that found another winner needs other memory, which is said."""
     other = replace(WINNER, digest="other")
