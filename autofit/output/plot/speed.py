@@ -50,7 +50,7 @@ def speed_plot(data: PlotData) -> Plot | NoPlot:
         [n for _, n in placed],
         groups,
         has_speeds=bool(measured),
-        has_strip=bool(failed or boundaries),
+        has_strip=bool(failed) or any(_line_of(row) in groups for row in boundaries),
     )
     _points(figure, measured, groups, data)
     _endings(figure, failed if measured else [*failed, *unmeasured], groups)
@@ -188,9 +188,14 @@ def _is_known(row: Mapping[str, Any]) -> bool:
     return isinstance(row.get("fits"), int) and isinstance(row.get("fails"), int)
 
 
+def _line_of(row: Mapping[str, Any]) -> str:
+    """A row of the result by the name of its group."""
+    return f"{row.get('layout')}, KV {row.get('cache_type')}"
+
+
 def _boundary(figure: go.Figure, row: Mapping[str, Any], groups: Sequence[str]) -> list[str]:
     fits, fails = row["fits"], row["fails"]
-    name = f"{row.get('layout')}, KV {row.get('cache_type')}"
+    name = _line_of(row)
     if name in groups:
         at = groups.index(name)
         figure.add_shape(
@@ -222,5 +227,6 @@ def _cliff(figure: go.Figure, row: Mapping[str, Any]) -> list[str]:
         annotation={"text": safe(f"cliff: {row.get('metric')} x {ratio}"), "yanchor": "bottom"},
         annotation_position="top",
     )
-    name = one_line(f"{row.get('layout')}, KV {row.get('cache_type')}")
-    return [f"Cliff of {name} from {start} to {end}: {row.get('metric')} times {ratio}."]
+    return [
+        f"Cliff of {one_line(_line_of(row))} from {start} to {end}: {row.get('metric')} times {ratio}."
+    ]
