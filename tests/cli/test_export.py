@@ -66,7 +66,7 @@ def test_every_format_is_written(cli, study, name):
     assert done.code == 0
     assert "20" in done.out
     assert "model" in done.out
-    noticed = {"ini": "start the router exactly so", "compose": "not with this image"}
+    noticed = {"ini": "start the router exactly so", "compose": "not to this image"}
     assert noticed[name] in done.err if name in noticed else done.err == ""
 
 

@@ -64,8 +64,8 @@ def comments(facts: PresetFacts) -> list[str]:
 
 def needs(facts: PresetFacts) -> list[str]:
     """What the container does otherwise than the tuned server, or needs done."""
-    proof = "the settings were proven with the build above, not with this image"
-    told = [f"{proof}: pin an image of that build, then compare"]
+    whose = "the settings belong to the build above, not to this image"
+    told = [f"{whose}: pin an image of that build, then compare"]
     if facts.wrapper:
         told.append(f"the image must have `{facts.wrapper[0]}`: the server runs under it")
     named = named_files(facts.arguments, facts.help, facts.folder)
