@@ -135,9 +135,19 @@ def _joined(
     # Kept once already, as where a sweep is gone on with after its end.
     before = tuple(night for night in kept.nights if night.date != record.date) if kept else ()
     if record.status != "ok":
-        return Kept(record, before)
+        return Kept(_with_settings(record, kept.record) if kept else record, before)
     night = replace(Night.of(record), level=_level(before, record, thresholds))
     return Kept(record, (*before, night)[-max_nights:])
+
+
+def _with_settings(failed: EntryRecord, last: EntryRecord) -> EntryRecord:
+    """A failure with the settings and answers that were kept, to be tried again."""
+    return replace(
+        failed,
+        winner=failed.winner or last.winner,
+        boundary=failed.boundary or last.boundary,
+        answers=failed.answers or last.answers,
+    )
 
 
 def _level(before: tuple[Night, ...], record: EntryRecord, thresholds: Thresholds) -> int:

@@ -211,14 +211,17 @@ def test_other_settings_begin_a_level():
 
 
 def test_failures_keep_the_nights_and_skips_keep_all():
-    """A crash replaces the record alone, missing hardware nothing."""
+    """A crash replaces the record but not its settings, missing hardware nothing."""
     before = kept(3)
     baseline = Baseline({"qwen": before})
 
-    crashed = baseline.updated([failed()]).entry("qwen")
+    crashed = baseline.updated([failed(winner=None)]).entry("qwen")
 
     assert crashed == Kept(crashed.record, before.nights)
     assert crashed.record.status == "failed"
+    assert crashed.record.winner == before.record.winner
+    assert crashed.record.boundary == before.record.boundary
+    assert judge(crashed, night(20)).verdict == "improvement"
     for status in ("missing_hardware", "not_run"):
         assert baseline.updated([failed(status=status)]) == baseline
 
