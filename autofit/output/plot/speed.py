@@ -227,6 +227,5 @@ def _cliff(figure: go.Figure, row: Mapping[str, Any]) -> list[str]:
         annotation={"text": safe(f"cliff: {row.get('metric')} x {ratio}"), "yanchor": "bottom"},
         annotation_position="top",
     )
-    return [
-        f"Cliff of {one_line(_line_of(row))} from {start} to {end}: {row.get('metric')} times {ratio}."
-    ]
+    where = f"{one_line(_line_of(row))} from {start} to {end}"
+    return [f"Cliff of {where}: {row.get('metric')} times {ratio}."]
