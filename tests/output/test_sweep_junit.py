@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,12 @@ from hypothesis import strategies as st
 from junitparser import Failure, JUnitXml, Skipped
 from output.tune_sample import HOSTILE
 from tuning.night_sample import REPRODUCE, failed, kept, launches, night
+from tuning.record_strategy import records
 
 from autofit.output.sweep_junit import junit_xml
+from autofit.output.sweep_summary import markdown_summary
+from autofit.tuning.sweep.baseline import Baseline
+from autofit.tuning.sweep.document import sweep_document
 from autofit.tuning.sweep.judge import judge
 from autofit.tuning.sweep.surroundings import Surroundings
 from autofit.tuning.sweep.verdict import EntryVerdict, MetricVerdict
@@ -119,6 +124,21 @@ def test_any_text_is_valid(text, seconds):
     verdict = replace(hostile_verdict(text), seconds=seconds)
 
     check(junit_xml([verdict, verdict], sweep=text, hostname=text))
+
+
+@settings(max_examples=60)
+@given(records, records, st.integers(0, 2))
+def test_whatever_two_nights_held_can_be_judged_and_reported(before, now, kept_nights):
+    """No record, however odd, breaks the verdict, its JSON, its XML or its Markdown."""
+    now = replace(now, date=night().date)
+    dates = ("2026-01-01", "2026-01-02")[:kept_nights]
+    baseline = Baseline().updated(replace(before, date=date, name=now.name) for date in dates)
+
+    verdict = judge(baseline.entry(now.name), now)
+
+    json.dumps(sweep_document([verdict]), allow_nan=False)
+    check(junit_xml([verdict], sweep="nightly"))
+    assert markdown_summary([verdict], sweep="nightly").startswith("# Sweep nightly: 1 ")
 
 
 def test_a_name_keeps_its_dots_and_its_class_does_not():

@@ -8,10 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from autofit.trial.candidate import Params
-from autofit.trial.metric import METRICS
 from autofit.trial.outcome import Outcome
 from autofit.tuning.recorded_answer import RecordedAnswer
-from autofit.tuning.result import METRIC_KEYS
 from autofit.tuning.sweep.surroundings import Surroundings
 
 Mode = Literal["tune", "remeasure", "compare"]
@@ -21,7 +19,6 @@ Mode = Literal["tune", "remeasure", "compare"]
 Status = Literal["ok", "failed", "timed_out", "rejected", "missing_hardware", "not_run"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 STATUSES: tuple[Status, ...] = get_args(Status)
-SPEED_KEYS: tuple[str, ...] = tuple(METRIC_KEYS[metric] for metric in METRICS)
 
 
 @dataclass(frozen=True, slots=True)

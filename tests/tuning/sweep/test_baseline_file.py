@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tuning.night_sample import WINNER, answer, failed, kept, launches, night
+from tuning.record_strategy import records
 
 from autofit.errors import AutofitError, UsageError
 from autofit.runtime.client import TokenChoice
@@ -18,76 +19,10 @@ from autofit.tuning.sweep.baseline import Baseline
 from autofit.tuning.sweep.judge import judge
 from autofit.tuning.sweep.kept import Kept, Night
 from autofit.tuning.sweep.record import (
-    MODES,
-    STATUSES,
-    BoundaryRow,
     EntryRecord,
-    Failure,
     LaunchValues,
-    Winner,
 )
-from autofit.tuning.sweep.surroundings import Surroundings
 from autofit.tuning.sweep.threshold import Thresholds
-
-texts = st.text(st.characters(codec=None), max_size=12)
-figures = st.none() | st.floats(-1e6, 1e6)
-figures_by_name = st.dictionaries(texts, figures, max_size=3)
-launch = st.builds(LaunchValues, figures, figures, figures, figures, figures)
-choice = st.builds(
-    TokenChoice,
-    st.integers(0, 300_000),
-    st.none() | st.floats(-50, 0),
-    st.dictionaries(st.integers(0, 300_000), st.floats(-50, 0), max_size=5),
-)
-answers = st.builds(
-    RecordedAnswer,
-    texts,
-    st.lists(st.integers(0, 300_000), max_size=4).map(tuple),
-    st.lists(choice, max_size=4).map(tuple),
-)
-surroundings = st.builds(
-    Surroundings,
-    driver=texts,
-    build=texts,
-    devices=st.lists(texts, max_size=2).map(tuple),
-    clocks_mhz=figures_by_name,
-    others_cores=figures,
-    load_1m=figures,
-    remarks=st.lists(texts, max_size=2).map(tuple),
-)
-counts = st.none() | st.integers(0, 99)
-records = st.builds(
-    EntryRecord,
-    name=texts,
-    mode=st.sampled_from(MODES),
-    date=texts,
-    autofit_version=texts,
-    status=st.sampled_from(STATUSES),
-    failure=st.none() | st.builds(Failure, texts, texts, texts, st.none() | texts),
-    winner=st.none()
-    | st.builds(
-        Winner,
-        st.dictionaries(texts, texts | st.integers() | st.booleans(), max_size=3),
-        st.lists(texts, max_size=3).map(tuple),
-        texts,
-        st.dictionaries(texts, texts, max_size=2),
-    ),
-    launches=st.lists(launch, max_size=4).map(tuple),
-    reference=st.lists(launch, max_size=4).map(tuple),
-    peak_mib=figures_by_name,
-    free_mib=figures_by_name,
-    boundary=st.lists(
-        st.builds(BoundaryRow, texts, texts, counts, counts, st.none() | texts, st.booleans()),
-        max_size=2,
-    ).map(tuple),
-    answers=st.lists(answers, max_size=2).map(tuple),
-    reference_answers=st.lists(answers, max_size=2).map(tuple),
-    is_sparse=st.booleans(),
-    environment=surroundings,
-    seconds=st.floats(0, 1e6),
-    reproduce=texts,
-    notes=st.lists(texts, max_size=2).map(tuple),
-)
 
 
 @hypothesis.settings(max_examples=40)
