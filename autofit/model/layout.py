@@ -147,8 +147,10 @@ def _balanced(solver: SliceSolver, hosted: int | None, shares: Sequence[float]) 
     units = len(solver.problem.fixed)
     targets = [units * share / sum(shares) for share in shares]
     if hosted is not None:
-        counts = shared_out(hosted, shares)
-        return solver.spread_tightly(counts, targets) or solver.fewest_within(hosted)
+        equal = solver.spread_tightly(shared_out(hosted, shares), targets)
+        if equal and (hosted < solver.movable_layers or solver.fits(equal)):
+            return equal
+        return solver.fewest_within(hosted) or equal  # some device is too small for its share
     fewest = solver.fewest()
     if fewest is None:
         return None
@@ -196,6 +198,10 @@ class _Planner:
         best = self.with_all(hosted)
         if len(self.devices) == 1:
             return best
+        if hosted is not None and not best.fits and not self._holds_all():
+            # The first device is left out for every number alike, so that they compare.
+            fewer = self._using(self.devices[1:])
+            return fewer.plan(hosted) if fewer.plan(None).fits else best
         rivals: list[Layout] = []
         if not best.fits or self._is_narrow(self._skipping(0)):
             rivals.append(self._using(self.devices[1:]).plan(hosted))
@@ -205,9 +211,15 @@ class _Planner:
         if self.name == "capacity" and hosted is None:
             rivals += [self._using((device,)).with_all(None) for device in self.devices]
         for rival in rivals:
-            if _rank(rival) < _rank(best):
+            # Other layers kept off the devices whole do not make up for too few host experts.
+            is_alike = hosted is None or _units(rival) >= _units(best)
+            if is_alike and _rank(rival) < _rank(best):
                 best = rival
         return best
+
+    def _holds_all(self) -> bool:
+        """Whether it fits with all the host expert layers that there can be."""
+        return self.with_all(self.inventory.block_count).fits
 
     def _without(self, index: int) -> _Planner:
         return self._using(self.devices[:index] + self.devices[index + 1 :])
@@ -344,8 +356,12 @@ class _Planner:
 
 def _rank(layout: Layout) -> tuple[bool, int, int]:
     """Lower is better: what fits, then fewer layers left to the host whole, then fewer experts."""
-    on_devices = int(layout.params.get("n_gpu_layers", 0))
-    return (not layout.fits, -on_devices, layout.host_expert_layers)
+    return (not layout.fits, -_units(layout), layout.host_expert_layers)
+
+
+def _units(layout: Layout) -> int:
+    """How many layers lie on devices at all, the output layer with them."""
+    return int(layout.params.get("n_gpu_layers", 0))
 
 
 def _least_free_mib(layout: Layout) -> float:

@@ -351,3 +351,19 @@ def test_a_first_card_without_room_leaves_no_first_device_layout(measured):
     found = by_name(layouts(measured, SERVED, devices(800, 12288)))
     assert "first_device" not in found
     assert [piece.device for piece in found["capacity"].slices] == ["CUDA1"]
+
+
+@pytest.mark.parametrize("name", ["balanced", "first_device"])
+@pytest.mark.parametrize(
+    ("usable_mib", "context"),
+    [((2200, 2200), 16384), ((3400, 2600), 32768), ((2600, 3400), 65536)],
+)
+def test_along_a_walk_the_same_layers_lie_on_devices(measured, name, usable_mib, context):
+    """Numbers of host experts compare only where as many layers are kept off devices whole."""
+    base = SERVED.with_params(context=context)
+    numbers = (0, 8, 12, 13, 16, 20, 24, 39, 40)
+    walk = [layout_with(measured, base, devices(*usable_mib), name, n) for n in numbers]
+    asked = [x for n, x in zip(numbers, walk, strict=True) if x.host_expert_layers == n]
+
+    assert len({x.params["n_gpu_layers"] for x in asked}) == 1
+    assert [x.fits for x in asked] == sorted(x.fits for x in asked)
