@@ -150,7 +150,7 @@ def _balanced(solver: SliceSolver, hosted: int | None, shares: Sequence[float]) 
         equal = solver.spread_tightly(shared_out(hosted, shares), targets)
         if equal and (hosted < solver.movable_layers or solver.fits(equal)):
             return equal
-        return solver.fewest_within(hosted) or equal  # some device is too small for its share
+        return solver.fewest_within(hosted)  # some device is too small for its share
     fewest = solver.fewest()
     if fewest is None:
         return None
