@@ -40,7 +40,7 @@ class Nights:
             "space": str(machine.space),
             "preset": SERVED,
             "rounds": 1,
-            "time_out": "60s",
+            "time_out": "3m",
             "answers": False,
             "neighbours": False,
             "boundary": False,
@@ -53,9 +53,14 @@ class Nights:
         entries = list(self.entries.values())
         self.suite.write_text(json.dumps({**suite, "entries": entries}), encoding="utf-8")
 
-    def sweep(self, *words: object, timeout_s: float = 120) -> Done:
+    def sweep(self, *words: object, timeout_s: float = 300) -> Done:
         """Run a sweep to its end."""
         return self.program.run("sweep", self.suite, *words, "--json", timeout_s=timeout_s)
+
+    def take_what_is_kept(self) -> None:
+        """From now on the settings are those of the baseline."""
+        for entry in self.entries.values():
+            entry.pop("preset", None)
 
     def keep_alike(self, source: str) -> None:
         """Give every entry what the baseline keeps of one, as if they were measured alike."""

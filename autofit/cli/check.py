@@ -104,7 +104,7 @@ def _check(kind: str, data: CommentedMap, path: Path) -> None:
     elif kind == "suite":
         from autofit.cli.suite_check import checked_suite  # noqa: PLC0415
 
-        checked_suite(data, path, known_parameters())
+        checked_suite(data, path, known_parameters)
     elif kind == "workload":
         _check_text(definition.validate(data, WorkloadFile, path), data, path)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ruamel.yaml.comments import CommentedMap
 
 
-def checked_suite(data: CommentedMap, path: Path, params: Collection[str]) -> Suite:
+def checked_suite(data: CommentedMap, path: Path, params: Callable[[], Collection[str]]) -> Suite:
     """The suite that a file's data describe, what it names looked at too.
 
-    Models and runtimes need not be here; `params` are the parameters that runtimes have.
+    Models and runtimes need not be here; `params` tells the parameters that runtimes have.
 
     Raises:
         UsageError: it is faulty; every fault is told as `file:line: what`.
@@ -39,7 +39,7 @@ def checked_suite(data: CommentedMap, path: Path, params: Collection[str]) -> Su
     return suite
 
 
-def _faults(entry: Entry, params: Collection[str]) -> Iterator[tuple[str, str]]:
+def _faults(entry: Entry, params: Callable[[], Collection[str]]) -> Iterator[tuple[str, str]]:
     """What is wrong with an entry, each with its key."""
     for key, look in (
         ("workload", lambda: read_workload(entry.workload)),
@@ -54,9 +54,10 @@ def _faults(entry: Entry, params: Collection[str]) -> Iterator[tuple[str, str]]:
             look()
         except UsageError as error:
             yield key, error.message.splitlines()[0]
+    known = params() if entry.pins else ()
     for name in entry.pins:
-        if name not in params:
-            question = did_you_mean(name, params)
+        if name not in known:
+            question = did_you_mean(name, known)
             yield "set", f"no runtime has a parameter '{name}' {question}".strip()
 
 

@@ -84,7 +84,7 @@ class Sweep:
         require_small_file(path)
         for target in (outputs.junit, outputs.summary):
             _refuse_target(target)
-        suite = checked_suite(definition.read_yaml(path), path, known_parameters())
+        suite = checked_suite(definition.read_yaml(path), path, known_parameters)
         entries = suite.chosen(only, shard)
         if not entries:
             raise UsageError("this shard has no entry", f"{path} has {len(suite.entries)}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from sweep_machine import Nights, found
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 class SecondNight:
@@ -15,7 +15,7 @@ class SecondNight:
 
     def __init__(self, folder) -> None:
         self.nights = nights = Nights(folder)
-        nights.add("well", answers=True, boundary=True)
+        nights.add("well", answers=True, boundary=True, rounds=2)
         nights.write()
         self.first = nights.sweep("--update-baseline")
         self.baseline_bytes = nights.baseline.stat().st_size
@@ -27,6 +27,7 @@ class SecondNight:
         nights.add("drops-a-flag").fail("reject-flag", "--n-cpu-moe")
         nights.add("hangs", time_out="5s").fail("hang-load", 600)
         nights.add("no-card", devices={"CUDA7": "8GiB"}, missing="skip")
+        nights.take_what_is_kept()
         nights.write()
         nights.keep_alike("well")
         self.junit = folder / "night.xml"

@@ -10,7 +10,7 @@ from sweep_machine import Nights
 
 from autofit.results.study import Study
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
