@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from autofit.runtime.ability import Runtime
 
 
+# Without the modules that write them: --help is quick.
+_NAMES = "ini|llama-swap|shell|systemd|compose|env|json|args"
+
+
 def _list_formats(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
     del context, parameter
     from autofit.output.preset.format import FORMATS  # noqa: PLC0415 - heavy, --help is quick
@@ -30,13 +34,19 @@ def _list_formats(context: click.Context, parameter: click.Parameter, value: str
     raise UsageError(message, f"known: {', '.join(FORMATS)}")
 
 
+def _complete(context: click.Context, parameter: click.Parameter, word: str) -> list[str]:
+    del context, parameter
+    return [name for name in _NAMES.split("|") if name.startswith(word)]
+
+
 @click.command("export")
 @click.argument("sources", nargs=-1, required=True, metavar="STUDY|PLAN...")
 @click.option(
     "--format",
     "format_name",
-    metavar="ini|llama-swap|shell|systemd|compose|env|json|args",
+    metavar=_NAMES,
     callback=_list_formats,
+    shell_complete=_complete,
     help="The kind of file.",
 )
 @click.option("-o", "--output", default="-", metavar="FILE", help="Where to; - is stdout.")

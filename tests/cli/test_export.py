@@ -10,11 +10,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 from output.tune_sample import RESULT, make_study
 from results.study_sample import header, trial
 from runtime.stand_in import write_program
 
+from autofit.cli.export import command
 from autofit.output.preset.format import FORMATS
 from autofit.results.study import Study
 from autofit.trial.outcome import OutOfMemory
@@ -101,6 +103,14 @@ def test_unknown_format_lists_the_known(cli, study, words):
 
     assert done.code == 2
     assert f"known: {', '.join(FORMATS)}" in done.err
+
+
+def test_help_and_shells_know_every_format(cli):
+    """The formats in the help, and what a shell completes, are those that there are."""
+    option = next(one for one in command.params if one.name == "format_name")
+
+    assert "|".join(FORMATS) in cli("export", "--help").out
+    assert option.shell_complete(click.Context(command), "s")[0].value == "shell"
 
 
 def test_runtime_that_is_gone_still_gives_what_needs_no_help(cli, tmp_path):
