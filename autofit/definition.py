@@ -7,6 +7,7 @@ folder, the bundled files. YAML is read as 1.2, where `on` is a string.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,10 +20,20 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarbool import ScalarBoolean
+from ruamel.yaml.tokens import (
+    FlowMappingEndToken,
+    FlowMappingStartToken,
+    FlowSequenceEndToken,
+    FlowSequenceStartToken,
+)
 
 from autofit.errors import UsageError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+
+# Brackets within brackets; nobody writes so many.
+_DEEPEST = 40
+_BRACKET = re.compile(r"[\[\]{}]")
 
 # Kinds of definition and the folder each lives in, under every root.
 FOLDERS = {
@@ -90,7 +101,12 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML can be anything
     data = b""
     try:
         data = path.read_bytes()
-        return YAML(typ="rt").load(data.decode("utf-8"))
+        text = data.decode("utf-8")
+        # The parser takes seconds for thousands of brackets before it gives up on them.
+        deep = _too_deep(text)
+        if deep is not None:
+            raise UsageError(f"{path}:{deep}: nested more than {_DEEPEST} brackets deep")
+        return YAML(typ="rt").load(text)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -108,6 +124,32 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML can be anything
         raise UsageError(f"{path}:1: {error}") from error
     except RecursionError as error:
         raise UsageError(f"{path}:1: nested too deeply") from error
+
+
+def _too_deep(text: str) -> int | None:
+    """The line where brackets are nested too deeply, None where they are not.
+
+    Brackets in quotes and comments count, too: a close look is only for texts with too many.
+    """
+    if not _is_deep(found[0] for found in _BRACKET.finditer(text)):
+        return None
+    depth = 0
+    tokens = YAML(typ="rt", pure=True).scan(text)
+    for token in tokens:
+        depth += isinstance(token, FlowSequenceStartToken | FlowMappingStartToken)
+        depth -= isinstance(token, FlowSequenceEndToken | FlowMappingEndToken)
+        if depth > _DEEPEST:
+            return int(token.start_mark.line) + 1
+    return None
+
+
+def _is_deep(brackets: Iterable[str]) -> bool:
+    depth = 0
+    for bracket in brackets:
+        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+        if depth > _DEEPEST:
+            return True
+    return False
 
 
 def validate(data: Any, model: type[ModelT], path: Path) -> ModelT:  # noqa: ANN401

@@ -11,12 +11,12 @@ from typing import Any
 from autofit import __version__
 from autofit.cli.preparation import environment, launcher
 from autofit.cli.preset_argument import PresetOptions, preset_situation
-from autofit.cli.secret import without_secrets
 from autofit.cli.stopping import Stopping
 from autofit.cli.study_run import measured_folder
 from autofit.errors import UsageError
 from autofit.machine.host import host_state
 from autofit.output.console import TuneConsole
+from autofit.output.imported.secret import without_secrets
 from autofit.output.preset.reading import ReadPreset
 from autofit.process import removed_variables, system_config
 from autofit.results.header import StudyHeader

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "probe": ("probe", "Find the fit boundary to the layer, both sides proven."),
     "compare": ("compare", "Measure two presets, or two runtimes, against each other."),
     "sweep": ("sweep", "Measure a suite every night, and say what got worse."),
+    "import": ("import_command", "Read your own launch command or preset, as a baseline."),
     "explain": ("explain", "Tell from a server's log what killed it, and what to change."),
     "show": ("show", "Show a study, or the command line of one of its trials."),
     "report": ("report", "Write the report of a study."),
@@ -192,7 +193,13 @@ def _internal(error: Exception) -> AutofitError:
         with tempfile.NamedTemporaryFile(
             "w", prefix="autofit-fault-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
-            file.write(" ".join(sys.argv) + "\n\n" + "".join(traceback.format_exception(error)))
+            from autofit.output.imported.secret import without_secrets  # noqa: PLC0415
+
+            file.write(
+                " ".join(without_secrets(sys.argv))
+                + "\n\n"
+                + "".join(traceback.format_exception(error))
+            )
     except OSError:
         return AutofitError(text, "please report it")
     return AutofitError(text, f"please report it with {file.name}")

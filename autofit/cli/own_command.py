@@ -18,6 +18,7 @@ from autofit.output.preset.override import (
     N_CPU_MOE,
     OVERRIDE,
     keep_order,
+    kind_of,
 )
 from autofit.output.preset.reading import ReadPreset
 from autofit.runtime.ability import Runtime
@@ -60,7 +61,7 @@ def own_command(preset: ReadPreset, runtime: str | None, dialect: str | None) ->
     Raises:
         UsageError: its program is not here, a value is missing, or it starts a router.
     """
-    found, notices = _runtime(preset, runtime, dialect)
+    found, notices = runtime_of(preset, runtime, dialect)
     return taken_apart(preset, found).noting(*notices)
 
 
@@ -70,14 +71,7 @@ def taken_apart(preset: ReadPreset, runtime: Runtime) -> OwnCommand:
     Raises:
         UsageError: a value is missing, or it starts a router.
     """
-    words = preset.words(runtime.help, str(runtime.program))
-    command = read_command(words, runtime.dialect, runtime.help, preset.env)
-    start = len(command.program)
-    ordered = _in_our_order(words[start:], runtime.help)
-    if ordered != tuple(words[start:]):
-        command = read_command(
-            [*words[:start], *ordered], runtime.dialect, runtime.help, preset.env
-        )
+    command = _read(preset, runtime)
     router = next((word for word in command.rest if word.partition("=")[0] in _ROUTER), None)
     if router is not None:
         raise UsageError(
@@ -106,10 +100,30 @@ def taken_apart(preset: ReadPreset, runtime: Runtime) -> OwnCommand:
     )
 
 
-def _runtime(
+def _read(preset: ReadPreset, runtime: Runtime) -> Command:
+    """The command, its tensor overrides in an order that autofit keeps when it writes them."""
+    words = preset.words(runtime.help, str(runtime.program))
+    try:
+        command = read_command(words, runtime.dialect, runtime.help, preset.env)
+    except UsageError as error:
+        raise UsageError(f"{preset.label}: {error.message}", error.hint) from error
+    start = len(command.program)
+    ordered = _in_our_order(words[start:], runtime.help)
+    if ordered == tuple(words[start:]):
+        return command
+    return read_command([*words[:start], *ordered], runtime.dialect, runtime.help, preset.env)
+
+
+def runtime_of(
     preset: ReadPreset, path: str | None, dialect: str | None
 ) -> tuple[Runtime, tuple[str, ...]]:
-    """The runtime asked for, else the preset's own program, else the first one here."""
+    """The runtime asked for, else the preset's own program, else the first one here.
+
+    With it come notices of what is started otherwise than the preset says.
+
+    Raises:
+        UsageError: it is not here, or no runtime.
+    """
     if not preset.argv:
         return find_runtime(path, dialect), ()
     dialects = all_dialects()
@@ -169,7 +183,11 @@ def _position(words: Sequence[str], within: Sequence[str]) -> int | None:
 
 def _in_our_order(arguments: Sequence[str], help_text: HelpText) -> tuple[str, ...]:
     """The arguments such that autofit's own order of tensor overrides changes nothing."""
-    options = keep_order(tuple(_options(arguments, help_text)), _APPLIED, help_text)
+    found = tuple(_options(arguments, help_text))
+    patterns = (option.value or "" for option in found if kind_of(option) == OVERRIDE)
+    if all(part.endswith("=CPU") for pattern in patterns for part in pattern.split(",")):
+        return tuple(arguments)  # the others move experts there, too
+    options = keep_order(found, _APPLIED, help_text)
     return tuple(word for option in options for word in option.words)
 
 

@@ -14,7 +14,6 @@ import psutil
 from autofit import __version__
 from autofit.cli.baseline import read_baseline
 from autofit.cli.extra_words import refuse_decided
-from autofit.cli.secret import without_secrets
 from autofit.cli.task_options import TaskOptions
 from autofit.errors import UsageError
 from autofit.machine.cpu import read_cores
@@ -25,6 +24,7 @@ from autofit.machine.nvml import nvidia_driver
 from autofit.machine.rpc import split_endpoint
 from autofit.model.inventory import ModelInventory, inventory
 from autofit.model.run_time_memory import context_mib, opens_context_to_list
+from autofit.output.imported.secret import without_secrets
 from autofit.process import scrubbed_environment
 from autofit.results.fingerprint import Environment
 from autofit.results.header import StudyHeader

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from autofit.output.imported.container import docker_run
 from autofit.output.imported.entry import Entry, is_program
-from autofit.output.imported.shell_text import shell_variables, simple_commands
+from autofit.output.imported.shell_text import shell_variables, shown, simple_commands
 
 _SETTING = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 # They start what follows and change nothing about how fast it is.
@@ -28,37 +28,44 @@ def entry_of_words(
     name: str, words: Sequence[str], env: Mapping[str, str], *, depth: int = 0
 ) -> Entry:
     """The server that a command starts; `env` is what was set for it before."""
-    left, own, notes = list(words), dict(env), list[str]()
+    left, own = list(words), dict(env)
+    notes = tuple(_drop_beginning(left, own))
+    contained = docker_run(left)
+    if contained is not None:
+        own.update(contained.env)
+        told = (*notes, *contained.notes)
+        return Entry(name, contained.argv, own, notes=told, in_container=True)
+    if len(left) == 1 or PurePosixPath(left[0] if left else "").name not in _SHELLS:
+        return Entry(name, tuple(left), own, notes=notes)
+    inner = _inner_shell(left)
+    if inner is None or depth >= _DEEPEST:
+        fault = f"it runs another script: give that one ({' '.join(left[1:3])})"
+        return Entry(name, tuple(left), own, notes=notes, faults=(fault,))
+    found = entries_of_shell(inner, own, depth=depth + 1)
+    if len(found) != 1:
+        return Entry(name, env=own, faults=(f"{left[0]} starts {len(found)} servers",))
+    return replace(found[0], name=name, notes=(*notes, *found[0].notes))
+
+
+def _drop_beginning(left: list[str], env: dict[str, str]) -> Iterator[str]:
+    """Take off what comes before the program and sets something, or changes nothing."""
     while left:
         verb = PurePosixPath(left[0]).name
         setting = _SETTING.fullmatch(left[0])
         if setting:
-            own[setting[1]] = setting[2]
+            env[setting[1]] = setting[2]
             left.pop(0)
         elif verb in _PLAIN and len(left) > 1:
             left.pop(0)
             while left and _PLAIN_SWITCHES.fullmatch(left[0]):
                 left.pop(0)
         elif verb == "env" and len(left) > 1:
-            _drop_env(left, own)
+            _drop_env(left, env)
         elif verb in _ROOT:
-            notes.append(f"{verb} is left out: autofit starts servers as whoever calls it")
+            yield f"{verb} is left out: autofit starts servers as whoever calls it"
             _drop_root(left)
         else:
-            break
-    contained = docker_run(left)
-    if contained is not None:
-        own.update(contained.env)
-        return Entry(
-            name, contained.argv, own, notes=(*notes, *contained.notes), in_container=True
-        )
-    inner = _inner_shell(left)
-    if inner is None or depth >= _DEEPEST:
-        return Entry(name, tuple(left), own, notes=tuple(notes))
-    found = entries_of_shell(inner, own, depth=depth + 1)
-    if len(found) != 1:
-        return Entry(name, env=own, faults=(f"{left[0]} starts {len(found)} servers",))
-    return replace(found[0], name=name, notes=(*notes, *found[0].notes))
+            return
 
 
 def entries_of_shell(
@@ -86,7 +93,7 @@ def entries_of_shell(
     servers = [entry for entry in servers if _names_model(entry)] or servers
     if not servers and len(entries) > 1:
         lines = ", ".join(
-            f"`{entry.argv[0]}` in {entry.name}" for entry in entries[:5] if entry.argv
+            f"`{shown(entry.argv[0])}` in {entry.name}" for entry in entries[:5] if entry.argv
         )
         raise ValueError(f"it holds more than one command, and none is a llama-server: {lines}")
     others = len(entries) - len(servers)

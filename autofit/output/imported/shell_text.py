@@ -45,6 +45,9 @@ _OPENING = frozenset({"if", "for", "while", "until", "case", "select", "{", "("}
 _CLOSING = frozenset({"fi", "done", "esac", "}", ")"})
 _BETWEEN = frozenset({"then", "else", "elif", "do", "in", "!"})
 _WINDOWS_PATH = re.compile(r"(?<![\w./-])[A-Za-z]:\Z")
+_LONGEST = 1 << 16  # of a variable's value
+_MOST_FAULTS = 5
+_MOST_PIECES = 20_000
 # Stand inside a word for the n-th thing that is not known, and before a redirection's file.
 _UNKNOWN = re.compile("\ue001(\\d+)\ue002")
 _REDIRECTION = "\ue000"
@@ -86,6 +89,11 @@ def shell_variables(text: str) -> dict[str, str]:
     return reader.values
 
 
+def shown(word: str) -> str:
+    """A word for messages: what is not known in it is a question mark."""
+    return _UNKNOWN.sub("?", word)
+
+
 class _Reader:
     def __init__(self, text: str, env: dict[str, str]) -> None:
         self.text = text
@@ -95,6 +103,7 @@ class _Reader:
         self.values: dict[str, str] = dict(env)
         self.arrays: dict[str, list[str]] = {}
         self.unknown: dict[str, int] = {}
+        self.told: list[str] = []
         self.reasons: dict[str, str] = {}
         self.folder: Path | None = None
         self.folder_faults: tuple[str, ...] = ()
@@ -111,7 +120,11 @@ class _Reader:
         return self._counted[1]
 
     def read(self) -> list[SimpleCommand]:
+        pieces = 0
         while self.place < len(self.text):
+            pieces += 1
+            if pieces > _MOST_PIECES:
+                raise ValueError("it is too long for what starts a server")
             piece = _PIECE.match(self.text, self.place)
             if piece is None or piece.lastgroup is None:  # every character is a piece
                 break
@@ -225,17 +238,22 @@ class _Reader:
         name = word.strip("${}")
         value = parameter_value(name, self.values)
         if value is not None:
+            if len(value) > _LONGEST:
+                raise ValueError(f"line {self.line}: {name} grows without bounds")
             return value
         plain = re.split(r"\W", name)[0]
         reason = self.reasons.get(plain) or f"line {self.line}: {word} has no value here"
         return self._mark(reason)
 
     def _mark(self, reason: str) -> str:
-        return f"\ue001{self.unknown.setdefault(reason, len(self.unknown))}\ue002"
+        number = self.unknown.setdefault(reason, len(self.unknown))
+        if number == len(self.told):
+            self.told.append(reason)
+        return f"\ue001{number}\ue002"
 
     def _faults(self, words: list[str]) -> tuple[str, ...]:
-        found = {int(number) for word in words for number in _UNKNOWN.findall(word)}
-        return tuple(r for r, number in self.unknown.items() if number in found) if found else ()
+        found = sorted({int(number) for word in words for number in _UNKNOWN.findall(word)})
+        return tuple(self.told[number] for number in found[:_MOST_FAULTS])
 
     def _end(self, operator: str) -> None:
         """End a command at an operator, and see what it does."""

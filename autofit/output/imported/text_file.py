@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autofit.errors import UsageError
 
-_LARGEST_BYTES = 1 << 20
+_LARGEST_BYTES = 1 << 18
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
@@ -32,7 +32,7 @@ def read_text_file(path: Path) -> str:
         if not stat.S_ISREG(status.st_mode):
             raise UsageError(f"{path} is not a regular file", _HINT)
         if status.st_size > _LARGEST_BYTES:
-            what = f"{status.st_size / 2**20:,.0f} MiB are too much for a launch command"
+            what = f"{status.st_size / 1024:,.0f} KiB are too much for a launch command"
             raise UsageError(f"{path}: {what}", _HINT)
         data = path.read_bytes()
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 
 _PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:(?P<mark>:?[-=?])(?P<word>.*))?", re.DOTALL)
@@ -23,6 +24,24 @@ def parameter_value(inner: str, values: Mapping[str, str]) -> str | None:
     if not is_missing:
         return value
     return found["word"] if mark.endswith(("-", "=")) else None
+
+
+def file_variables(text: str) -> dict[str, str]:
+    """What a file of `NAME=VALUE` lines sets, read as systemd, compose and docker agree to.
+
+    A value in quotes is unquoted as a shell would, any other goes on to the end of its line.
+    """
+    found = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if not equals or name.startswith(("#", ";")):
+            continue
+        value = value.strip()
+        try:
+            found[name.strip()] = "".join(shlex.split(value)) if value[:1] in "'\"" else value
+        except ValueError:
+            found[name.strip()] = value
+    return found
 
 
 def filled(text: str, value_of: Callable[[str], str | None]) -> tuple[str, list[str]]:

@@ -15,9 +15,10 @@ from typing import Any
 from autofit.output.imported.container import server_words, with_host_paths
 from autofit.output.imported.entry import Entry
 from autofit.output.imported.launch_words import entry_of_words
-from autofit.output.imported.variable import filled, parameter_value
+from autofit.output.imported.variable import file_variables, filled, parameter_value
 
 _MOST_MACROS = 20  # they may use each other
+_LONGEST = 1 << 16
 
 
 def is_known(data: object) -> bool:
@@ -53,7 +54,7 @@ def _swap_entry(
     macros = {**_settings(data.get("macros")), **_settings(part.get("macros"))}
     # The port is llama-swap's to choose, and autofit's while measuring.
     known = {"PORT": "0", "MODEL_ID": name, **macros}
-    lines = str(part["cmd"]).replace("\\\n", "\n").splitlines()
+    lines = _text(part["cmd"]).replace("\\\n", "\n").splitlines()
     text = " ".join(line for line in lines if not line.lstrip().startswith("#"))
     missing: list[str] = []
     for _ in range(_MOST_MACROS):
@@ -61,6 +62,8 @@ def _swap_entry(
         text, missing = filled(text.replace("$$", "$$$$"), known.get)
         if text == before:
             break
+        if len(text) > _LONGEST:
+            raise ValueError(f"the macros of {name} use each other without end")
     env = _settings(part.get("env"))
     found = entry_of_words(name, shlex.split(text), env)
     faults = [f"{macro} is no macro of this file" for macro in missing]
@@ -70,14 +73,14 @@ def _swap_entry(
 def _compose_entry(
     name: str, part: Mapping[str, Any], _data: Mapping[str, Any], folder: Path
 ) -> Entry | None:
-    image = str(part.get("image", ""))
+    image = _text(part.get("image", ""))
     given, notes = _Given(folder), list[str]()
     words = [*given.words(part.get("entrypoint")), *given.words(part.get("command"))]
     if not words and "llama" not in image:
         return None
     env = {key: given.text(value) for key, value in _settings(part.get("environment")).items()}
-    for path in _listed(part.get("env_file")):
-        notes.append(f"env_file {path} is not read: what it sets is not known")
+    if part.get("env_file") is not None:
+        notes.append("env_file is not read: what it sets is not known")
     if any(key in part for key in ("cpus", "cpuset", "mem_limit")):
         notes.append("limits of the container do not hold where autofit measures")
     volumes = [_volume(one) for one in _listed(part.get("volumes"))]
@@ -120,24 +123,22 @@ class _Given:
 
 def _dot_env(path: Path) -> dict[str, str]:
     try:
-        lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        return file_variables(path.read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError:
         return {}
-    pairs = (line.partition("=") for line in lines if not line.lstrip().startswith("#"))
-    return {name.strip(): value.strip().strip("'\"") for name, equals, value in pairs if equals}
 
 
 def _volume(one: object) -> str:
     if isinstance(one, Mapping):
-        return f"{one.get('source', '')}:{one.get('target', '')}"
-    return str(one)
+        return f"{_text(one.get('source', ''))}:{_text(one.get('target', ''))}"
+    return _text(one)
 
 
 def _settings(value: object) -> dict[str, str]:
     """Names and texts, given as a mapping or as a list of `NAME=TEXT`."""
     if isinstance(value, Mapping):
         return {str(name): _text(text) for name, text in value.items() if text is not None}
-    pairs = (str(one).partition("=") for one in _listed(value))
+    pairs = (_text(one).partition("=") for one in _listed(value))
     return {name: text for name, equals, text in pairs if equals}
 
 
@@ -150,6 +151,13 @@ def _listed(value: object) -> list[Any]:
 
 
 def _text(value: object) -> str:
+    """A plain value as text; parts that hold others may be endless, and stand for no text.
+
+    Raises:
+        TypeError: it is a list or a mapping.
+    """
+    if not isinstance(value, str | bool | int | float):
+        raise TypeError("there is a list or a mapping where a text should be")
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

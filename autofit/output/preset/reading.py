@@ -8,6 +8,7 @@ beside the command is left alone, except the workload that a preset of autofit w
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,10 @@ from autofit.output.imported.entry import Entry, is_program, listed, matching
 from autofit.output.imported.ini_section import entries_of_ini, has_section
 from autofit.output.imported.json_document import entries_of_document
 from autofit.output.imported.launch_words import entries_of_shell
+from autofit.output.imported.secret import without_secrets
 from autofit.output.imported.systemd_unit import entries_of_unit, is_unit
 from autofit.output.imported.text_file import read_text_file
+from autofit.output.imported.variable import file_variables
 from autofit.output.imported.yaml_file import entries_of_data, is_known
 from autofit.output.preset.format import SUFFIXES
 from autofit.output.preset.heading import heading_workload
@@ -33,6 +36,7 @@ _YAML = (".yaml", ".yml")
 _BATCH = (".bat", ".cmd", ".ps1")
 _YAML_START = re.compile(r"^(?:models|services)\s*:", re.MULTILINE)
 _COMMENT = ("#", ";")
+_NAMED = ("ini", "llama-swap", "compose", "systemd")
 _FALSE = frozenset({"false", "off", "disabled", "0"})
 
 
@@ -91,7 +95,7 @@ def read_preset(
     except (OSError, ValueError):  # a command may be longer than a file's name
         is_file = False
     if not is_file:
-        label, text = shorten(given), given
+        label, text = shorten(without_secrets([given])[0]), given
         _refuse_no_command(given)
         kind, entries = "command", _guarded(entries_of_shell, text, label)
         document: dict[str, Any] = {}
@@ -99,12 +103,14 @@ def read_preset(
         label = given
         text = read_text_file(path)
         kind, entries, document = _of_file(text, path, given)
+    entries = [e for e in entries if e.argv or e.options or e.env or e.faults]
     entry = _chosen(entries, label, section, model)
     if entry.faults:
         raise UsageError(
             f"{label}: {'; '.join(entry.faults)}",
             "give the command itself, with the values that it ends up with: autofit runs no shell",
         )
+    _guarded(_check_words, entry, label)
     facts = {**_heading_facts(text), **document}
     workload = facts.get("workload")
     return ReadPreset(
@@ -114,7 +120,7 @@ def read_preset(
         entry.options,
         workload if isinstance(workload, Workload) else None,
         kind,
-        entry.name if len(entries) > 1 or kind not in ("command", "shell") else "",
+        entry.name if len(entries) > 1 or kind in _NAMED else "",
         entry.folder,
         entry.notes,
         facts,
@@ -156,7 +162,7 @@ def _of_file(text: str, path: Path, label: str) -> tuple[str, list[Entry], dict[
     """The kind of a file, its servers, and what a document of ours says beside."""
     if path.suffix.lower() in _BATCH:
         raise UsageError(f"{label}: scripts of Windows are not understood", _hint())
-    if text.lstrip().startswith("{"):
+    if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):
         data = _guarded(_parsed_json, text, label)
         if is_known(data):
             return "yaml", _guarded(_of_data, data, path.parent, label), {}
@@ -171,6 +177,8 @@ def _of_file(text: str, path: Path, label: str) -> tuple[str, list[Entry], dict[
         return "systemd", _guarded(entries_of_unit, text, path.stem, label), {}
     if path.suffix == SUFFIXES["ini"] or has_section(text):
         return "ini", _guarded(entries_of_ini, text, label), {}
+    if path.suffix == SUFFIXES["env"]:
+        return "env", [Entry("variables", env=file_variables(text))], {}
     entries = _guarded(entries_of_shell, text, label)
     is_env = bool(entries) and not entries[0].argv
     return "env" if is_env else "shell", entries, {}
@@ -184,8 +192,10 @@ def _guarded(read: Any, *given: Any) -> Any:  # noqa: ANN401 - any reader of a f
     *arguments, label = given
     try:
         return read(*arguments)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        told = "nested too deeply" if isinstance(error, RecursionError) else error
+    except RecursionError as error:
+        raise UsageError(f"{label} is no preset: nested too deeply", _hint()) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        told = f"it has no {error}" if isinstance(error, KeyError) else error
         raise UsageError(f"{label} is no preset: {told}", _hint()) from error
 
 
@@ -221,6 +231,19 @@ def _chosen(
             f"choose one with --section '{entries[0].name}'",
         )
     return entries[0]
+
+
+def _check_words(entry: Entry) -> None:
+    """See that every word can be given to a program."""
+    for word in (
+        *entry.argv,
+        *entry.env,
+        *entry.env.values(),
+        *(w for o in entry.options for w in o),
+    ):
+        if "\0" in word:
+            raise ValueError("a word has a NUL in it, which no program can be given")
+        os.fsencode(word)  # a UnicodeEncodeError is a ValueError
 
 
 def _heading_facts(text: str) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+bash /opt/start.sh

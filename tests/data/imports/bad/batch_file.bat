@@ -1,0 +1,2 @@
+@echo off
+llama-server.exe -m a.gguf

@@ -1,0 +1,3 @@
+for m in a b; do
+  llama-server -m $m.gguf
+done

@@ -1,0 +1,4 @@
+cat > x <<EOF
+llama-server
+EOF
+llama-server -m a.gguf

@@ -1,0 +1,1 @@
+llama-server -m 'a.gguf -ngl 99

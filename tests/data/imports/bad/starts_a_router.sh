@@ -1,0 +1,1 @@
+llama-server --models-preset all.ini

@@ -1,0 +1,2 @@
+llama-server -m a.gguf
+llama-server -m b.gguf

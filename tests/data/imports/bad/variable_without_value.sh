@@ -1,0 +1,1 @@
+llama-server -m $MODEL -ngl 99

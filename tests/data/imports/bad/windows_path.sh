@@ -1,0 +1,1 @@
+llama-server -m C:\models\a.gguf -ngl 9

@@ -1,0 +1,2 @@
+﻿llama-server -m /models/a.gguf \
+  -ngl 30
