@@ -6,8 +6,9 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -15,15 +16,19 @@ from autofit.cli.task_options import TaskOptions, read_task_options, task_option
 from autofit.errors import NothingFitsError, UsageError
 from autofit.trial.metric import Metric
 
+# An objective of several metrics: a front is kept, and the preset is that of `request_s`.
+PARETO = "pareto"
+
 
 @click.command("tune", context_settings={"ignore_unknown_options": False})
 @task_options
 @click.option(
     "--objective",
-    type=click.Choice(["request_s", "pp", "tg", "ttft"]),
+    type=click.Choice(["request_s", "pp", "tg", "ttft", PARETO]),
     default="request_s",
     show_default=True,
-    help="What is made best: seconds per request, prompt or generation rate, first token.",
+    help="What is made best: seconds per request, prompt or generation rate, first token; pareto "
+    "also lists what is best in prompts, generation or headroom.",
 )
 @click.option("--require", multiple=True, metavar="'tg>=20'", help="A limit to keep.")
 @click.option(
@@ -99,7 +104,7 @@ def told_commands(commands: Iterable[tuple[str, str]], *, as_json: bool) -> None
 def run_tune(
     options: TaskOptions,
     *,
-    objective: Metric = "request_s",
+    objective: Metric | Literal["pareto"] = "request_s",
     require: tuple[str, ...] = (),
     baseline: str | None = None,
     section: str | None = None,
@@ -128,11 +133,12 @@ def run_tune(
     requirements = tuple(parse_requirement(text) for text in require)
     situation = look(
         options,
-        objective=objective,
+        objective="request_s" if objective == "pareto" else objective,
         requirements=requirements,
         baseline=baseline,
         section=section,
     )
+    situation = replace(situation, keeps_front=objective == PARETO)
     run = TuneRun(situation, options, total_s, max_launches, seed, checks_answers)
     if dry_run:
         told_commands(run.commands(), as_json=as_json)

@@ -21,7 +21,7 @@ from autofit.output.text import (
     one_line,
     param,
 )
-from autofit.output.trial_row import command_line
+from autofit.output.trial_row import brief_params, command_line
 
 Row = tuple[str, ...]
 # Of llama-server, unless it is told another.
@@ -34,6 +34,7 @@ _METRICS = (
 )
 BOUNDARY_HEAD: Row = ("layout", "KV type", "fits", "fails", "as", "proven")
 CLIFF_HEAD: Row = ("parameter", "step", "loss", "layout", "KV type")
+FRONT_HEAD: Row = ("prompt tokens/s", "generated tokens/s", "s/request", "headroom", "settings")
 METRIC_HEAD: Row = ("", "baseline", "winner")
 
 
@@ -50,6 +51,7 @@ class Answer:
     metrics: tuple[Row, ...] = ()
     boundary: tuple[Row, ...] = ()
     cliffs: tuple[Row, ...] = ()
+    front: tuple[Row, ...] = ()
     notes: tuple[str, ...] = field(default=())
     command: str = ""
 
@@ -74,6 +76,7 @@ def answer(result: Mapping[str, Any] | None) -> Answer:
         metrics=tuple(_metrics(baseline.get("estimates") or {}, winner.get("estimates") or {})),
         boundary=tuple(_boundary_row(row) for row in result.get("boundary") or ()),
         cliffs=tuple(_cliff_row(row) for row in result.get("cliffs") or ()),
+        front=tuple(_front_row(row) for row in result.get("pareto") or ()),
         notes=tuple(one_line(note) for note in result.get("notes") or ()),
         command=_command(winner),
     )
@@ -97,8 +100,6 @@ def _headline(result: Mapping[str, Any], winner: Mapping[str, Any]) -> str:
 
 
 def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> list[tuple[str, str]]:
-    outcomes = result.get("outcomes") or {}
-    phases = result.get("launches_by_phase") or {}
     facts = []
     if winner:
         free_mib = winner.get("free_mib") or {}
@@ -112,14 +113,7 @@ def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> list[tuple[s
         )
         if survives:
             facts.append(("would survive", survives))
-    if "launches" in result:
-        by_phase = ", ".join(f"{phase} {count}" for phase, count in phases.items() if count)
-        facts.append(("launches", f"{result['launches']}" + (f" ({by_phase})" * bool(by_phase))))
-    if outcomes:
-        told = (f"{kind.replace('_', ' ')} {count}" for kind, count in outcomes.items() if count)
-        facts.append(("outcomes", one_line(", ".join(told))))
-    if result.get("seconds") is not None:
-        facts.append(("time", duration(result["seconds"])))
+    facts += _spent(result)
     if result.get("conditions"):
         facts.append(("machine meanwhile", meanwhile(result["conditions"])))
     failed = (result.get("baseline") or {}).get("outcome")
@@ -128,7 +122,51 @@ def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> list[tuple[s
         facts.append(("baseline failed", one_line(text)))
     if result.get("preset"):
         facts.append(("preset", one_line(result["preset"])))
+    if result.get("pareto"):
+        facts.append(("preset is for", "the fewest seconds per request; others are listed"))
     return facts
+
+
+def _spent(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What launches and time went to, and why no more of them."""
+    outcomes = result.get("outcomes") or {}
+    phases = result.get("launches_by_phase") or {}
+    facts = []
+    if "launches" in result:
+        by_phase = ", ".join(f"{phase} {count}" for phase, count in phases.items() if count)
+        facts.append(("launches", f"{result['launches']}" + (f" ({by_phase})" * bool(by_phase))))
+    if outcomes:
+        told = (f"{kind.replace('_', ' ')} {count}" for kind, count in outcomes.items() if count)
+        facts.append(("outcomes", one_line(", ".join(told))))
+    if result.get("seconds") is not None:
+        spent = result.get("seconds_by_phase") or {}
+        by_phase = ", ".join(f"{phase} {duration(s)}" for phase, s in spent.items() if s)
+        facts.append(("time", duration(result["seconds"]) + f" ({by_phase})" * bool(by_phase)))
+    if result.get("search"):
+        facts.append(("search ended", _ending(result["search"])))
+    return facts
+
+
+def _ending(search: Mapping[str, Any]) -> str:
+    """Why no more was launched, and what one more launch was expected to bring."""
+    gain, least = search.get("expected_gain"), search.get("least_gain") or 0.0
+    if search.get("ended_by") == "space":
+        return "nothing was left to try"
+    expected = "" if gain is None else f"one more launch was expected to bring {gain:.2%}"
+    if search.get("ended_by") == "budget":
+        return f"by the budget{'; ' * bool(expected)}{expected}"
+    return f"{expected}, less than the {least:.2%} that a launch must promise"
+
+
+def _front_row(row: Mapping[str, Any]) -> Row:
+    settings = brief_params(row.get("params") or {}) or "the runtime's own choice"
+    return (
+        number(row.get("pp_per_s")),
+        number(row.get("tg_per_s")),
+        number(row.get("request_s")),
+        one_line(headroom(row.get("free_mib") or {})),
+        one_line(settings + " (the preset)" * bool(row.get("is_preset"))),
+    )
 
 
 def meanwhile(host: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from autofit.output.answer import (
     BOUNDARY_HEAD,
     CLIFF_HEAD,
+    FRONT_HEAD,
     METRIC_HEAD,
     Answer,
     answer,
@@ -54,6 +55,7 @@ def _answer_parts(found: Answer) -> list[str]:
         ("Settings", ("parameter", "value"), found.settings),
         ("Fit boundary (host expert layers)", BOUNDARY_HEAD, found.boundary),
         ("Cliffs", CLIFF_HEAD, found.cliffs),
+        ("Beaten by nothing in all of", FRONT_HEAD, found.front),
     ):
         if rows:
             parts += [f"## {title}", table(head, rows)]

@@ -9,7 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from autofit.errors import UsageError
-from autofit.output.answer import BOUNDARY_HEAD, CLIFF_HEAD, METRIC_HEAD, Answer, answer
+from autofit.output.answer import (
+    BOUNDARY_HEAD,
+    CLIFF_HEAD,
+    FRONT_HEAD,
+    METRIC_HEAD,
+    Answer,
+    answer,
+)
 from autofit.output.preset.heading import workload_line
 from autofit.output.text import mib, one_line
 from autofit.output.trial_row import TrialRow, command_line, grouped_notes, trial_rows
@@ -53,6 +60,7 @@ def print_answer(found: Answer, console: Console) -> None:
         ("", METRIC_HEAD, found.metrics),
         ("fit boundary (host expert layers)", BOUNDARY_HEAD, found.boundary),
         ("cliffs", CLIFF_HEAD, found.cliffs),
+        ("beaten by nothing in all of", FRONT_HEAD, found.front),
     ):
         if rows:
             console.print()

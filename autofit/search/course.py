@@ -39,12 +39,14 @@ class Step:
 class Course:
     """One search under way; `next` opens a trial that the study's next `tell` closes.
 
-    `least_gain` is the expected fall of log cost below which a launch is not worth it.
+    `least_gain` is the expected fall of log cost below which a launch is not worth it. `last`
+    is the launch that was proposed last, `declined` the one that was not worth it any more.
     """
 
     study: SearchStudy
     least_gain: float = LEAST_GAIN
     last: Proposal | None = None
+    declined: Proposal | None = None
     _is_over: bool = False
 
     def next(self) -> Step | None:
@@ -54,10 +56,16 @@ class Course:
             if proposal is not None and not self.is_enough(proposal):
                 self.last = proposal
                 return Step("search" if self._has_run() else "boundary", proposal)
+            self.declined = proposal
             self.study.drop()
             self._is_over = True
         closing = self._closing()
         return None if closing is None else Step("boundary", closing)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the search ended by itself: no launch was worth it, or none was left."""
+        return self._is_over
 
     def is_enough(self, proposal: Proposal) -> bool:
         """Whether the most promising point is not worth a launch any more."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from autofit.results.study import Study
@@ -19,6 +19,7 @@ from autofit.trial.workload import Workload
 from autofit.tuning.answer_check import AnswerCheck
 from autofit.tuning.cliff_phase import cliffs_of, unsteady_notes
 from autofit.tuning.confirmation import Confirmation
+from autofit.tuning.front import front
 from autofit.tuning.frozen import FROZEN
 from autofit.tuning.host_report import host_report
 from autofit.tuning.prove import Proof
@@ -49,6 +50,7 @@ class ResultParts:
     seconds: float
     notes: Sequence[str]
     answers: AnswerCheck | None = None
+    search: Mapping[str, object] = field(default_factory=dict)
 
 
 def result_document(parts: ResultParts) -> dict[str, Any]:
@@ -75,14 +77,29 @@ def result_document(parts: ResultParts) -> dict[str, Any]:
         "launches_by_phase": {
             phase: sum(trial.phase == phase for trial in parts.trials) for phase in PHASES
         },
+        "seconds_by_phase": {
+            phase: round(sum(trial.seconds for trial in parts.trials if trial.phase == phase), 1)
+            for phase in PHASES
+        },
+        "search": dict(parts.search) or None,
         "outcomes": dict(Counter(trial.outcome.kind for trial in parts.trials)),
         "seconds": round(parts.seconds, 1),
         "conditions": host_report(parts.trials),
+        "pareto": _pareto(parts) if situation.keeps_front else None,
         "preset": None,
         "confirmation": parts.confirmation.to_dict() if parts.confirmation else None,
         "answers": parts.answers.to_dict() if parts.answers else None,
         "notes": [*parts.notes, *unsteady_notes(parts.trials, situation)],
     }
+
+
+def _pareto(parts: ResultParts) -> list[dict[str, Any]]:
+    """The front, the candidate of the preset marked; it need not be there."""
+    winner = parts.proof.finalist.candidate if parts.proof else None
+    return [
+        {**point.to_dict(), "is_preset": point.candidate == winner}
+        for point in front(parts.trials, parts.situation)
+    ]
 
 
 def _winner(parts: ResultParts, proof: Proof) -> dict[str, Any]:

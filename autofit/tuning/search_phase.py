@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from autofit.runtime.effort import measuring_effort
@@ -13,7 +14,7 @@ from autofit.search.problem import Memory, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.search.study import SearchStudy
 from autofit.trial.candidate import Candidate
-from autofit.trial.metric import cost, median_metric
+from autofit.trial.metric import Metric, cost, median_metric
 from autofit.trial.outcome import Outcome, OutOfMemory, Spilled
 from autofit.trial.trial import Phase, Trial
 from autofit.tuning.event import BoundaryMoved, Listener, PhaseStarted
@@ -26,6 +27,8 @@ from autofit.tuning.situation import Situation
 _REPEATS = 2
 # How heavily a missed requirement weighs: twice the cost at a tenth missed.
 _SHORTFALL_WEIGHT = 10.0
+# Launches spent on what is best by one metric beside the objective.
+_MOST_FOR_AN_END = 4
 # A launch must promise this share of the smallest effect that counts.
 _LEAST_GAIN_SHARE = 0.1
 
@@ -84,22 +87,26 @@ class Explorer:
     def __post_init__(self) -> None:
         self.course = Course(self.search, self.situation.min_effect * _LEAST_GAIN_SHARE)
 
-    def trial_cost(self, trial: Trial) -> float | None:
-        """What a trial costs; None when it failed."""
+    def trial_cost(self, trial: Trial, metric: Metric | None = None) -> float | None:
+        """What a trial costs by a metric, None for the objective; None when it failed."""
         situation = self.situation
-        value = median_metric(trial.measurement, situation.workload, situation.objective)
+        metric = metric or situation.objective
+        value = median_metric(trial.measurement, situation.workload, metric)
         if value is None or not trial.is_completed:
             return None
-        return cost(value, situation.objective)
+        return cost(value, metric)
 
     def tell(self, point: Point, trial: Trial) -> None:
         """Tell the search what a launch of a point showed."""
+        self._tell(self.search, point, trial, self.situation.objective)
+
+    def _tell(self, search: SearchStudy, point: Point, trial: Trial, metric: Metric) -> None:
         workload = self.situation.workload
         measured = trial.measurement if trial.is_completed else None
         prompt_s, predicted_s = token_seconds(measured, workload)
-        self.search.tell(
+        search.tell(
             point,
-            self.trial_cost(trial),
+            self.trial_cost(trial, metric),
             lacked=lacked_memory(trial.outcome),
             seconds=trial.seconds,
             prompt_s=prompt_s,
@@ -111,17 +118,61 @@ class Explorer:
         seconds = [trial.seconds for trial in self.runner.trials]
         return median(seconds) if seconds else 0.0
 
-    def explore(self) -> None:
-        """Follow the course of the search until it ends or the budget does."""
+    def explore(self, *, share: float = 1.0) -> None:
+        """Follow the course of the search until it ends or that share of the budget does."""
         phase: Phase | None = None
+        limit = self.runner.budget.max_launches
         while (step := self.course.next()) is not None:
-            if not self.runner.budget.allows(step.phase, self.expected_s()):
+            is_used = limit is not None and self.runner.budget.launches >= share * limit
+            if is_used or not self.runner.budget.allows(step.phase, self.expected_s()):
                 self.search.drop()
                 return
             if step.phase != phase:
                 phase = step.phase
                 self.emit(PhaseStarted(phase, self.runner.budget.max_launches))
             self._launch(step.phase, step.proposal.point, step.proposal.why)
+
+    def explore_end(self, metric: Metric, *, seed: int) -> None:
+        """Look for what is best by another metric, knowing all launches before."""
+        problem = replace(self.problem, goal=replace(self.problem.goal, objective=metric))
+        search = SearchStudy(problem, seed=seed)
+        for one in self.launched:
+            self._tell(search, one.point, one.trial, metric)
+        course = Course(search, self.course.least_gain)
+        for _ in range(_MOST_FOR_AN_END):
+            step = course.next()
+            if step is None or course.is_over:
+                return
+            if not self.runner.budget.allows("search", self.expected_s()):
+                return
+            before = len(self.launched)
+            self._launch("search", step.proposal.point, f"for {metric}: {step.proposal.why}")
+            if len(self.launched) > before:
+                self._tell(search, step.proposal.point, self.launched[-1].trial, metric)
+            else:
+                search.tell(step.proposal.point, None)
+
+    @property
+    def ending(self) -> dict[str, object]:
+        """Why the search ended, and what one more launch was expected to bring.
+
+        `expected_gain` is the share by which the objective's time would fall, failure counted
+        as none; None where no launch was left. `ended_by` is `gain` (not worth it any more),
+        `space` (nothing left) or `budget`.
+        """
+        proposal = self.course.declined or self.course.last
+        is_known = proposal is not None and math.isfinite(proposal.expected_gain)
+        if not self.course.is_over:
+            ended_by = "budget"
+        else:
+            ended_by = "gain" if self.course.declined is not None else "space"
+        return {
+            "ended_by": ended_by,
+            "expected_gain": -math.expm1(-proposal.expected_gain)
+            if proposal is not None and is_known and ended_by != "space"
+            else None,
+            "least_gain": -math.expm1(-self.course.least_gain),
+        }
 
     def _launch(self, phase: Phase, point: Point, purpose: str) -> None:
         candidate = self.problem.candidate_of(point)

@@ -33,7 +33,8 @@ class Situation:
     processes may take of system RAM. `has_own_task` leaves the user's command its own
     context and slots, as in a comparison; `baseline_params` and
     `baseline_args` are the user's own launch command, None where there is none; `notices` are
-    remarks on the task.
+    remarks on the task. With `keeps_front` what is best in another way than the objective's is
+    searched for too, and told.
     """
 
     runtime: Runtime
@@ -45,6 +46,7 @@ class Situation:
     workload: Workload
     space: Space
     objective: Metric = "request_s"
+    keeps_front: bool = False
     requirements: tuple[Requirement, ...] = ()
     min_effect: float = 0.03
     rpc: str = ""

@@ -24,6 +24,7 @@ from autofit.tuning.confirm_phase import CONTENDERS, Confirmer
 from autofit.tuning.confirmation import Confirmation
 from autofit.tuning.default_point import default_point
 from autofit.tuning.event import Incumbent, Listener, Notice, PhaseStarted
+from autofit.tuning.front import END_OBJECTIVES
 from autofit.tuning.frozen import FROZEN, frozen_baseline
 from autofit.tuning.preference import headroom_mib
 from autofit.tuning.prove import Finalist, Proof, prove, prove_or_step_back, spare_rooms
@@ -34,6 +35,8 @@ from autofit.tuning.search_phase import Explorer
 from autofit.tuning.situation import Situation
 
 _BASELINE_REPEATS = 3
+# What of the launches the search may use where the ends of a front are searched for too.
+_SHARE_BEFORE_ENDS = 0.7
 # A device with less left at the workload's prompts may not hold at full context: on a real
 # card 8 MiB did not, 222 did.
 _EDGE_MIB = 256.0
@@ -77,7 +80,10 @@ class Tune:
         self._seed_search(explorer, baseline)
         for candidate in explorer.starting_candidates():
             self.maker.ask_planner(candidate)
-        explorer.explore()
+        explorer.explore(share=_SHARE_BEFORE_ENDS if self.situation.keeps_front else 1.0)
+        if self.situation.keeps_front:
+            for metric in END_OBJECTIVES:
+                explorer.explore_end(metric, seed=self.seed)
         finalists = self._off_the_edge(self._finalists(explorer))
         confirmation = self.confirmer.confirm(baseline, finalists)
         proof, gain = self._prove(baseline, finalists, confirmation)
@@ -93,6 +99,7 @@ class Tune:
                 proof=proof,
                 gain=gain,
                 boundaries=explorer.boundaries,
+                search=explorer.ending,
                 seconds=self.runner.budget.spent_s,
                 notes=self.notes,
                 answers=self.answers,

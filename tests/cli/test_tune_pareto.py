@@ -1,0 +1,69 @@
+"""A tune that keeps the front of prompts, generation and headroom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from autofit_program import AutofitProgram, Done
+from tune_machine import TuneMachine
+
+from autofit.results.study import Study
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory) -> tuple[Path, Done, Done]:
+    """The folder of a tune, the tune, and what `show` says of it."""
+    folder = tmp_path_factory.mktemp("pareto")
+    program = AutofitProgram(folder)
+    machine = TuneMachine(folder, 2600.0)
+    words = machine.words(
+        "study", max_launches=8, objective="pareto", require="tg>=0.5", dialect=machine.dialect
+    )
+    return folder / "study", program.run(*words, "--json"), program.run("show", "study")
+
+
+def test_nothing_on_the_front_beats_another(tuned) -> None:
+    """Every candidate is better than each other one in something, and keeps what is required."""
+    _, done, _ = tuned
+    assert done.code == 0, done.err
+    front = done.json["pareto"]
+
+    assert front
+    values = [(row["pp_per_s"], row["tg_per_s"], row["free_mib"]["CUDA0"] // 64) for row in front]
+    for mine in values:
+        others = [its for its in values if its != mine]
+        assert all(any(a > b for a, b in zip(mine, its, strict=True)) for its in others)
+    assert all(row["tg_per_s"] >= 0.5 for row in front)
+
+
+def test_the_preset_is_the_one_with_the_fewest_seconds(tuned) -> None:
+    """The objective of the preset is seconds per request, and the answer says so."""
+    study, done, shown = tuned
+
+    assert done.json["objective"] == "request_s"
+    assert done.json["preset"]
+    assert "preset is for" in shown.out
+    assert "the fewest seconds per request" in shown.out
+    assert Study.open(study).result["pareto"] == done.json["pareto"]
+
+
+def test_the_ends_of_the_front_are_within_the_budget(tuned) -> None:
+    """Looking for what is best by one rate alone takes no launches beyond those allowed."""
+    _, done, _ = tuned
+
+    phases = done.json["launches_by_phase"]
+    assert phases["baseline"] + phases["boundary"] + phases["search"] <= 8
+
+
+def test_what_was_spent_and_what_more_would_bring_is_told(tuned) -> None:
+    """Seconds by phase, why the search ended, and the gain expected of one more launch."""
+    _, done, shown = tuned
+    result = done.json
+
+    assert set(result["seconds_by_phase"]) == set(result["launches_by_phase"])
+    assert 0 < sum(result["seconds_by_phase"].values()) <= result["seconds"] + 1
+    assert result["search"]["ended_by"] in {"gain", "space", "budget"}
+    assert "search ended" in shown.out
