@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from autofit.errors import AutofitError
-from autofit.output.answer import BOUNDARY_HEAD, CLIFF_HEAD, METRIC_HEAD, PORT, answer
+from autofit.output.answer import BOUNDARY_HEAD, CLIFF_HEAD, FRONT_HEAD, METRIC_HEAD, PORT, answer
 from autofit.output.caveat import caveats
 from autofit.output.comparison import COMPARISON_HEAD, comparison_rows
 from autofit.output.plot.data import PlotData
@@ -67,6 +67,7 @@ def html_report(study: Study, *, preset: str = "") -> str:
             ),
             ("Fit boundary (host expert layers)", BOUNDARY_HEAD, found.boundary),
             ("Cliffs", CLIFF_HEAD, found.cliffs),
+            ("Beaten by nothing in all of", FRONT_HEAD, found.front),
         )
         if table[2]
     ]
