@@ -48,6 +48,8 @@ def command(**given: Any) -> int:  # noqa: ANN401 - click's keyword arguments
     4 another autofit measures here, 5 a regression, 130 interrupted.
     """  # noqa: D301 - click's mark for lines to keep
     as_json, is_dry = given.pop("as_json"), given.pop("dry_run")
+    if [given["junit"], given["summary"], "-" if as_json else None].count("-") > 1:
+        raise UsageError("stdout takes one report", "write the others to files")
     sweep = _sweep(**given)
     if is_dry:
         from autofit.cli.tune import told_commands  # noqa: PLC0415 - heavy, --help is quick

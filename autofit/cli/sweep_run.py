@@ -199,7 +199,7 @@ class Sweep:
         ).run()
 
     def _reproduce(self, entry: Entry) -> str:
-        words = ["autofit", "sweep", str(self.suite.path), "--only", entry.name]
+        words = ["autofit", "sweep", str(self.suite.path.absolute()), "--only", entry.name]
         return shlex.join([*words, "--baseline", str(self.baseline_path)])
 
     def _not_run(self, entry: Entry, why: str) -> EntryRecord:
@@ -243,13 +243,14 @@ class Sweep:
             **sweep_document(verdicts),
             "broken": self._broken(records),
         }
-        self._write(verdicts, document, night)
         _tell(f"sweep {self.suite.name}: {headline(verdicts)}")
         for verdict in verdicts:
             _tell_verdict(verdict)
         if self.outputs.updates_baseline:
-            self.baseline.updated(records, limits).write(self.baseline_path)
+            # A link stays one.
+            self.baseline.updated(records, limits).write(self.baseline_path.resolve())
             _tell(f"kept in {self.baseline_path}")
+        self._write(verdicts, document, night)
         return document
 
     def _broken(self, records: Sequence[EntryRecord]) -> list[str]:

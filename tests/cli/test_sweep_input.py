@@ -89,6 +89,7 @@ def test_only_takes_combinations_together(cli, suite):
         (["nowhere", "--merge"], "nowhere is no folder of a sweep"),
         (["nowhere", "--merge", "--resume"], "--merge measures nothing"),
         (["--baseline", "none.json"], "there is no baseline none.json"),
+        (["--summary", "-", "--json"], "stdout takes one report"),
         (["--junit", "no/where.xml"], "there is no folder no"),
         (["--summary", "."], ". is a folder"),
         (["--folder", "."], "there is something else in"),

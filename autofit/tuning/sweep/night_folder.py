@@ -96,11 +96,14 @@ class NightFolder:
                     fallback=_elsewhere(),
                 )
             path = path.absolute()
-            check_free_disk(path, _NEEDED_MIB)
+            try:
+                check_free_disk(path, _NEEDED_MIB)
+            except AutofitError as error:
+                raise _refused(error) from error
             path.mkdir(parents=True, exist_ok=True)
             foreign = sorted(one.name for one in path.iterdir() if not one.name.endswith(".tmp"))
         except OSError as error:
-            raise storage_error(error, path or sweeps_folder()) from error
+            raise _refused(storage_error(error, path or sweeps_folder())) from error
         if foreign:
             what = "there is a sweep in" if _HEAD in foreign else "there is something else in"
             raise UsageError(
@@ -155,7 +158,7 @@ class NightFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise storage_error(error, path) from error
+            raise _refused(storage_error(error, path)) from error
         return path
 
     def record(self, name: str) -> EntryRecord | None:
@@ -170,7 +173,7 @@ class NightFolder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise storage_error(error, path) from error
+            raise _refused(storage_error(error, path)) from error
         except _DAMAGED as error:
             raise AutofitError(
                 f"{path} is damaged: {error}",
@@ -195,7 +198,7 @@ class NightFolder:
         try:
             write_durably(path, text)
         except OSError as error:
-            raise storage_error(error, path) from error
+            raise _refused(storage_error(error, path)) from error
         return path
 
     @staticmethod
@@ -203,12 +206,17 @@ class NightFolder:
         try:
             write_durably(path, json.dumps(data, indent=1) + "\n")
         except OSError as error:
-            raise storage_error(error, path) from error
+            raise _refused(storage_error(error, path)) from error
 
 
 def sweeps_folder() -> Path:
     """Where sweeps go when nobody says."""
     return Path.cwd() / "results" / "sweeps"
+
+
+def _refused(error: AutofitError) -> AutofitError:
+    """What a study says of a disk that refuses, with the option that a sweep has."""
+    return AutofitError(error.message, error.hint.replace("--study DIR", "--folder DIR"))
 
 
 def _elsewhere() -> Path:

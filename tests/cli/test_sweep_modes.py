@@ -1,0 +1,93 @@
+"""The modes of a sweep's entries on simulated machines, in real processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes.machine import RuntimeTraits
+from sweep_machine import SERVED, Nights, found
+from tune_machine import TuneMachine
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def nights(tmp_path):
+    """A suite that has no entry yet."""
+    return Nights(tmp_path)
+
+
+def test_two_builds_are_compared_in_one_night(nights, tmp_path):
+    """Without a baseline: one fork is slower, one answers otherwise, one is the same."""
+    for name, fault in (("slow", ("speed", 1.5)), ("odd", ("wrong-text",)), ("alike", None)):
+        machine = nights.add(
+            name, mode="compare", rounds=5, answers=True, against=str(tmp_path / "old")
+        )
+        nights.entries[name]["against"] = str(TuneMachine(tmp_path / f"old-{name}", 2600.0).server)
+        if fault:
+            machine.fail(*fault)
+    nights.write()
+    done = nights.sweep(timeout_s=800)
+
+    assert done.code == 5, done.err
+    assert "slower" in found(done.json, "slow")["kinds"]
+    assert found(done.json, "odd")["kinds"] == ["output_changed"]
+    assert found(done.json, "alike")["verdict"] == "same"
+    speed = next(m for m in found(done.json, "slow")["metrics"] if m["metric"] == "request_s")
+    assert speed["against"] == "reference"
+    assert speed["ratio"] == pytest.approx(1 / 1.5, rel=0.1)
+
+
+def test_a_tune_sees_whether_the_kept_settings_still_run(nights):
+    """The night's tune finds other settings, and the baseline's no longer fit: a regression."""
+    machine = nights.add("tuned", mode="tune", preset=None, budget="60s", max_launches=4,
+                         boundary=True)  # fmt: skip
+    nights.entries["tuned"] = {k: v for k, v in nights.entries["tuned"].items() if v is not None}
+    nights.write()
+    first = nights.sweep("--update-baseline", timeout_s=400)
+    assert first.code == 0, first.err
+    card = machine.machine.devices[0]
+    machine.change(devices=(replace(card, context_mib=card.context_mib + 400),))
+    done = nights.sweep(timeout_s=400)
+
+    assert done.code == 5, done.err
+    entry = found(done.json, "tuned")
+    assert set(entry["kinds"]) == {"new_failure", "boundary_moved"}
+    assert any("tonight's tune has found others" in note for note in entry["notes"])
+
+
+def test_a_flag_that_is_gone_from_the_help_is_named(nights, tmp_path):
+    """A build without a flag that the kept settings need no longer takes them."""
+    machine = nights.add("fork", preset=f"{SERVED} --prefetch-experts-slots 2")
+    machine.change(runtime=RuntimeTraits(prefetch="slots"))
+    machine.dialect.write_text(machine._dialect())
+    nights.write()
+    first = nights.sweep("--update-baseline")
+    assert first.code == 0, first.err
+    machine.change(runtime=RuntimeTraits())
+    nights.take_what_is_kept()
+    nights.write()
+    done = nights.sweep()
+
+    assert done.code == 5, done.err
+    assert found(done.json, "fork")["kinds"] == ["preset_rejected"]
+
+
+def test_an_old_build_is_measured_beside_the_new_one(nights, tmp_path):
+    """Remeasured with the old build at hand, both are slow on a slow night: nothing is raised."""
+    old = TuneMachine(tmp_path / "old", 2600.0)
+    machine = nights.add("served", rounds=4, against=str(old.server))
+    nights.write()
+    first = nights.sweep("--update-baseline")
+    assert first.code == 0, first.err
+    for one in (old, machine):
+        one.fail("speed", 1.3)
+    done = nights.sweep()
+
+    assert done.code == 0, done.err
+    assert found(done.json, "served")["kinds"] == []
+    old.server.rename(old.server.with_name("gone"))
+    alone = nights.sweep()
+    assert "slower" in found(alone.json, "served")["kinds"]
+    assert any("is not here" in note for note in found(alone.json, "served")["notes"])
