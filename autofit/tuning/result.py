@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from autofit.machine.memory import HOST
 from autofit.results.study import Study
 from autofit.runtime.argv import Unsupported, launch_plan
 from autofit.runtime.launch import RUNTIME_FIT
@@ -129,6 +130,11 @@ def _winner(parts: ResultParts, proof: Proof) -> dict[str, Any]:
         "peak_mib": dict(measured.peak_mib) if measured else {},
         "taken_mib": measured.taken_mib() if measured else {},
         "free_mib": dict(measured.free_mib) if measured else {},
+        "survives": [
+            f"another {free_mib:.0f} MiB taken on {name}"
+            for name, free_mib in (measured.free_mib if measured else {}).items()
+            if free_mib is not None and name != HOST
+        ],
         "proven": True,
         "trial": proof.trial.number,
     }

@@ -112,6 +112,7 @@ def test_a_winner_is_told_with_what_starts_it(tuned):
     assert "--port" not in winner["argv"]
     assert winner["env"]["GGML_X"] == "1"
     assert winner["free_mib"] == {"CUDA0": 900.0, "host": 9000.0}
+    assert winner["survives"] == ["another 900 MiB taken on CUDA0"]
     assert winner["trial"] == tuned.running.trials[-1].number
 
 
