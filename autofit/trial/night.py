@@ -27,7 +27,9 @@ _TRIMMED_OF = 7
 # How many nights the prior of the variance between nights counts as. With 1% between nights
 # two to eight of them give nearly the same rates; four err on the side of silence.
 _PRIOR_NIGHTS = 4
-_RESTLESS = 4
+_MIN_STEPS = 3
+# The median of the sizes of normal values, in standard deviations.
+_MEDIAN_SIZE = 0.6745
 # Tonight's launches are taken to vary as the kept ones do unless this F-test speaks against it.
 _UNSTEADY_LEVEL = 0.05
 _MIN_NIGHTS_FOR_MEDIAN = 4
@@ -111,7 +113,10 @@ class Change:
 
 
 def change_of_night(
-    levels: Sequence[Sequence[NightValue]], now: NightValue, night_sd: float
+    levels: Sequence[Sequence[NightValue]],
+    now: NightValue,
+    night_sd: float,
+    steps: Sequence[float] = (),
 ) -> Change | None:
     """Tonight over the kept nights; None where no night has two launches.
 
@@ -120,6 +125,8 @@ def change_of_night(
             the last group, how nights vary is learnt from all of them.
         now: tonight.
         night_sd: the deviation between nights, as a share, that the prior expects.
+        steps: logarithms of the ratio of each kept night to the one before it, levels or not:
+            what changes its level every few nights has none.
     """
     kept = levels[-1]
     nights = [night for level in levels for night in level]
@@ -127,12 +134,9 @@ def change_of_night(
         return None
     is_other = is_unsteady(nights, now)
     within = _pooled(nights if is_other else [*nights, now])
-    # What changes its level every few nights has none: that is how its nights vary.
-    is_restless = len(nights) >= _RESTLESS and len(levels) - 1 > len(nights) / _RESTLESS
-    groups = [nights] if is_restless else levels
-    between = _learnt_variance(groups, within[0], night_sd) * (1 + 1 / len(kept))
+    between = _learnt_variance(levels, steps, within[0], night_sd) * (1 + 1 / len(kept))
     parts = _parts(kept, within, now, is_unsteady=is_other)
-    parts.append((between, _PRIOR_NIGHTS + sum(len(group) - 1 for group in groups)))
+    parts.append((between, _PRIOR_NIGHTS + sum(len(level) - 1 for level in levels)))
     error = max(sum(part for part, _ in parts), _MIN_VARIANCE)
     uncertain = sum(part**2 / degrees for part, degrees in parts)
     typical = np.mean([math.log(night.typical) for night in kept])
@@ -238,13 +242,30 @@ def _parts(
 
 
 def _learnt_variance(
-    levels: Sequence[Sequence[NightValue]], within: float, night_sd: float
+    levels: Sequence[Sequence[NightValue]],
+    steps: Sequence[float],
+    within: float,
+    night_sd: float,
 ) -> float:
-    """Variance between nights, beyond what the variance of launches explains."""
+    """Variance between nights, beyond what the variance of launches explains.
+
+    Within levels it is best told, but not where chance or a restless machine made levels of
+    what is noise. The median step from night to night knows no levels, and a few changes that
+    lasted leave it as it is.
+    """
     seen, nights = 0.0, 0
     for level in levels:
         logs = np.log([night.typical for night in level])
         explained = float(np.mean([within / night.n for night in level]))
         seen += float(np.sum((logs - logs.mean()) ** 2)) - (len(level) - 1) * explained
         nights += len(level) - 1
-    return (_PRIOR_NIGHTS * night_sd**2 + max(seen, 0.0)) / (_PRIOR_NIGHTS + nights)
+    learnt = _moderated(seen, nights, night_sd)
+    if len(steps) < _MIN_STEPS:
+        return learnt
+    explained = float(np.mean([within / night.n for level in levels for night in level]))
+    step = median(map(abs, steps)) / _MEDIAN_SIZE
+    return max(learnt, _moderated(len(steps) * (step**2 / 2 - explained), len(steps), night_sd))
+
+
+def _moderated(squares: float, freedom: int, night_sd: float) -> float:
+    return (_PRIOR_NIGHTS * night_sd**2 + max(squares, 0.0)) / (_PRIOR_NIGHTS + freedom)

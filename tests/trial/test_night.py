@@ -125,8 +125,11 @@ def test_levels_that_change_every_night_are_how_nights_vary():
     moved_once = [[NightValue(10.0, 0.01, 8)] * 5, [NightValue(11.0, 0.01, 8)]]
     now = NightValue(10.0, 0.01, 8)
 
-    assert change_of_night(levels, now, 0.005).error > 0.08
-    assert change_of_night(moved_once, now, 0.005).error < 0.02
+    every_night = change_of_night(levels, now, 0.005, [0.19, -0.19] * 3)
+    once = change_of_night(moved_once, now, 0.005, [0.0, 0.0, 0.0, 0.0, 0.1])
+
+    assert every_night.error > 0.08
+    assert once.error < 0.02
 
 
 def test_launches_tell_their_noise_together():

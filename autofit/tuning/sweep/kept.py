@@ -97,6 +97,11 @@ class Kept:
         last = groups.pop(self.nights[-1].level, []) if self.nights else []
         return [*groups.values(), last] if last else []
 
+    def course(self, key: str) -> list[float]:
+        """The typical values of a metric over all nights, the oldest first."""
+        nights = sorted(self.nights, key=lambda night: night.date)
+        return [night.values[key].typical for night in nights if key in night.values]
+
     def peaks_mib(self, device: str) -> list[float]:
         """What the nights of the level needed on a device."""
         return [night.peak_mib[device] for night in self.level if device in night.peak_mib]

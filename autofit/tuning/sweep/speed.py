@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from autofit.trial.night import (
     Change,
@@ -58,7 +59,10 @@ def speed_verdicts(
 
 def moved(kept: Kept, now: EntryRecord, thresholds: Thresholds) -> list[MetricVerdict]:
     """The metrics of tonight's launches that lie around another level than the kept nights."""
-    figures = [_of_nights(key, kept, now.values(key), thresholds) for key in thresholds.speeds]
+    figures = [
+        _beside_nights(key, kept, now.values(key), thresholds.night_sd)
+        for key in thresholds.speeds
+    ]
     return _changed(figures, thresholds)
 
 
@@ -68,7 +72,7 @@ def reference_moved(kept: Kept, now: EntryRecord, thresholds: Thresholds) -> lis
     Then it is the machine that changed.
     """
     figures = [
-        _of_nights(key, kept, [old for old, _ in now.pairs(key)], thresholds)
+        _beside_nights(key, kept, [old for old, _ in now.pairs(key)], thresholds.night_sd)
         for key in thresholds.speeds
     ]
     return _changed(figures, thresholds)
@@ -85,11 +89,10 @@ def unsteady(kept: Kept, now: EntryRecord, thresholds: Thresholds) -> dict[str, 
 
 
 def _figure(key: str, kept: Kept | None, now: EntryRecord, night_sd: float) -> _Figure | None:
-    pairs, value = now.pairs(key), night_value(now.values(key))
-    levels = kept.levels(key) if kept else []
-    if value is None and not levels:
+    figure = _beside_nights(key, kept or Kept(now), now.values(key), night_sd)
+    if figure.kept is None and figure.now is None:
         return None
-    figure = _beside_nights(key, levels, value, night_sd)
+    pairs = now.pairs(key)
     if not pairs:
         return figure
     old, new = ([pair[side] for pair in pairs] for side in (0, 1))
@@ -102,28 +105,26 @@ def _figure(key: str, kept: Kept | None, now: EntryRecord, night_sd: float) -> _
     )
 
 
-def _of_nights(key: str, kept: Kept, values: list[float], thresholds: Thresholds) -> _Figure:
-    return _beside_nights(key, kept.levels(key), night_value(values), thresholds.night_sd)
-
-
-def _beside_nights(
-    key: str, levels: list[list[NightValue]], now: NightValue | None, night_sd: float
-) -> _Figure:
-    level = levels[-1] if levels else []
-    typical = [night.typical for night in level]
-    before = math.exp(sum(map(math.log, typical)) / len(typical)) if typical else None
-    change = change_of_night(levels, now, night_sd) if levels and now else None
-    nights = tuple(typical[-_SHOWN_NIGHTS:]) + ((now.typical,) if now else ())
+def _beside_nights(key: str, kept: Kept, values: list[float], night_sd: float) -> _Figure:
+    now, levels, course = night_value(values), kept.levels(key), kept.course(key)
+    change = before = None
+    if levels:
+        logs = [math.log(night.typical) for night in levels[-1]]
+        before = math.exp(sum(logs) / len(logs))
+        if now is not None:
+            steps = [math.log(after / earlier) for earlier, after in pairwise(course)]
+            change = change_of_night(levels, now, night_sd, steps)
+    nights = tuple(course[-_SHOWN_NIGHTS:]) + ((now.typical,) if now else ())
     return _Figure(key, "baseline", before, _typical(now), _of_speed(key, change), nights)
+
+
+def _typical(value: NightValue | None) -> float | None:
+    return value.typical if value else None
 
 
 def _of_speed(key: str, change: Change | None) -> Change | None:
     """The change of a figure as one of speed: of seconds it is the other way round."""
     return change.inverse() if change is not None and key not in _RATES else change
-
-
-def _typical(value: NightValue | None) -> float | None:
-    return value.typical if value else None
 
 
 def _log_speed(key: str, old: float, new: float) -> float:

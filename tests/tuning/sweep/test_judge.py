@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tuning.night_sample import WINNER, answer, failed, kept, launch_values, launches, night
 
+from autofit.tuning.sweep.baseline import Baseline
 from autofit.tuning.sweep.document import sweep_document
 from autofit.tuning.sweep.judge import judge
 from autofit.tuning.sweep.kept import Kept
@@ -61,6 +62,17 @@ def test_a_faster_night_is_an_improvement():
 
     assert verdict.verdict == "improvement"
     assert {one.metric for one in verdict.improvements} == set(SPEEDS)
+
+
+def test_the_trend_is_of_all_nights_in_their_order():
+    """Nights of an earlier level are shown, too, and tonight is the last."""
+    baseline = Baseline({"qwen": kept(3)})
+    slow = [night(day, launches=launches(slowdown=1.2, seed=day)) for day in (4, 5)]
+
+    verdict = judge(baseline.updated(slow).entry("qwen"), night(20))
+
+    trend = by_metric(verdict)["request_s"].nights
+    assert [round(value / 3.1, 1) for value in trend] == [1.0, 1.0, 1.0, 1.2, 1.2, 1.0]
 
 
 def test_one_figure_alone_is_a_regression():
