@@ -7,9 +7,9 @@ the kept nights, with the degrees of freedom of their sum (Satterthwaite 1946). 
 little of how nights vary, so their variance begins with a prior that counts as so many nights
 and gives way as nights accumulate, as in a moderated t-test (Smyth 2004).
 
-A night's value is a trimmed mean of logarithms with its winsorized variance (Yuen 1974): of
-eight launches at 3% noise it takes 5% of the power away, and adds a third of it where one
-launch in 20 is 25% slower.
+A night's value is a trimmed mean of logarithms with its winsorized variance (Yuen 1974): with
+eight launches at 3% noise and one kept night it finds 87% of the slowdowns by 6%, where a mean
+finds 91%, and 76% instead of 59% where one launch in 20 is 25% slower.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 
 # Of so many launches one is left out on either side.
 _TRIMMED_OF = 7
-# How many nights the prior of the variance between nights counts as. With 1% between nights
-# two to eight of them give nearly the same rates; four err on the side of silence.
+# How many nights the prior of the variance between nights counts as: with 1% and 2% between
+# nights two give the same rates within what 1000 simulations tell.
 _PRIOR_NIGHTS = 4
+# The median of so many steps is not that of a single change that lasted.
 _MIN_STEPS = 3
 # The median of the sizes of normal values, in standard deviations.
 _MEDIAN_SIZE = 0.6745
