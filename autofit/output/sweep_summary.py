@@ -41,8 +41,9 @@ def markdown_summary(verdicts: Sequence[EntryVerdict], *, sweep: str) -> str:
         head = ("", "entry", "verdict", *(words for _, words in _SPEEDS), "trend")
         parts.append(table(head, map(_row, ranked)))
         parts.append(
-            "Speeds are times the kept one: 0.94 is 6% slower. The trend is that of seconds per "
-            "request over the kept nights, tonight's last."
+            "Speeds are times the kept one: 0.94 is 6% slower; each interval holds by itself, p "
+            "is corrected for the entry's other metrics. The trend is that of seconds per request "
+            "over the kept nights, tonight's last."
         )
     for one in ranked:
         parts += _details(one)
