@@ -63,7 +63,7 @@ def _trial_line(row: TrialRow) -> str:
     notes = "".join(f"; {note}" for note in row.notes)
     nothing = "nothing measured"
     if row.phase == "prove":
-        is_proof = not row.purpose or row.purpose.startswith("full context")
+        is_proof = not row.purpose.startswith("answers")
         nothing = "holds at full context" if is_proof else row.purpose
     return f"{told}: {measured or nothing}{free}{notes}"
 

@@ -95,7 +95,7 @@ def _scored(
     program = keeping.program
     kinds = "/".join(str(winner.candidate.params.get(name)) for name in KV_PARAMS)
     # Kept chances are gone after their score, so another one keeps its own.
-    purpose = f"{kinds} against {WIDE_KV} by {program}"
+    purpose = f"answers of {kinds} against {WIDE_KV} by {program}"
     kept = replace(runner, launching=keeping).run(
         "prove", wide, load_effort(), layout=winner.layout, purpose=f"{purpose}: kept"
     )
