@@ -51,11 +51,32 @@ def _print_schema(ctx: click.Context, _option: click.Parameter, kind: str | None
     expose_value=False,
     help="Print the JSON Schema of a kind of file, for an editor, and exit.",
 )
-def command(files: tuple[Path, ...]) -> None:
+@click.option(
+    "--against-machine",
+    is_flag=True,
+    help="FILE is a preset: does it still fit here? Exit 5 when not.",
+)
+@click.option("--runtime", metavar="PATH", help="What starts the preset, with --against-machine.")
+@click.option("--section", metavar="NAME", help="The part of the preset's file that is meant.")
+@click.option("--json", "as_json", is_flag=True, help="JSON, with --against-machine.")
+def command(
+    files: tuple[Path, ...],
+    runtime: str | None,
+    section: str | None,
+    *,
+    against_machine: bool,
+    as_json: bool,
+) -> int:
     """Validate search spaces, dialects, workloads and suites; every fault with file and line.
 
-    The kind of a file is told by its keys. stdout has a line for each file with its kind.
+    The kind of a file is told by its keys. stdout has a line for each file with its kind. With
+    --against-machine a preset is held against what this machine has now: free memory, the
+    runtime's flags, and the model file.
     """
+    if against_machine:
+        return _against_machine(files, section, runtime, as_json=as_json)
+    if runtime is not None or section is not None or as_json:
+        raise UsageError("--runtime, --section and --json go with --against-machine")
     faults = []
     for path in files:
         kind = "file"
@@ -72,6 +93,18 @@ def command(files: tuple[Path, ...]) -> None:
         raise UsageError(
             "\n".join(faults), "the READMEs and files in runners/ and search_spaces/ explain"
         )
+    return 0
+
+
+def _against_machine(
+    files: tuple[Path, ...], section: str | None, runtime: str | None, *, as_json: bool
+) -> int:
+    from autofit.cli.machine_check import check_machine, tell  # noqa: PLC0415 - --help is quick
+
+    if len(files) != 1:
+        raise UsageError("--against-machine takes one preset", "check each by itself")
+    found = check_machine(str(files[0]), section=section, runtime=runtime)
+    return tell(found, as_json=as_json)
 
 
 def _placed(message: str, path: Path) -> str:

@@ -1,0 +1,197 @@
+"""`autofit check PRESET --against-machine`: does a preset still fit on this machine?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from autofit.cli.own_command import OwnCommand, runtime_of, taken_apart
+from autofit.cli.preparation import environment, planner
+from autofit.cli.preset_argument import PresetOptions, preset_situation
+from autofit.errors import RegressionError, UsageError
+from autofit.machine.lock import machine_lock
+from autofit.model.inventory import inventory
+from autofit.model.memory import estimate_memory
+from autofit.output.preset.reading import ReadPreset, read_preset
+from autofit.output.text import mib, one_line
+from autofit.results.fingerprint import Environment
+from autofit.results.memory_store import MemoryStore
+from autofit.runtime.discovery import find_runtime
+from autofit.tuning.candidates import CandidateMaker
+from autofit.tuning.machine_fit import (
+    Need,
+    Reason,
+    flag_reasons,
+    is_placed_by_runtime,
+    memory_notes,
+    memory_reasons,
+    needs,
+    value_reasons,
+)
+from autofit.tuning.situation import Situation
+
+_PARTS = ("machine", "build", "model file")
+
+
+@dataclass(slots=True)
+class MachineCheck:
+    """What was found about one preset."""
+
+    preset: ReadPreset
+    reasons: list[Reason] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    needs: tuple[Need, ...] = ()
+    runtime: str | None = None
+    model: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The check as JSON data."""
+        return {
+            "preset": self.preset.label,
+            "kind": self.preset.kind,
+            "section": self.preset.section or None,
+            "fits": not self.reasons,
+            "reasons": [reason.to_dict() for reason in self.reasons],
+            "notes": self.notes,
+            "devices": [need.to_dict() for need in self.needs],
+            "runtime": self.runtime,
+            "model": self.model,
+        }
+
+
+def check_machine(
+    given: str, *, section: str | None = None, runtime: str | None = None
+) -> MachineCheck:
+    """Hold a preset against this machine, its runtime and the model file.
+
+    Raises:
+        UsageError: the preset cannot be read.
+        MachineInUseError: another autofit measures here, so that free memory tells nothing.
+    """
+    preset = read_preset(given, section=section)
+    found = MachineCheck(preset)
+    own = _own(found, runtime)
+    digest = _look_at_model(found, own)
+    options = PresetOptions(
+        runtime=runtime,
+        dialect=None,
+        model=own.model,
+        workload="chat",
+        context=None,
+        parallel=None,
+    )
+    if digest is None or any(reason.kind == "runtime" for reason in found.reasons):
+        found.notes.append("free memory was not looked at")
+        return found
+    with machine_lock("autofit check"):
+        situation = preset_situation(preset, options, objective="request_s")
+        _look_at_memory(found, situation, own)
+    found.notes += _differences(preset, environment(situation))
+    return found
+
+
+def tell(found: MachineCheck, *, as_json: bool) -> int:
+    """Print a check; returns the exit code."""
+    if as_json:
+        click.echo(json.dumps(found.to_dict()))
+    else:
+        for need in found.needs:
+            click.echo(f"{need.name}: takes {mib(need.needed_mib)}, {mib(need.free_mib)} free")
+        verdict = "does not fit here any more" if found.reasons else "fits here"
+        click.echo(f"{found.preset.label}: {verdict}")
+    for note in found.notes:
+        click.echo(f"notice: {one_line(note)}", err=True)
+    for reason in found.reasons:
+        click.echo(f"autofit: {one_line(reason.message)}", err=True)
+        click.echo(f"hint: {one_line(reason.hint)}", err=True)
+    return RegressionError.exit_code if found.reasons else 0
+
+
+def _own(found: MachineCheck, path: str | None) -> OwnCommand:
+    """The command on its runtime, or on another one to read it by where its own is missing."""
+    try:
+        runtime, notices = runtime_of(found.preset, path, None)
+    except UsageError as error:
+        hint = error.hint or "give the runtime with --runtime PATH"
+        found.reasons.append(Reason("runtime", error.message, hint))
+        own = taken_apart(found.preset, find_runtime(None))
+    else:
+        found.runtime = f"{runtime.name} ({runtime.program})"
+        own = taken_apart(found.preset, runtime).noting(*notices)
+        words = found.preset.words(runtime.help, str(runtime.program))
+        arguments = words[len(own.command.program) :]
+        found.reasons += flag_reasons(arguments, found.preset.env, runtime.help)
+    found.notes += own.notices
+    return own
+
+
+def _look_at_model(found: MachineCheck, own: OwnCommand) -> str | None:
+    """The digest of the model's files; None where there is no such model."""
+    if own.model is None:
+        hint = "a preset is checked with the model file that it serves"
+        found.reasons.append(Reason("model", "the preset names no model file", hint))
+        return None
+    found.model = str(own.model)
+    try:
+        digest = inventory(own.model).digest
+    except UsageError as error:
+        hint = error.hint or "put the file back, or write the preset for where it is now"
+        found.reasons.append(Reason("model", error.message, hint))
+        return None
+    told = str(found.preset.facts.get("check", "")).split("-")
+    if len(told) == len(_PARTS) and told[2] != _model_part(digest):
+        found.reasons.append(
+            Reason(
+                "model",
+                f"{own.model} is not the file that the preset was tuned for",
+                "tune again: `autofit tune MODEL`, or put the other file back",
+            )
+        )
+    return digest
+
+
+def _model_part(digest: str) -> str:
+    plain = Environment(
+        cpu="", cpu_count=0, memory_mib=0, devices=(), driver="", build="", model_digest=digest
+    )
+    return plain.check_value.split("-")[2]
+
+
+def _look_at_memory(found: MachineCheck, situation: Situation, own: OwnCommand) -> None:
+    candidate = situation.baseline
+    found.reasons += value_reasons(situation.runtime, candidate)
+    if situation.devices and is_placed_by_runtime(candidate, own.command.rest):
+        found.notes.append(
+            "the runtime itself places layers by what is free: no room is asked for"
+        )
+        return
+    maker = CandidateMaker(situation, planner(situation), MemoryStore())
+    maker.ask_planner(candidate)
+    if situation.devices:
+        estimate = maker.estimate(candidate)
+    else:
+        estimate = estimate_memory(situation.inventory, candidate, ())
+    if estimate is None:
+        found.notes.append("what it takes is not known: its placing is beyond the estimate")
+        return
+    peak = found.preset.facts.get("peak_mib")
+    found.needs = needs(
+        estimate, situation.host_available_mib, peak if isinstance(peak, dict) else {}
+    )
+    found.reasons += memory_reasons(found.needs)
+    found.notes += memory_notes(found.needs)
+
+
+def _differences(preset: ReadPreset, here: Environment) -> Iterator[str]:
+    """What else is not as it was when the preset was proven."""
+    told = str(preset.facts.get("check", "")).split("-")
+    now = here.check_value.split("-")
+    if len(told) != len(_PARTS):
+        return
+    for part, then, is_now in zip(_PARTS[:2], told, now, strict=False):
+        if then != is_now:
+            yield f"the {part} is another than it was proven on; `autofit probe` proves it anew"

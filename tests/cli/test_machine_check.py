@@ -1,0 +1,174 @@
+"""`autofit check PRESET --against-machine`: does a preset still fit on this machine?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from tune_machine import TuneMachine
+
+from autofit.model.inventory import inventory
+from autofit.results.fingerprint import Environment
+
+PLACED = "-c 2048 -ngl 99 -ncmoe 12 --fit off -b 512 -ub 512"
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A card with room for a model whose experts are all in system RAM."""
+    return TuneMachine(tmp_path, 2600.0)
+
+
+@pytest.fixture
+def checked(cli):
+    """Runs the check; the exit code and the document."""
+
+    def run(preset, *words):
+        ended = cli("check", preset, "--against-machine", "--json", *words)
+        assert ended.out, ended.err
+        return ended.code, json.loads(ended.out)
+
+    return run
+
+
+def _check_value(machine) -> str:
+    return Environment(
+        cpu="x", cpu_count=1, memory_mib=1, devices=(), driver="", build="b",
+        model_digest=inventory(machine.model).digest,
+    ).check_value  # fmt: skip
+
+
+@pytest.fixture(params=["json", "sh", "ini", "env"])
+def preset(request, machine, tmp_path):
+    """A preset in each of the formats that can be checked, with a check value."""
+    check = _check_value(machine)
+    command = [str(machine.server), "-m", str(machine.model), *PLACED.split()]
+    path = tmp_path / f"mine.{request.param}"
+    if request.param == "json":
+        path.write_text(json.dumps({"argv": command, "env": {}, "check": check}))
+    elif request.param == "sh":
+        path.write_text(f"# check: {check}\nexec {' '.join(command)}\n")
+    elif request.param == "ini":
+        path.write_text(
+            f"; check: {check}\n[mine]\nmodel = {machine.model}\nctx-size = 2048\n"
+            "n-gpu-layers = 99\nn-cpu-moe = 12\nfit = off\nubatch-size = 512\n"
+        )
+    else:
+        path.write_text(
+            f"# check: {check}\nLLAMA_ARG_MODEL={machine.model}\nLLAMA_ARG_CTX_SIZE=2048\n"
+            "LLAMA_ARG_N_GPU_LAYERS=99\nLLAMA_ARG_N_CPU_MOE=12\nLLAMA_ARG_FIT=off\n"
+        )
+    return path
+
+
+def _runtime(preset, machine) -> list[str]:
+    return ["--runtime", str(machine.server)] if preset.suffix in (".ini", ".env") else []
+
+
+def test_a_preset_that_fits_is_told_so(checked, preset, machine):
+    """Exit 0, with what each device must give and has."""
+    code, found = checked(preset, *_runtime(preset, machine))
+
+    assert (code, found["reasons"]) == (0, [])
+    (card, host) = found["devices"]
+    assert card["name"] == "CUDA0"
+    assert 100 < card["needed_mib"] < card["free_mib"] < 3200  # with a context
+    assert host["fits"]
+    assert any(note.startswith("the machine is another") for note in found["notes"])
+
+
+def test_a_device_that_others_have_filled(checked, preset, machine):
+    """Exit 5 with what is missing, in every format."""
+    (device,) = machine.machine.devices
+    machine.change(devices=(replace(device, other_mib=2500.0),))
+
+    code, found = checked(preset, *_runtime(preset, machine))
+
+    assert (code, found["fits"]) == (5, False)
+    (reason,) = found["reasons"]
+    assert reason["kind"] == "memory"
+    assert reason["message"].startswith("CUDA0 has ")
+    assert reason["hint"]
+
+
+def test_a_model_that_was_replaced(checked, preset, machine):
+    """The digest in the heading is of another file."""
+    with machine.model.open("ab") as file:
+        file.write(bytes(4096))
+
+    code, found = checked(preset, *_runtime(preset, machine))
+
+    assert code == 5
+    assert [reason["kind"] for reason in found["reasons"]] == ["model"]
+    assert "is not the file that the preset was tuned for" in found["reasons"][0]["message"]
+
+
+def test_everything_that_is_wrong_comes_together(checked, machine, tmp_path):
+    """A missing model, an unknown and a removed flag, an unknown variable."""
+    path = tmp_path / "mine.sh"
+    path.write_text(
+        f"LLAMA_ARG_N_CPU_MEO=3 {machine.server} -m gone.gguf --n-cpu-meo 3 --draft 4 -c 2048\n"
+    )
+
+    code, found = checked(path)
+
+    assert code == 5
+    told = {reason["message"]: reason["hint"] for reason in found["reasons"]}
+    assert "did you mean --n-cpu-moe?" in told["this build does not know --n-cpu-meo"]
+    assert "this build does not know the variable LLAMA_ARG_N_CPU_MEO" in told
+    assert any("--draft" in message for message in told)
+    assert any("gone.gguf" in message for message in told)
+
+
+def test_a_runtime_that_is_gone(checked, machine, tmp_path):
+    """The program's path leads nowhere any more; --runtime gives another."""
+    path = tmp_path / "mine.args"
+    path.write_text(f"/gone/llama-server -m {machine.model} {PLACED}\n")
+
+    code, found = checked(path)
+    assert code == 5
+    assert [reason["kind"] for reason in found["reasons"]] == ["runtime"]
+
+    code, found = checked(path, "--runtime", machine.server)
+    assert (code, found["reasons"]) == (0, [])
+
+
+def test_a_command_that_leaves_the_placing_open_fits(checked, machine, tmp_path):
+    """llama.cpp's own fit takes what there is."""
+    path = tmp_path / "mine.args"
+    path.write_text(f"{machine.server} -m {machine.model}\n")
+
+    code, found = checked(path)
+
+    assert (code, found["reasons"]) == (0, [])
+    assert any("places layers by what is free" in note for note in found["notes"])
+
+
+def test_people_get_lines(cli, machine, tmp_path):
+    """Without --json stdout has the verdict, and stderr each reason with its hint."""
+    path = tmp_path / "mine.args"
+    path.write_text(f"{machine.server} -m {machine.model} {PLACED} --bogus\n")
+
+    ended = cli("check", path, "--against-machine")
+
+    assert ended.code == 5
+    assert f"{path}: does not fit here any more" in ended.out.splitlines()
+    assert "autofit: this build does not know --bogus" in ended.err.splitlines()
+    assert "hint: " in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["a", "b", "--against-machine"], "takes one preset"),
+        (["a.yaml", "--json"], "go with --against-machine"),
+        (["missing.ini", "--against-machine"], "no such preset"),
+    ],
+)
+def test_wrong_words_are_told(cli, words, told):
+    """Options that say nothing here are refused."""
+    ended = cli("check", *words)
+
+    assert ended.code == 2
+    assert told in ended.err
