@@ -13,6 +13,7 @@ from output.report_sample import (
     cpu_only,
     probe,
     three_devices,
+    told,
     whole,
 )
 from output.tune_sample import HOSTILE
@@ -25,6 +26,7 @@ from autofit.output.plot.memory import memory_parts
 from autofit.output.plot.pareto import pareto_front
 from autofit.output.plot.timeline import starts_s
 from autofit.results.study import Study
+from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory
 
 SPEED, MAP, MEMORY, LAYERS, ROUNDS, RATES, DEPTH, TIME = (
@@ -238,3 +240,16 @@ def test_launches_that_only_had_to_fit_are_drawn_beside_those_that_did_not(tmp_p
     assert traces(plot)["completed"]["x"] == [20]
     assert traces(plot)["out of memory"]["x"] == [19]
     assert json.loads(plot.to_json())["layout"]["yaxis2"]["ticktext"] == ["balanced, KV f16"]
+
+
+def test_a_dense_model_is_not_said_to_have_experts(tmp_path):
+    """Where feed-forwards are sent to system RAM, titles and axes say so."""
+    params = {"devices": "CUDA0", "n_gpu_layers": 49, "n_cpu_ffn": 3}
+    dense = replace(trial(1, measured=told(measurement())), candidate=Candidate(params))
+    made, _ = plots(PlotData([dense], WORKLOAD, "request_s", None))
+    plot, layers = made[0], next(plot for plot in made if plot.title == LAYERS)
+
+    assert plot.title == "Seconds per request against host layers"
+    axis = json.loads(plot.to_json())["layout"]["xaxis"]["title"]["text"]
+    assert axis == "host layers (feed-forwards in system RAM)"
+    assert "with the feed-forwards of 0 to 2 in system RAM" in layers.alternative

@@ -56,6 +56,22 @@ class PlotData:
                 return told
         return None
 
+    @cached_property
+    def hosted(self) -> str:
+        """What is sent to system RAM: experts, or of a dense model the feed-forwards."""
+        is_dense = any(_sends_feed_forwards(trial.candidate) for trial in self.trials)
+        return "feed-forwards" if is_dense else "experts"
+
+    @property
+    def host_words(self) -> str:
+        """Layers of which something is in system RAM, as the project calls them."""
+        return "host expert layers" if self.hosted == "experts" else "host layers"
+
+    @property
+    def host_axis(self) -> str:
+        """The title of an axis of these layers."""
+        return f"{self.host_words} ({self.hosted} in system RAM)"
+
     def value(self, trial: Trial, metric: Metric | None = None) -> float | None:
         """What a launch that ended well measured."""
         if not trial.is_completed:
@@ -120,6 +136,11 @@ class PlotData:
     def role(self, trial: Trial) -> str:
         """What a launch's candidate is in the study: baseline, winner, or empty."""
         return self._roles.get(trial.candidate.key, "")
+
+
+def _sends_feed_forwards(candidate: Candidate) -> bool:
+    rules = candidate.get_str("override_tensor", "")
+    return "n_cpu_ffn" in candidate.params or ("ffn" in rules and "exps" not in rules)
 
 
 def _is_baseline(trial: Trial) -> bool:

@@ -25,14 +25,13 @@ from autofit.trial.trial import Trial
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_X = "host expert layers (experts in system RAM)"
 _Y = "ubatch (tokens)"
 _Cell = tuple[int, int]
 
 
 def map_plot(data: PlotData) -> Plot | NoPlot:
     """One layout and KV type: the best of each cell, and the region that is out of memory."""
-    title = f"{data.metric_words.capitalize()} by host expert layers and ubatch"
+    title = f"{data.metric_words.capitalize()} by {data.host_words} and ubatch"
     placed: list[tuple[Trial, _Cell]] = [
         (trial, (layers, trial.candidate.get_int("ubatch", 0)))
         for trial in data.trials
@@ -47,9 +46,9 @@ def map_plot(data: PlotData) -> Plot | NoPlot:
     ubatches = sorted({cell[1] for cell in (*best, *short)})
     columns = [cell[0] for cell in (*best, *short)]
     figure = new_figure(
-        _X,
+        data.host_axis,
         _Y,
-        xaxis=count_axis(_X, columns),
+        xaxis=count_axis(data.host_axis, columns),
         yaxis=axis(_Y, tickvals=list(range(len(ubatches))), ticktext=list(map(str, ubatches)))
         | {"range": [-0.6, len(ubatches) - 0.4]},
     )
@@ -70,11 +69,11 @@ def map_plot(data: PlotData) -> Plot | NoPlot:
         title,
         f"Of {one_line(name)}: {len(best)} combinations ran, each with its best launch, and "
         f"{len(short)} ran out of memory."
-        + " Fewer host expert layers, or a larger ubatch, than at one of those fit no better: "
+        + f" Fewer {data.host_words}, or a larger ubatch, than at one of those fit no better: "
         "that region is shaded." * bool(short),
         figure,
         height=300 + 36 * len(ubatches),
-        head=("ubatch", "host expert layers", data.metric_words),
+        head=("ubatch", data.host_words, data.metric_words),
         rows=_rows(best, short),
     )
 

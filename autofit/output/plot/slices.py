@@ -46,8 +46,8 @@ def slices_plot(data: PlotData) -> Plot | NoPlot:
                 x=[1] * len(shown),
                 y=[safe(layer.device) for layer in shown],
                 customdata=[layer.number for layer in shown],
-                name=f"experts {experts}",
-                hovertemplate=f"layer %{{customdata}}: experts {experts}<extra></extra>",
+                name=f"{data.hosted} {experts}",
+                hovertemplate=f"layer %{{customdata}}: {data.hosted} {experts}<extra></extra>",
                 marker={
                     "color": colour,
                     "line": {"width": 1, "color": GREY},
@@ -57,20 +57,20 @@ def slices_plot(data: PlotData) -> Plot | NoPlot:
     return Plot(
         _TITLE,
         f"Of {role} #{trial.number}: "
-        + "; ".join(_device_words(placed, device) for device in devices)
+        + "; ".join(_device_words(placed, device, data.hosted) for device in devices)
         + ". The model's other tensors of a layer and its KV cache lie on its device.",
         figure,
         height=150 + 50 * len(devices),
     )
 
 
-def _device_words(placed: Sequence[PlacedLayer], device: str) -> str:
+def _device_words(placed: Sequence[PlacedLayer], device: str, hosted: str) -> str:
     own = [layer for layer in placed if layer.device == device]
     told = f"{one_line(device)} has layers {_spans([layer.number for layer in own])}"
     for experts in ("in system RAM", "partly in system RAM"):
         away = [layer.number for layer in own if layer.experts == experts]
         if away:
-            told += f", with the experts of {_spans(away)} {experts}"
+            told += f", with the {hosted} of {_spans(away)} {experts}"
     return told
 
 

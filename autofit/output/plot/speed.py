@@ -26,25 +26,23 @@ from autofit.trial.trial import Trial
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_X = "host expert layers (experts in system RAM)"
-
 
 def speed_plot(data: PlotData) -> Plot | NoPlot:
     """The metric of every launch over its host expert layers.
 
     Below, each layout and KV type has a row with its failures and the range of its boundary.
     """
-    title = f"{data.metric_words.capitalize()} against host expert layers"
+    title = f"{data.metric_words.capitalize()} against {data.host_words}"
     placed = [(t, n) for t in data.trials if (n := data.host_layers(t)) is not None]
     measured = [(t, n, v) for t, n in placed if (v := data.value(t)) is not None]
     failed = [(t, n) for t, n in placed if not t.is_completed]
     if not measured and not failed:
-        return NoPlot(title, "no launch set how many layers keep their experts in system RAM")
+        return NoPlot(title, "no launch set what is kept in system RAM")
     groups = sorted({group(trial) for trial, _ in placed})
     boundaries = [row for row in (data.result or {}).get("boundary") or () if _is_known(row)]
     unmeasured = [(t, n) for t, n in placed if t.is_completed and data.value(t) is None]
     if not measured:
-        title = "Host expert layers that fit, and that do not"
+        title = f"{data.host_words.capitalize()} that fit, and that do not"
     figure = _empty(
         data,
         [n for _, n in placed],
@@ -76,19 +74,21 @@ def _empty(
     rows = {"range": [-0.7, len(groups) - 0.3], "tickvals": list(range(len(groups)))}
     if not has_speeds:
         return new_figure(
-            _X,
+            data.host_axis,
             "",
-            xaxis=count_axis(_X, layers, anchor="y2"),
+            xaxis=count_axis(data.host_axis, layers, anchor="y2"),
             yaxis={"visible": False, "domain": [0.98, 1.0]},
             yaxis2=axis("", domain=[0.0, 0.95], ticktext=[*map(short_name, groups)], **rows),
         )
     if not has_strip:
-        return new_figure(_X, data.metric_words, xaxis=count_axis(_X, layers))
+        return new_figure(
+            data.host_axis, data.metric_words, xaxis=count_axis(data.host_axis, layers)
+        )
     strip = min(0.4, 0.05 + 0.05 * len(groups))
     return new_figure(
-        _X,
+        data.host_axis,
         data.metric_words,
-        xaxis=count_axis(_X, layers, anchor="y2"),
+        xaxis=count_axis(data.host_axis, layers, anchor="y2"),
         yaxis=axis(data.metric_words, domain=[strip + 0.08, 1.0]),
         yaxis2=axis("fails", domain=[0.0, strip], showticklabels=False, **rows),
     )
@@ -171,7 +171,7 @@ def _measured_words(measured: Sequence[tuple[Trial, int, float]], data: PlotData
     at = next(n for trial, n, _ in measured if trial is best)
     count = "1 launch" if len(measured) == 1 else f"{len(measured)} launches"
     told = (
-        f"{count} measured with {min(layers)} to {max(layers)} host expert layers; "
+        f"{count} measured with {min(layers)} to {max(layers)} {data.host_words}; "
         f"the best single launch is #{best.number} with {number(value)} at {at}."
     )
     return [told]
