@@ -67,6 +67,5 @@ def command(  # noqa: PLR0917 - click passes them by name
     if as_json:
         click.echo(json.dumps(result))
     else:
-        outcome = result["winner"]["outcome"]
-        click.echo(f"{outcome['kind']} {outcome['evidence']}".strip())
+        click.echo("\n".join(result["words"]))
     return 0

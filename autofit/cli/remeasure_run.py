@@ -25,7 +25,7 @@ from autofit.tuning.budget import Budget
 from autofit.tuning.event import Finished, Listener, Notice, PhaseStarted
 from autofit.tuning.runner import Launching, TrialRunner
 from autofit.tuning.situation import Situation
-from autofit.tuning.sweep.remeasure import BEFORE, WINNER, Contender, Remeasure, neighbours
+from autofit.tuning.sweep.remeasure import BEFORE, KEPT, Contender, Remeasure, neighbours
 
 # The layout of settings that say themselves where layers lie.
 _AS_TOLD = "as told"
@@ -149,11 +149,11 @@ class RemeasureRun:
                 should_stop=self._stopping.is_asked,
             )
 
-        for name, situation in zip((WINNER, BEFORE), self.situations, strict=False):
+        for name, situation in zip((KEPT, BEFORE), self.situations, strict=False):
             launching = launcher(situation)
             contender = Contender(name, self.candidate, self.layout, runner(launching))
             yield contender
-            if self.has_neighbours and name == WINNER:
+            if self.has_neighbours and name == KEPT:
                 yield from neighbours(contender)
 
     def _slot_context(self) -> int:

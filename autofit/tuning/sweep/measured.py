@@ -89,7 +89,7 @@ def of_remeasure(study: Study) -> Measured:
         numbers = side["trials"] if side else ()
         return [by_number[number] for number in numbers if number in by_number]
 
-    told, before = result["winner"], result["before"]
+    told, before = result["kept"], result["before"]
     ours, theirs = trials_of(told), trials_of(before)
     outcome = outcome_from_dict(told["outcome"])
     failure = None if outcome.kind == "completed" else Failure.of(outcome)

@@ -8,7 +8,7 @@ same number of launches every night, so no rule ends it early.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from autofit.tuning.confirm import round_purpose
 from autofit.tuning.interview import Interview, interviewed
 from autofit.tuning.runner import TrialRunner
 
-WINNER = "winner"
+KEPT = "kept"
 BEFORE = "before"
 # What shows whether a neighbour fits, and roughly how fast it is.
 _NEIGHBOUR_ROUNDS = 3
@@ -41,15 +41,15 @@ class Contender:
 
     @property
     def is_neighbour(self) -> bool:
-        """Whether it only shows what the winner's surroundings look like."""
-        return self.name not in (WINNER, BEFORE)
+        """Whether it only shows what lies beside the kept settings."""
+        return self.name not in (KEPT, BEFORE)
 
 
 @dataclass(slots=True, kw_only=True)
 class Remeasure:
     """One remeasurement; `run` goes through its rounds.
 
-    The first contender is the winner. `asks` says whether the winner and the old runtime are
+    The first contender are the kept settings. `asks` says whether these and the old runtime are
     asked for their answers.
     """
 
@@ -80,7 +80,7 @@ class Remeasure:
             for contender in rng.sample(alive, len(alive)):
                 self._launch(contender, number, interview)
             done = number
-            if not self.trials[WINNER][-1].is_completed:
+            if not self.trials[KEPT][-1].is_completed:
                 break
         return self._document(done)
 
@@ -118,12 +118,14 @@ class Remeasure:
     def _document(self, rounds: int) -> dict[str, Any]:
         told = {one.name: self._told(one) for one in self.contenders}
         return {
-            "winner": told[WINNER],
+            "kept": told[KEPT],
             "before": told.get(BEFORE),
             "neighbours": [told[one.name] for one in self.contenders if one.is_neighbour],
             "workload": self.workload.name,
             "rounds": rounds,
             "launches": sum(len(trials) for trials in self.trials.values()),
+            "because": "remeasured",
+            "words": [_words(one) for one in told.values()],
         }
 
     def _told(self, contender: Contender) -> dict[str, Any]:
@@ -140,11 +142,21 @@ class Remeasure:
         }
 
 
-def neighbours(winner: Contender) -> Iterator[Contender]:
+def _words(side: Mapping[str, Any]) -> str:
+    """What came of some settings, for people."""
+    outcome = side["outcome"]
+    if outcome["kind"] == "completed":
+        count = len(side["trials"])
+        return f"{side['name']}: {count} {'launches' if count > 1 else 'launch'} completed"
+    kind = outcome["kind"].replace("_", " ")
+    return f"{side['name']}: {kind} ({outcome['evidence']})"
+
+
+def neighbours(kept: Contender) -> Iterator[Contender]:
     """Contenders with one layer less and one more in host memory, where that can be said."""
     for name in HOST_LAYERS:
-        value = winner.candidate.get_int(name, -1)
+        value = kept.candidate.get_int(name, -1)
         for near in (value - 1, value + 1):
             if value >= 0 and near >= 0:
-                candidate = winner.candidate.with_params(**{name: near})
-                yield replace(winner, name=f"{name}={near}", candidate=candidate)
+                candidate = kept.candidate.with_params(**{name: near})
+                yield replace(kept, name=f"{name}={near}", candidate=candidate)
