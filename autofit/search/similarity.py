@@ -20,8 +20,10 @@ _KV_BYTES = 0.5
 # layouts over the same devices.
 _MINOR = {"batch": 0.3, "threads": 0.5, "threads_batch": 0.5}
 _SAME_DEVICES = 0.5
-# What a point has of its own and shares with no neighbour: cliffs are that steep.
+# What a point has of its own and shares with no neighbour: cliffs are that steep. Points that
+# differ in what seldom matters share most of it, or each would be worth a launch.
 _OWN_SHARE = 0.2
+_MINOR_OWN = 1.0
 _DOUBLED = frozenset({"ubatch", "batch", "op_offload_min_batch"})
 _KV_AXES = frozenset({"cache_type", "cache_type_k", "cache_type_v"})
 
@@ -31,13 +33,18 @@ class Similarity:
 
     def __init__(self, grid: Grid) -> None:
         self._distances = [_distances(axis) for axis in grid.axes]
+        self._is_minor = [axis.name in _MINOR for axis in grid.axes]
 
     def between(self, rows: Rows, others: Rows) -> Floats:
         """Similarities, of shape (rows, others)."""
-        squares = np.zeros((len(rows), len(others)))
+        squares = np.zeros((2, len(rows), len(others)))
         for place, distances in enumerate(self._distances):
-            squares += distances[rows[:, place][:, None], others[:, place][None, :]] ** 2
-        found: Floats = (1 - _OWN_SHARE) * np.exp(-0.5 * squares) + _OWN_SHARE * (squares == 0)
+            step = distances[rows[:, place][:, None], others[:, place][None, :]]
+            squares[int(self._is_minor[place])] += step**2
+        major, minor = squares
+        shared = np.exp(-0.5 * (major + minor))
+        own = (major == 0) * np.exp(-_MINOR_OWN * minor)
+        found: Floats = (1 - _OWN_SHARE) * shared + _OWN_SHARE * own
         return found
 
 
