@@ -141,7 +141,7 @@ def _check(kind: str, data: CommentedMap, path: Path) -> None:
     elif kind == "workload":
         _check_text(definition.validate(data, WorkloadFile, path), data, path)
     else:
-        faults = _unknown_parameters(data, path)
+        faults = [*_unknown_parameters(data, path), *_impossible_values(data, path)]
         try:
             definition.validate(data, SpaceFile, path)
         except UsageError as error:
@@ -219,12 +219,46 @@ def _unknown_parameters(data: CommentedMap, path: Path) -> list[str]:
     return faults
 
 
+def _impossible_values(data: CommentedMap, path: Path) -> list[str]:
+    """The values that no runtime can take, each with its line."""
+    from autofit import definition  # noqa: PLC0415
+    from autofit.tuning.pin_value import LARGEST, value_fault  # noqa: PLC0415
+
+    parameters = data.get("parameters")
+    types = _parameter_types()
+    faults = []
+    for name, axis in (parameters if isinstance(parameters, dict) else {}).items():
+        values = axis.get("values") if isinstance(axis, dict) else None
+        sets = axis.get("sets") if isinstance(axis, dict) else None
+        params = sets if isinstance(sets, list) and sets else [name]
+        for index, value in enumerate(values if isinstance(values, list) else []):
+            # Words may stand for a number, such as `cores`; whether they do is told elsewhere.
+            if not isinstance(value, int | float):
+                continue
+            line = definition.line_of(data, ("parameters", name, "values", index))
+            found = (
+                value_fault(str(p), value, type_=types.get(str(p), ""), block_count=LARGEST)
+                for p in params
+            )
+            faults += [
+                f"{path}:{line}: parameters.{name}.values.{index}: {value}: {fault}"
+                for fault in dict.fromkeys(found)
+                if fault
+            ]
+    return faults
+
+
 def known_parameters() -> set[str]:
     """The parameters of every dialect that can be found and is not faulty itself."""
+    return set(_parameter_types())
+
+
+def _parameter_types() -> dict[str, str]:
     from autofit.runtime.dialect_file import available, load_dialect  # noqa: PLC0415
 
-    known: set[str] = set()
+    types: dict[str, str] = {}
     for path in available().values():
         with suppress(UsageError):
-            known |= set(load_dialect(str(path)).parameters)
-    return known
+            found = load_dialect(str(path)).parameters
+            types |= {name: parameter.type for name, parameter in found.items()}
+    return types

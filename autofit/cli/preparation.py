@@ -41,6 +41,7 @@ from autofit.trial.candidate import Limits
 from autofit.trial.device import Device
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
+from autofit.tuning.device_name import misspelt
 from autofit.tuning.requirement import Requirement
 from autofit.tuning.situation import Situation, fitted_space, usable_devices
 
@@ -102,7 +103,11 @@ def look(
         chooses_devices=bool(options.devices_mib),
         baseline_params=own.command.params if own else None,
         baseline_args=own.command.rest if own else (),
-        notices=(*(own.notices if own else ()), *_task_notices(options, workload, model)),
+        notices=(
+            *(own.notices if own else ()),
+            *_task_notices(options, workload, model),
+            *misspelt(options.devices_mib, (device.name for device in found)),
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from autofit.errors import UsageError
 from autofit.model.correction import Correction, DeviceCorrection, ObservedMemory, learn
 from autofit.model.layout import SINGLE, layout_with
 from autofit.model.memory import MemoryEstimate, estimate_memory
+from autofit.model.pinned_split import pinned_split
 from autofit.results.memory_store import MemoryKey, MemoryStore
 from autofit.runtime.argv import find_problem
 from autofit.runtime.estimator import Estimator
@@ -42,6 +43,7 @@ class CandidateMaker:
     estimator: Estimator | None = None
     store: MemoryStore | None = None
     _placing: dict[str, Params | None] = field(default_factory=dict)
+    _pinned: Params | None = None
     _estimates: dict[str, MemoryEstimate | None] = field(default_factory=dict)
     _observed: dict[str, ObservedMemory] = field(default_factory=dict)
     _remembered: Correction = field(init=False)
@@ -91,7 +93,9 @@ class CandidateMaker:
         }
         candidate = Candidate({**situation.task_params, **known})
         if LAYOUT_AXIS not in point:
-            candidate = candidate.with_params(**pinned_placing(situation))
+            if self._pinned is None:
+                self._pinned = pinned_placing(situation)
+            candidate = candidate.with_params(**self._pinned)
         else:
             placing = self._place(candidate, str(point[LAYOUT_AXIS]), int(point[HOST_LAYERS_AXIS]))
             if placing is None:
@@ -199,9 +203,10 @@ class CandidateMaker:
 
 
 def pinned_placing(situation: Situation) -> Params:
-    """What a placement that the user pinned leaves open: the devices, and all layers on them.
+    """What a placement that the user pinned leaves open: devices, layers on them, and slices.
 
-    Without it the runtime would use devices that the user did not name, and offload as it likes.
+    Without it the runtime would use devices that the user did not name, offload as it likes,
+    and cut slices by what happens to be free.
     """
     pinned = situation.space.pinned
     if not situation.devices or not PLACING_PARAMS & set(pinned):
@@ -210,11 +215,20 @@ def pinned_placing(situation: Situation) -> Params:
         "devices": ",".join(device.name for device in situation.devices),
         "n_gpu_layers": situation.inventory.units,
     }
-    return {
+    placing = {
         name: pinned.get(name, value)
         for name, value in placing.items()
         if situation.runtime.supports(name)
     }
+    if "tensor_split" in pinned or not situation.runtime.supports("tensor_split"):
+        return placing
+    point = next(situation.space.points(), {})
+    params = {**situation.task_params, **situation.space.params_of(point), **placing}
+    try:
+        split = pinned_split(situation.inventory, Candidate(params), situation.devices)
+    except UsageError:  # a placement that is beyond our arithmetic
+        split = None
+    return placing if split is None else {**placing, "tensor_split": split}
 
 
 def _weighing(candidate: Candidate, *, without: frozenset[str] = _WEIGHTLESS) -> Candidate:

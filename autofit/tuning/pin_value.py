@@ -6,7 +6,7 @@ import math
 
 from autofit.trial.candidate import ParamValue
 
-_LARGEST = 2**31 - 1  # an int of the runtime
+LARGEST = 2**31 - 1  # an int of the runtime
 _AT_LEAST = {
     "ubatch": 1,
     "batch": 1,
@@ -37,12 +37,12 @@ def value_fault(name: str, value: ParamValue, *, type_: str, block_count: int) -
     if type_ == "integer" or name in _AT_LEAST:
         if isinstance(value, bool) or not isinstance(value, int):
             return "not a whole number"
-        least = _AT_LEAST.get(name, -_LARGEST)
-        largest = block_count if name in _LAYERS else _LARGEST
+        least = _AT_LEAST.get(name, -LARGEST)
+        largest = block_count if name in _LAYERS else LARGEST
         if value < least:
             return f"must be at least {least}"
         if value > largest:
-            blocks = ", the model's blocks" if name in _LAYERS else ""
+            blocks = ", the model's blocks" if largest < LARGEST else ""
             return f"must be at most {largest}{blocks}"
     return ""
 

@@ -150,7 +150,7 @@ def make_plan(situation: Situation, planner: Estimator | None) -> Plan:
         max_contexts(
             situation.inventory, shown.candidate, situation.devices, host_mib=shown.host_mib
         ),
-        (*situation.inventory.notices, *(room.text for room in rooms)),
+        (*situation.inventory.notices, *situation.notices, *(room.text for room in rooms)),
     )
 
 

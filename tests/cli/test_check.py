@@ -40,6 +40,17 @@ parameters:
   threads:
     values: [cores, cores * 2]
 """
+VALUES = """\
+parameters:
+  ubatch:
+    values: [512, 0]
+  threads: {values: [-1, cores, 2.5, true]}
+  cache_type:
+    sets: [cache_type_k, cache_type_v]
+    values: [f16]
+  n_cpu_moe:
+    values: [0, 5000000000]
+"""
 WORKLOAD = """\
 context: 100
 requests:
@@ -123,6 +134,7 @@ def test_dialects_are_taken_for_dialects(cli, path):
         (SPACE, "search space", [1, 5, 8]),
         (SPACE.replace("[]", "[1]"), "search space", [1, 7, 8]),
         (NAMES, "search space", [2, 4, 8]),
+        (VALUES, "search space", [3, 4, 4, 4, 9]),
         (WORKLOAD, "workload", [4, 5, 5]),
         ("context: 4096\nrequest: []\n", "workload", [1, 2]),
         ("context: 64\nrequests: [{prompt_tokens: 8, predicted_tokens: 8}]\ntext: no.txt\n",

@@ -64,9 +64,9 @@ def machine(tmp_path_factory) -> TuneMachine:
 def plan(cli, machine):
     """Plans with --json; the document, its form checked."""
 
-    def of(*words: object, model: object = None, code: int = 0) -> dict:
+    def of(*words: object, model: object = None, code: int | None = 0) -> dict:
         done = cli("plan", model or machine.model, *words, "--json")
-        assert done.code == code, done.err
+        assert code in (done.code, None), done.err
         document = json.loads(done.out)
         jsonschema.validate(document, PLAN)
         return document
@@ -230,6 +230,34 @@ def test_a_pinned_placement_stays_on_the_devices_named(plan, machine, pin):
     name, _, value = pin.partition("=")
     expected = {"n_gpu_layers": 13, name: int(value)}
     assert {key: document["params"][key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("count", [9, 11, 12])
+def test_a_pinned_number_of_host_layers_has_slices(plan, machine, count):
+    """Several devices share the layers as they have room, and the arguments say so exactly."""
+    document = plan("--runtime", machine.server, "--set", f"n_cpu_moe={count}")
+
+    words = document["args"]
+    split = [int(part) for part in words[words.index("--tensor-split") + 1].split(",")]
+    assert len(split) == 2
+    assert sum(split) == document["params"]["n_gpu_layers"] == 13
+    assert document["recommended"] == "set"
+    assert sum(row["host_expert_layers"] for row in document["devices"]) == count
+    given = plan(
+        *("--runtime", machine.server, "--set", f"n_cpu_moe={count}"),
+        *("--set", "tensor_split=7,6"), code=None,
+    )  # fmt: skip
+    assert given["params"]["tensor_split"] == "7,6"
+
+
+def test_a_device_that_looks_misspelt_is_questioned(plan, machine):
+    """A plan is made for what was named, with a word about what may have been meant."""
+    words = ("--runtime", machine.server, "--device", "CUDA00=2300")
+
+    notices = plan(*words, code=None)["notices"]
+
+    assert notices == ["there is no device 'CUDA00'; CUDA0 is here: did you mean that?"]
+    assert plan("--runtime", machine.server, "--device", "CUDA7=2600")["notices"] == []
 
 
 def test_room_is_never_for_more_layers_than_lie_in_system_ram(plan, machine):
