@@ -13,6 +13,7 @@ from typing import Self
 
 import psutil
 
+from autofit.machine.amd_state import amd_states
 from autofit.machine.gpu import GpuState
 from autofit.machine.host import HostWatcher, cpu_mhz
 from autofit.machine.memory import DUTY
@@ -38,13 +39,13 @@ class ConditionsWatcher:
         *,
         also: Collection[int] = (),
         interval_s: float = INTERVAL_S,
-        gpus: Callable[[], Sequence[GpuState]] = nvidia_states,
+        gpus: Callable[[], Sequence[GpuState]] | None = None,
         root: Path = Path("/"),
     ) -> None:
         self.conditions: Conditions | None = None
         self._also = also
         self._interval_s = interval_s
-        self._gpus = gpus
+        self._gpus = gpus or gpu_states
         self._root = root
         self._mhz: list[float] = []
         self._celsius: list[float] = []
@@ -112,6 +113,11 @@ class ConditionsWatcher:
             else {},
             gpus=tuple(_gpu(states) for states in self._states.values()),
         )
+
+
+def gpu_states() -> tuple[GpuState, ...]:
+    """What each GPU does now, of vendors that tell it."""
+    return (*nvidia_states(), *amd_states())
 
 
 def _gpu(states: Sequence[GpuState]) -> GpuConditions:
