@@ -1,0 +1,109 @@
+"""The runtime's own program for chances of next tokens: its command and its answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from fakes.machine import Device, Machine
+from fakes.machine_fixtures import FakeMachine
+from fakes.synthetic_model import ModelShape, build_model
+
+from autofit.runtime.dialect_file import load_dialect
+from autofit.runtime.discovery import find_runtime
+from autofit.runtime.divergence_program import (
+    Divergence,
+    DivergenceLauncher,
+    kept_bytes,
+    read_divergence,
+)
+from autofit.runtime.launch import Launcher
+from autofit.runtime.prompt import PromptSource
+from autofit.trial.candidate import Candidate
+from autofit.trial.workload import Request, Workload
+
+RULES = load_dialect("llama_server").divergence
+# Of llama-perplexity b11434, a model of 270 million weights with q8_0 KV.
+TOLD = """\
+0.01.864.866 I kl_divergence: computing over 2 chunks, n_ctx=512, batch_size=512, n_seq=1
+0.11.117.381 I kl_divergence: 9.25 seconds per pass - ETA 0.30 minutes
+
+====== Perplexity statistics ======
+Mean PPL(Q)                   :  22.863621 ±   3.483423
+
+====== KL divergence statistics ======
+Mean    KLD:   0.009037 ±   0.000490
+Maximum KLD:   0.106681
+99.9%   KLD:   0.097504
+
+====== Token probability statistics ======
+Mean    Δp:  0.054 ± 0.100 %
+Same top p: 92.941 ± 1.135 %
+"""
+WORKLOAD = Workload("sample", context=4096, parallel=2, requests=(Request(256, 32),))
+MODEL = build_model(ModelShape(layers=8, experts=8, used=2, embd=512, ff=256, vocab=512))
+
+
+@pytest.fixture
+def program(tmp_path) -> DivergenceLauncher:
+    """What keeps chances on a simulated machine."""
+    machine = Machine("scores", (Device("CUDA0"),))
+    fake = FakeMachine(tmp_path, machine, with_perplexity=True)
+    runtime = find_runtime(fake.server, cache=tmp_path / "cache")
+    launcher = Launcher(
+        runtime, fake.write_model(MODEL), WORKLOAD, PromptSource(" "), extra_args=["--metrics"]
+    )
+    return DivergenceLauncher(
+        launcher=launcher, base=tmp_path / "base", text=tmp_path / "text", chunks=3, keeps=True
+    )
+
+
+def test_the_answer_is_read():
+    """Tokens are those of the later halves of the pieces."""
+    agreement = pytest.approx(0.92941)
+    assert read_divergence(TOLD, RULES) == Divergence(510, agreement, 0.009037, 0.106681)
+
+
+@pytest.mark.parametrize("lost", ["computing over", "Mean    KLD", "Maximum KLD", "Same top p"])
+def test_half_an_answer_is_none(lost):
+    """A run that was cut off tells nothing."""
+    kept = "\n".join(line for line in TOLD.splitlines() if lost not in line)
+
+    assert read_divergence(kept, RULES) is None
+
+
+def test_the_kept_chances_have_the_size_that_was_seen():
+    """Two bytes a token of the vocabulary and place: 267,395,076 bytes for two pieces."""
+    assert 2 * kept_bytes(RULES, 262144) == pytest.approx(267_395_076, rel=0.01)
+
+
+def test_the_command_computes_what_the_server_does(program):
+    """Placement and KV types are the candidate's; context, batch and slots are the program's."""
+    candidate = Candidate(
+        {
+            "context": 4096,
+            "parallel": 2,
+            "n_gpu_layers": 99,
+            "n_cpu_moe": 4,
+            "ubatch": 2048,
+            "cache_type_k": "q8_0",
+            "cache_type_v": "q8_0",
+        }
+    )
+    plan = program.plan(candidate, layout="balanced", as_served=False)
+    words = plan.argv
+
+    assert Path(words[0]).name == program.program == "llama-perplexity"
+    pairs = dict(pairwise(words))
+    flags = ("--ctx-size", "--batch-size", "--ubatch-size", "--parallel", "--n-cpu-moe")
+    assert [pairs[flag] for flag in flags] == ["512", "512", "128", "1", "4"]
+    assert (pairs["--cache-type-k"], pairs["--fit"]) == ("q8_0", "off")
+    assert (pairs["--chunks"], pairs["-f"]) == ("3", str(program.text))
+    assert pairs["--kl-divergence-base"] == str(program.base)
+    assert not {"--port", "--host", "--metrics", "--kl-divergence"} & set(words)
+
+    scoring = replace(program, keeps=False).plan(candidate, layout="", as_served=False)
+    assert scoring.argv[-1] == "--kl-divergence"
+    assert "-f" not in scoring.argv
