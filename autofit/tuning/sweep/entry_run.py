@@ -30,7 +30,7 @@ from autofit.tuning.sweep.measured import Measured, boundary_of, of_remeasure, o
 from autofit.tuning.sweep.record import BoundaryRow, EntryRecord, Failure, Status, Winner
 from autofit.tuning.sweep.remeasure import HOST_LAYERS
 from autofit.tuning.sweep.step import Step, boundary_step, first_step, kept_step
-from autofit.tuning.sweep.suite import Entry
+from autofit.tuning.sweep.suite import Entry, task_words
 from autofit.tuning.sweep.surroundings import Surroundings
 
 # What a tune needs to end its server and save what it has.
@@ -60,7 +60,9 @@ class _StepEnd:
         """The failure of the entry where this is one."""
         if self.ended == "timed_out":
             return Failure("timed_out", self.tail)
-        kind = str(self.error.get("kind", "crashed" if self.code < 0 else "failed"))
+        if self.code < 0:
+            return Failure("crashed", f"the program that measured it died of signal {-self.code}")
+        kind = str(self.error.get("kind", "failed"))
         told = str(self.error.get("message") or self.tail or f"exit status {self.code}")
         return Failure(kind, told, reason=self.error.get("reason"))
 
@@ -102,7 +104,8 @@ class EntryRun:
         study = self._study(step)
         surroundings = Surroundings()
         if study is not None:
-            surroundings = Surroundings.of(study.header.environment, watcher.state())
+            around = Surroundings.of(study.header.environment, watcher.state())
+            surroundings = replace(around, task=task_words(self.entry, study.header.workload))
         return EntryRecord(
             name=self.entry.name,
             mode=self.entry.mode,

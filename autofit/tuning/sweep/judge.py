@@ -30,6 +30,9 @@ def judge(
     environment = kept.record.environment if kept else Surroundings()
     metrics: tuple[MetricVerdict, ...] = ()
     notes: list[str] = []
+    if kept is not None and _asks_otherwise(kept, now):
+        notes.append("the entry asks for something else than when it was kept: it begins anew")
+        kept = None
     if now.status in _NEVER_LAUNCHED:
         verdict: Verdict = "skipped"
         notes += _skipped_words(kept, now)
@@ -59,6 +62,12 @@ def judge(
         date=now.date,
         seconds=now.seconds,
     )
+
+
+def _asks_otherwise(kept: Kept, now: EntryRecord) -> bool:
+    """Whether requests, context or the words for every launch are others; unknown is alike."""
+    before, after = kept.record.environment.task, now.environment.task
+    return bool(before and after and before != after)
 
 
 def _outcome(kept: Kept | None, now: EntryRecord) -> MetricVerdict:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -19,13 +18,11 @@ from autofit.tuning.frozen import FROZEN
 from autofit.tuning.interview import kept_answers
 from autofit.tuning.recorded_answer import RecordedAnswer
 from autofit.tuning.result import METRIC_KEYS
+from autofit.tuning.sweep.masking import masked, masked_env
 from autofit.tuning.sweep.record import BoundaryRow, Failure, LaunchValues, Status, Winner
 
 # What a runtime says of settings that it does not take; a bad model file is none of them.
 _REFUSALS = {"unknown_flag", "bad_value", "combination", "not_applied", "context_exceeded", None}
-_SECRET_FLAGS = {"--api-key", "--hf-token", "-hft"}
-_SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
-_MASK = "***"
 # A neighbour that is so much faster than the winner is worth a word.
 _NOTABLE = 1.03
 
@@ -176,17 +173,5 @@ def _winner(candidate: Candidate, argv: Sequence[str], env: Mapping[str, str]) -
         params=dict(candidate.params),
         argv=masked(argv),
         digest=candidate.key,
-        env={name: _MASK if _SECRET_NAME.search(name) else value for name, value in env.items()},
+        env=masked_env(env),
     )
-
-
-def masked(argv: Sequence[str]) -> tuple[str, ...]:
-    """A command whose keys are not told."""
-    words: list[str] = []
-    for word in argv:
-        name, equals, _ = word.partition("=")
-        if words and words[-1] in _SECRET_FLAGS:
-            words.append(_MASK)
-        else:
-            words.append(f"{name}={_MASK}" if equals and name in _SECRET_FLAGS else word)
-    return tuple(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Literal
 
 from autofit.errors import UsageError
 from autofit.trial.metric import Metric
+from autofit.trial.workload import Workload
+from autofit.tuning.sweep.masking import masked, masked_env
 from autofit.tuning.sweep.record import Mode
 
 Missing = Literal["skip", "fail"]
@@ -118,3 +121,21 @@ def granted_s(entry: Entry, later: Sequence[Entry], left_s: float | None) -> flo
         return entry.wanted_s
     wanted_s = entry.wanted_s + sum(one.wanted_s for one in later)
     return entry.wanted_s * min(1.0, max(0.0, left_s) / wanted_s)
+
+
+def task_words(entry: Entry, workload: Workload) -> str:
+    """All that is asked of a model and said to its runtime beside settings, on one line.
+
+    Nights of an entry that was changed in it are not to be compared.
+    """
+    requests = ", ".join(
+        f"{one.prompt_tokens}+{one.predicted_tokens} (weight {one.weight:g})"
+        for one in workload.requests
+    )
+    told = [f"context {workload.context}, parallel {workload.parallel}, requests {requests}"]
+    # Where a text lies differs between runners.
+    told += [f"text {Path(workload.text).name}"] if workload.text else []
+    told += [shlex.join(masked(entry.args))] if entry.args else []
+    told += [f"under {entry.wrapper}"] if entry.wrapper else []
+    told += [f"{name}={value}" for name, value in sorted(masked_env(entry.env).items())]
+    return "; ".join(told)

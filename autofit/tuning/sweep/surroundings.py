@@ -21,6 +21,7 @@ class Surroundings:
 
     `clocks_mhz` are by device, with `cpu`, and None where they are not told; `others_cores`
     are the cores that other processes kept busy; `remarks` what `HostState.words` says.
+    `task` is all that is asked of the model and said to its runtime beside settings.
     """
 
     driver: str = ""
@@ -29,6 +30,7 @@ class Surroundings:
     cpu: str = ""
     devices: tuple[str, ...] = ()
     system: str = ""
+    task: str = ""
     clocks_mhz: Mapping[str, float | None] = field(default_factory=dict)
     others_cores: float | None = None
     load_1m: float | None = None
@@ -66,6 +68,7 @@ class Surroundings:
             ("cpu", "CPU"),
             ("devices", "devices"),
             ("system", "system"),
+            ("task", "task"),
         ):
             before, after = getattr(self, name), getattr(now, name)
             # Unknown on one side is no difference that anybody saw.

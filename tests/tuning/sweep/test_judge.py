@@ -445,3 +445,13 @@ def test_every_kind_of_regression_is_reached():
     }
 
     assert made == set(REGRESSIONS)
+
+
+def test_an_entry_that_asks_for_something_else_begins_anew():
+    """Other requests take other times: nothing is compared, and what changed is told."""
+    other = {"environment": Surroundings(task="context 8192"), "launches": launches(slowdown=1.5)}
+    verdict = judge(kept(environment=Surroundings(task="context 4096")), night(20, **other))
+
+    assert verdict.verdict == "new"
+    assert verdict.environment_changes == ("task: context 4096, now context 8192",)
+    assert "begins anew" in verdict.notes[0]
