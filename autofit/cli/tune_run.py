@@ -28,7 +28,7 @@ from autofit.runtime.spill import shared_devices
 from autofit.search.study import SearchStudy
 from autofit.tuning.budget import Budget
 from autofit.tuning.candidates import CandidateMaker
-from autofit.tuning.event import Finished, Listener, MemoryRead
+from autofit.tuning.event import Finished, Listener, MemoryRead, Notice
 from autofit.tuning.memory_record import MemoryRecord
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.situation import Situation
@@ -107,10 +107,24 @@ class TuneRun:
             stopping=self._stopping,
             budget_s=self.total_s,
         ) as (study, console):
-            result = self._tune(study, console)
+            result = self._finished(study, console) or self._tune(study, console)
             result["preset"] = self._write(study, result)
             console(Finished(result))
         return result
+
+    @property
+    def _budget(self) -> dict[str, Any]:
+        return {"seconds": self.total_s, "max_launches": self.max_launches}
+
+    def _finished(self, study: Study, listener: Listener) -> dict[str, Any] | None:
+        """What the study has concluded within this very budget and still holds, else None."""
+        result = study.result
+        if not result or result.get("budget") != self._budget:
+            return None
+        if result["launches"] != len(study.started()):
+            return None
+        listener(Notice("this tune is finished; a larger --budget or --max-launches goes on"))
+        return dict(result)
 
     def _tune(self, study: Study, listener: Listener) -> dict[str, Any]:
         situation, maker = self.situation, self._maker()
@@ -129,7 +143,7 @@ class TuneRun:
         search = SearchStudy(maker.problem(), seed=self.seed)
         tune = Tune(situation, runner, maker, search, listener, self.seed)
         tune.checks_answers = self.checks_answers
-        return tune.run()
+        return {**tune.run(), "budget": self._budget}
 
     def _maker(self) -> CandidateMaker:
         return CandidateMaker(self.situation, planner(self.situation), MemoryStore())

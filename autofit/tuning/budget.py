@@ -43,7 +43,7 @@ def parse_duration_s(text: str) -> float:
 
 @dataclass(slots=True)
 class Budget:
-    """Time since the run began and launches of baseline, boundary and search.
+    """Time and launches of baseline, boundary and search, those before a resume included.
 
     Confirming and proving have launches of their own: they are bounded by their rules.
     """
@@ -53,6 +53,7 @@ class Budget:
     max_launches: int | None = None
     launches: int = 0
     _seconds: list[float] = field(default_factory=list)
+    _earlier_s: float = 0.0
     _began_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,8 +61,11 @@ class Budget:
 
     @property
     def spent_s(self) -> float:
-        """Seconds since the run began."""
-        return self.clock() - self._began_s
+        """Seconds since the run began, and those of launches that an earlier run has made.
+
+        Else a resumed run would plan its rounds for time that has gone.
+        """
+        return self.clock() - self._began_s + self._earlier_s
 
     @property
     def repeat_limit_s(self) -> float:
@@ -83,9 +87,11 @@ class Budget:
                 until_s = self.total_s * _SHARE_FOR_THE_LEAST
         return max(0.0, until_s - self.spent_s)
 
-    def count(self, phase: Phase, seconds: float = 0.0) -> None:
-        """Note a launch and how long it took."""
+    def count(self, phase: Phase, seconds: float = 0.0, *, is_earlier: bool = False) -> None:
+        """Note a launch and how long it took, now or in an earlier run."""
         self._seconds.append(seconds)
+        if is_earlier:
+            self._earlier_s += seconds
         if phase in ("baseline", "boundary", "search"):
             self.launches += 1
 

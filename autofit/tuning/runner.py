@@ -87,7 +87,7 @@ class TrialRunner:
             self._check_stop()
             trial = self._launch(phase, candidate, effort, layout, purpose)
             is_reused = False
-        self.budget.count(phase, trial.seconds)
+        self.budget.count(phase, trial.seconds, is_earlier=is_reused)
         self.trials.append(trial)
         self.emit(LaunchEnded(trial, is_reused))
         return trial

@@ -191,6 +191,7 @@ def test_a_finished_study_resumes_without_a_launch(tuned):
     assert tuned.machine.launches == before
     for key in ("winner", "gain", "boundary", "launches", "launches_by_phase", "outcomes"):
         assert again.json[key] == tuned.done.json[key]
+    assert "a larger --budget" in again.err
 
 
 def test_the_model_on_disk_is_as_the_runtime_counts_it(tuned):

@@ -99,3 +99,15 @@ def test_the_search_leaves_time_to_confirm_what_it_found():
     assert budget.allows("confirm", 100.0)
     assert not budget.allows("confirm", 300.0)
     assert budget.spent_s == 400.0
+
+
+def test_time_of_an_earlier_run_is_spent():
+    """A launch that an earlier run has made counts its time, as if the run had not stopped."""
+    clock = Clock()
+    budget = Budget(clock, 600.0, launches=10)
+    budget.count("search", 300.0, is_earlier=True)
+    clock.now_s += 50.0
+    budget.count("search", 50.0)
+
+    assert budget.spent_s == 350.0
+    assert budget.left_for_s("confirm") == 600.0 * 0.9 - 350.0
