@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from autofit.errors import UsageError
 from autofit.results.document import DAMAGED, brief
 from autofit.results.durable_file import storage_error, write_durably
-from autofit.tuning.sweep.kept import Kept, Night, short
+from autofit.tuning.sweep.kept import Kept, Night, settings_of, short
 from autofit.tuning.sweep.kept_answer import answer_data, answer_of, shortened
 from autofit.tuning.sweep.record import EntryRecord, LaunchValues
 from autofit.tuning.sweep.speed import moved
@@ -157,7 +157,7 @@ def _level(before: tuple[Night, ...], record: EntryRecord, thresholds: Threshold
     the next one like them.
     """
     kept = Kept(record, before)
-    settings = record.winner.digest if record.winner else ""
+    settings = settings_of(record)
     latest = dict.fromkeys(night.level for night in reversed(before))
     for level in latest:
         nights = [night for night in before if night.level == level]

@@ -7,6 +7,7 @@ is learnt from all.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -21,8 +22,8 @@ _DIGITS = 5
 class Night:
     """The figures of one night, by the names that documents have for metrics.
 
-    `settings` is the digest of what was measured; nights of the same `level` lie around the
-    same values.
+    `settings` tells what was measured, and by which requests; nights of the same `level` lie
+    around the same values.
     """
 
     date: str
@@ -41,7 +42,7 @@ class Night:
         }
         return cls(
             date=record.date,
-            settings=record.winner.digest if record.winner else "",
+            settings=settings_of(record),
             values={key: _short_value(value) for key, value in values.items()},
             peak_mib={
                 name: short(mib) for name, mib in record.peak_mib.items() if mib is not None
@@ -105,6 +106,13 @@ class Kept:
     def peaks_mib(self, device: str) -> list[float]:
         """What the nights of the level needed on a device."""
         return [night.peak_mib[device] for night in self.level if device in night.peak_mib]
+
+
+def settings_of(record: EntryRecord) -> str:
+    """What was measured and what was asked of it: equal where figures may be compared."""
+    digest = record.winner.digest if record.winner else ""
+    task = record.environment.task.encode("utf-8", "backslashreplace")
+    return f"{digest}-{hashlib.sha256(task).hexdigest()[:8]}" if task else digest
 
 
 def short(value: float) -> float:

@@ -135,14 +135,14 @@ def test_a_slow_creep_is_not_absorbed():
 
 
 def test_other_settings_begin_a_level():
-    """What a tune found anew is compared from there on."""
-    found = (
-        Baseline({"qwen": kept(4)})
-        .updated([night(5, winner=replace(WINNER, digest="other"))])
-        .entry("qwen")
-    )
+    """What a tune found anew, or is asked otherwise, is compared from there on."""
+    for changes in (
+        {"winner": replace(WINNER, digest="other")},
+        {"environment": replace(night().environment, task="longer")},
+    ):
+        found = Baseline({"qwen": kept(4)}).updated([night(5, **changes)]).entry("qwen")
 
-    assert len(found.level) == 1
+        assert len(found.level) == 1
 
 
 def test_failures_keep_the_nights_and_skips_keep_all():
