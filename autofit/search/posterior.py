@@ -245,7 +245,9 @@ def _viewed(data: _Data, doubtful: Sequence[int], kind: Kind) -> tuple[list[_Com
     evidences = np.array([component.weight for component in found])
     total = float(logsumexp(evidences))
     weights = np.exp(evidences - total)
-    kept = weights >= min(_LEAST_WEIGHT, weights.max())
+    # Before anything is measured all expect the same.
+    least = min(_LEAST_WEIGHT, weights.max()) if len(data.logs) else weights.max()
+    kept = weights >= least
     components = [
         replace(component, weight=float(weight / weights[kept].sum()))
         for component, weight, is_kept in zip(found, weights, kept, strict=True)
