@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from autofit.cli.study_argument import open_study
+from autofit.cli.study_argument import open_study, tell_damage
 from autofit.errors import UsageError
 from autofit.output.preset.facts import PresetFacts, winner_facts
 from autofit.output.preset.option import with_absolute_paths
@@ -39,6 +39,7 @@ def read_source(
             raise UsageError("a plan has no trials", "leave --trial out, or give a study")
         return _of_plan(document, given, runtime_path)
     study = open_study(Path(given))
+    tell_damage(study)
     if trial is not None:
         return _of_trial(study, trial, runtime_path)
     return _of_winner(study, runtime_path)

@@ -6,6 +6,7 @@ Subcommands are imported when they are called, so that `--help` answers at once.
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import select
@@ -15,12 +16,15 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from autofit import __version__
 from autofit.errors import AutofitError, Interrupted, UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 # Name, module, and the line that `autofit --help` shows, in the order of a first session.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -149,13 +153,38 @@ def main(argv: list[str] | None = None) -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
     # Started with a closed stdout or stderr (`>&-`), Python has none.
-    sys.stdout = sys.stdout or _nowhere()
-    sys.stderr = sys.stderr or _nowhere()
-    sys.exit(_run(words))
+    lost = _Lost() if sys.stdout is None else None
+    sys.stdout = sys.stdout or _stream(lost)
+    sys.stderr = sys.stderr or _stream(_Lost())
+    status = _run(words)
+    if status == 0 and lost is not None and lost.has_text:
+        status = _fail(AutofitError("stdout is closed: the result could not be written"), words)
+    sys.exit(status)
 
 
-def _nowhere() -> TextIO:
-    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - open to the end
+class _Lost(io.RawIOBase):
+    """A closed stream's place, which tells whether anything was to be written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Its number is taken, or the next file that is opened would get what is printed.
+        self._place = os.open(os.devnull, os.O_WRONLY)
+        self.has_text = False
+
+    def fileno(self) -> int:
+        return self._place
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer, /) -> int:
+        size = memoryview(data).nbytes
+        self.has_text = self.has_text or size > 0
+        return size
+
+
+def _stream(lost: _Lost | None) -> TextIO:
+    return io.TextIOWrapper(io.BufferedWriter(lost or _Lost()), encoding="utf-8")
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -184,7 +213,21 @@ def _run(words: list[str]) -> int:
         return _fail(AutofitError(f"{error.strerror or error}{where}"), words)
     except Exception as error:  # noqa: BLE001 - no traceback reaches a user
         return _fail(_internal(error), words)
-    return status if isinstance(status, int) else 0
+    return _written(status if isinstance(status, int) else 0, words)
+
+
+def _written(status: int, words: list[str]) -> int:
+    """The exit code once all that was printed has left: a full disk may refuse the last of it."""
+    try:
+        with _reader_may_go():
+            sys.stdout.flush()
+    except _ReaderGoneError:
+        _silence(sys.stdout)
+    except OSError as error:
+        _silence(sys.stdout)
+        told = AutofitError(f"the result could not be written: {error.strerror or error}")
+        return _fail(told, words) if status == 0 else status
+    return status
 
 
 def _internal(error: Exception) -> AutofitError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autofit.cli.output_file import deliver
-from autofit.cli.study_argument import open_study, study_argument
+from autofit.cli.study_argument import open_study, study_argument, tell_damage
 from autofit.errors import AutofitError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def command(study: Path, html: str | None) -> None:
         deliver(text, "-")
         return
     deliver(html_report(opened, preset=preset), html)
+    tell_damage(opened)
     if html != "-":
         click.echo(f"wrote {html}", err=True)
 

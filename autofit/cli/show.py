@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autofit.cli.study_argument import open_study, study_argument
+from autofit.cli.study_argument import open_study, study_argument, tell_damage
 from autofit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def _show_launch(study: Study, number: int, port: int, *, as_json: bool) -> None
     from autofit.output.show import launch_command  # noqa: PLC0415
     from autofit.process import removed_variables, system_config, user_config  # noqa: PLC0415
 
+    tell_damage(study)
     unset = removed_variables({}, also_remove=_variables(study.header.dialect))
     line = launch_command(study, number, port=port, unset=unset)
     for config in (user_config(), system_config()):

@@ -36,6 +36,13 @@ def open_study(given: Path) -> Study:
     return Study.open(path)
 
 
+def tell_damage(study: Study) -> None:
+    """Say on stderr which of a study's launches cannot be read, where the output does not."""
+    study.trials()
+    for notice in study.notices:
+        click.echo(f"notice: {notice}", err=True)
+
+
 def _places() -> tuple[Path, ...]:
     """Where a tune puts its studies when nobody says."""
     from autofit.results.location import user_data  # noqa: PLC0415

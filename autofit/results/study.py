@@ -34,6 +34,7 @@ from autofit.results.durable_file import (
     sync_folder,
     write_durably,
 )
+from autofit.results.field_type import require_types
 from autofit.results.folder import (
     hold_reserve,
     lock_folder,
@@ -280,6 +281,7 @@ class Study:
         path = self._file(number, "json")
         try:
             trial = Trial.from_dict(read(path, "trial"))
+            require_types(trial)
         except (OSError, *DAMAGED) as error:
             self._notice(f"trials/{path.name} cannot be read and was left out: {brief(error)}")
             return None

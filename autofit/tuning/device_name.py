@@ -32,8 +32,8 @@ def misspelt(named: Iterable[str], found: Iterable[str]) -> Iterator[str]:
 def _meant(name: str, there: tuple[str, ...]) -> str | None:
     parts = _NAME.fullmatch(name)
     if parts is None:
-        close = set(difflib.get_close_matches(name, there, n=len(there) or 1, cutoff=_CLOSE))
-        return next((device for device in there if device in close), None)
+        alike = set(difflib.get_close_matches(name, there, n=len(there) or 1, cutoff=_CLOSE))
+        return next((device for device in there if device in alike), None)
     backends = dict.fromkeys((*(backend_of(device) for device in there), *_BACKENDS))
     plain = {backend.casefold(): backend for backend in backends}
     own = re.sub(r"[^a-z]", "", parts[1].casefold())

@@ -272,6 +272,27 @@ def test_a_full_disk_under_stdout_is_told(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["show", "STUDY"], ["show", "STUDY", "--command", "1"], ["report", "STUDY"], ["--help"]],
+    ids=" ".join,
+)
+def test_a_closed_stdout_is_a_failure(tmp_path, words):
+    """A result that nobody could get is told, text and raw bytes alike."""
+    make_study(tmp_path / "study")
+    given = " ".join(str(tmp_path / "study") if word == "STUDY" else word for word in words)
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m autofit {given} >&-', sys.executable],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr == "autofit: stdout is closed: the result could not be written\n"
+
+
 def test_words_of_raw_bytes_are_told_in_json():
     """A path that is no Unicode neither breaks the message nor the document."""
     done = subprocess.run(
