@@ -34,29 +34,31 @@ def _shortened(folder: Path) -> Path:
 
 @pytest.mark.timeout(240)
 def test_a_short_form_runs(tmp_path):
-    """A night keeps what was measured, and the next one measures the same settings again."""
+    """The model is made, launched on the embedded runtime, and measured."""
     program = AutofitProgram(tmp_path)
-    words = ["sweep", _shortened(tmp_path), "--only", "again", "--json"]
+    done = program.run("sweep", _shortened(tmp_path), "--only", "again", "--json", timeout_s=200)
 
-    first = program.run(*words, "--update-baseline", timeout_s=110)
-    assert first.code == 0, first.err
-    assert found(first.json, "again")["verdict"] == "new"
-    second = program.run(*words, timeout_s=110)
-    # How fast a busy machine is tonight is no fault of the suite's.
-    assert second.code in (0, 5), second.err
-    metrics = {one["metric"]: one for one in found(second.json, "again")["metrics"]}
+    assert done.code == 0, done.err
+    entry = found(done.json, "again")
+    assert entry["verdict"] == "new"
+    metrics = {one["metric"]: one for one in entry["metrics"]}
     assert metrics["outcome"]["verdict"] == "same"
     assert metrics["request_s"]["now"] > 0
-    assert {"new_failure", "preset_rejected"}.isdisjoint(found(second.json, "again")["kinds"])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1300)
+@pytest.mark.timeout(2500)
 def test_the_whole_suite_runs(tmp_path):
-    """Found by its name, both entries are measured and kept in the working directory."""
+    """Found by its name, it keeps a night in the working directory, and compares the next."""
     program = AutofitProgram(tmp_path)
-    done = program.run("sweep", "demo", "--update-baseline", "--json", timeout_s=1200)
+    first = program.run("sweep", "demo", "--update-baseline", "--json", timeout_s=1200)
 
-    assert done.code == 0, done.err
-    assert [entry["verdict"] for entry in done.json["entries"]] == ["new", "new"]
+    assert first.code == 0, first.err
+    assert [entry["verdict"] for entry in first.json["entries"]] == ["new", "new"]
     assert (tmp_path / "demo.baseline.json").is_file()
+    second = program.run("sweep", "demo", "--json", timeout_s=1200)
+    # How fast a busy machine is tonight is no fault of the suite's.
+    assert second.code in (0, 5), second.err
+    for entry in second.json["entries"]:
+        assert {"new_failure", "preset_rejected"}.isdisjoint(entry["kinds"])
+        assert entry["metrics"][0]["verdict"] == "same"
