@@ -36,6 +36,8 @@ def _fixed(given: Command, runtime: Runtime) -> Iterator[tuple[str, str]]:
         yield runtime.dialect.launch.model, "leave it out: the model is autofit's own argument"
     if given.rpc:
         yield runtime.dialect.launch.rpc or "--rpc", f"put it before `--`: --rpc {given.rpc}"
+    for flag in given.left_out:
+        yield flag, "leave it out: autofit must get in and read the log; set it where you serve"
     for name in _TASK:
         if name in given.params:
             yield name, f"use --{name} {given.params[name]}, before `--`"

@@ -212,6 +212,7 @@ def test_wrong_words_are_told_before_anything_starts(refused, words, told):
         (["-ngl", "3"], "n_gpu_layers after `--`", "use --set n_gpu_layers=3"),
         (["--threads", "2"], "threads after `--`", "it is 3 by --set"),
         (["--top-k"], "a value is missing", ""),
+        (["--api-key", "sk-1"], "--api-key after `--`", "set it where you serve"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

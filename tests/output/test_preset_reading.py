@@ -30,13 +30,27 @@ def _options(words) -> set:
     return {option.canonical for option in parse_options(words, SMALL_HELP)}
 
 
-@pytest.mark.parametrize("format_name", ["json", "args", "shell"])
+@pytest.mark.parametrize("format_name", ["json", "args", "shell", "systemd"])
 def test_formats_that_hold_a_command_come_back_as_it(format_name, tmp_path):
     """Wrapper, program, arguments and variables are as they were written."""
     found = read_preset(str(_written(format_name, tmp_path)))
 
     assert found.words(SMALL_HELP, "other") == SPECIAL.argv
     assert found.env == SPECIAL.env
+
+
+@pytest.mark.parametrize("format_name", ["llama-swap", "compose"])
+def test_files_of_several_models_come_back_but_for_the_address(format_name, tmp_path):
+    """The port is whoever's who starts it, and a container has the program at another place."""
+    found = read_preset(str(_written(format_name, tmp_path)))
+
+    words = found.words(SMALL_HELP, "other")
+    place, meant = words.index("--model"), SPECIAL.argv.index("--model")
+    assert words[: place - 1] == SPECIAL.argv[: meant - 1]
+    assert words[place:-4] == SPECIAL.argv[meant:-4]
+    assert words[-4::2] == ("--host", "--port")
+    assert found.env == SPECIAL.env
+    assert found.in_container == (format_name == "compose")
 
 
 def test_an_ini_preset_comes_back_as_options(tmp_path):
@@ -60,7 +74,7 @@ def test_an_env_preset_comes_back_as_variables(tmp_path):
     assert found.words(SMALL_HELP, "llama-server") == ("llama-server",)
 
 
-@pytest.mark.parametrize("format_name", ["json", "ini", "shell", "env"])
+@pytest.mark.parametrize("format_name", ["json", "ini", "shell", "env", "systemd", "compose"])
 def test_a_preset_tells_its_workload(format_name, tmp_path):
     """A comparison can ask for what the preset was tuned for, whichever format has a heading."""
     found = read_preset(str(_written(format_name, tmp_path))).workload
