@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,11 @@ def is_right(row: dict, truth: Truth, machine: ProbedMachine) -> bool:
 INTRODUCTION = """\
 # Boundaries and spills
 
-Made by `tests/benchmarks/bench_probe.py`. Every launch is a real process on a simulated
-machine (`tests/fakes`), the truth the simulation's own over every number of host expert layers
-of every layout and KV type (q8_0, f16).
+Made on {today} by `PYTHONPATH=tests python tests/benchmarks/bench_probe.py --output
+results/benchmarks/probe.md`; with `--cache FOLDER` it goes on where it was interrupted. Every
+launch is a real process on a simulated machine (`tests/fakes`), the truth the simulation's own
+over every number of host expert layers of every layout and KV type (q8_0, f16). Seconds are
+those of a machine of two cores that was busy with other things.
 
 ## Boundaries
 
@@ -212,7 +215,7 @@ def main() -> None:
         os.environ["XDG_CACHE_HOME"] = f"{name}/cache"
         seeds = range(options.first, options.first + options.machines)
         if options.only != "spills":
-            say(INTRODUCTION + head(BOUNDARY_HEAD))
+            say(INTRODUCTION.format(today=date.today()) + head(BOUNDARY_HEAD))  # noqa: DTZ011
             found = []
             for seed in seeds:
                 folder = Path(name) / f"boundary-{seed}"
