@@ -38,6 +38,8 @@ from autofit.tuning.sweep.verdict import EntryVerdict
 # With less time than this nothing can be measured.
 _LEAST_S = 5.0
 _MINUTE_S = 60.0
+# What costs no launch to try again, when a sweep is gone on with.
+_NEVER_LAUNCHED = {"not_run", "missing_hardware"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +161,19 @@ class Sweep:
 
     def _run(self, night: NightFolder) -> list[EntryRecord]:
         records: list[EntryRecord] = []
+        found = {entry.name: night.record(entry.name) for entry in self.entries}
+        done = {
+            name: record
+            for name, record in found.items()
+            if record is not None and record.status not in _NEVER_LAUNCHED
+        }
         for place, entry in enumerate(self.entries):
-            known = night.record(entry.name)
-            if known is not None and known.status != "not_run":
-                records.append(known)
+            if entry.name in done:
+                records.append(done[entry.name])
                 continue
             left_s = self._left_s(night)
-            budget_s = granted_s(entry, self.entries[place + 1 :], left_s)
+            later = [one for one in self.entries[place + 1 :] if one.name not in done]
+            budget_s = granted_s(entry, later, left_s)
             title = f"{entry.name} ({place + 1} of {len(self.entries)})"
             if left_s is not None and budget_s < min(_LEAST_S, entry.wanted_s):
                 record = self._not_run(entry, "the time of the whole sweep was up")
