@@ -75,7 +75,8 @@ def _sweep(  # noqa: PLR0917 - click passes them by name
     resume: bool,  # noqa: FBT001
     merge: bool,  # noqa: FBT001
 ) -> Sweep:
-    from autofit.cli.sweep_run import Outputs, Sweep  # noqa: PLC0415 - heavy
+    from autofit.cli.sweep_output import Outputs  # noqa: PLC0415 - heavy
+    from autofit.cli.sweep_run import Sweep  # noqa: PLC0415
 
     if merge and not folders:
         raise UsageError("--merge needs the folders of the shards", "after the suite's name")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -13,17 +11,14 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-import click
-
 from autofit import __version__, definition
 from autofit.cli.check import known_parameters, require_small_file
 from autofit.cli.demo import demo_model, demo_model_path
-from autofit.cli.output_file import deliver
 from autofit.cli.suite_check import checked_suite
+from autofit.cli.sweep_output import Outputs, tell, tell_verdicts
 from autofit.errors import Interrupted, UsageError
 from autofit.machine.lock import machine_lock
-from autofit.output.sweep_junit import junit_xml
-from autofit.output.sweep_summary import headline, markdown_summary
+from autofit.output.text import duration
 from autofit.tuning.sweep.baseline import Baseline
 from autofit.tuning.sweep.document import sweep_document
 from autofit.tuning.sweep.entry_run import EntryRun
@@ -33,22 +28,11 @@ from autofit.tuning.sweep.record import EntryRecord, Failure
 from autofit.tuning.sweep.step import first_step
 from autofit.tuning.sweep.suite import DEMO_MODEL, Entry, Suite, granted_s
 from autofit.tuning.sweep.threshold import Thresholds
-from autofit.tuning.sweep.verdict import EntryVerdict
 
 # With less time than this nothing can be measured.
 _LEAST_S = 5.0
-_MINUTE_S = 60.0
 # What costs no launch to try again, when a sweep is gone on with.
 _NEVER_LAUNCHED = {"not_run", "missing_hardware"}
-
-
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """Where reports go beside the sweep's folder, None for nowhere."""
-
-    junit: str | None
-    summary: str | None
-    updates_baseline: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,8 +68,7 @@ class Sweep:
         """
         path = definition.find("suite", name)
         require_small_file(path)
-        for target in (outputs.junit, outputs.summary):
-            _refuse_target(target)
+        outputs.check()
         suite = checked_suite(definition.read_yaml(path), path, known_parameters)
         entries = suite.chosen(only, shard)
         if not entries:
@@ -111,8 +94,8 @@ class Sweep:
             known = replace(entry, model=str(_model_path(entry)))
             kept = self.baseline.entry(entry.name)
             step = first_step(known, kept.record if kept else None, budget_s)
-            about = f"{entry.name}: {entry.mode}, {_clock(budget_s)}"
-            limit = _clock(entry.time_limit_s(budget_s))
+            about = f"{entry.name}: {entry.mode}, {duration(budget_s)}"
+            limit = duration(entry.time_limit_s(budget_s))
             where = Path("results") / "sweeps" / "..." / "entries" / entry.name
             yield f"{about}, ended after {limit}", step.line(where)
 
@@ -129,9 +112,9 @@ class Sweep:
         with machine_lock(f"of the sweep {self.suite.name}") as call, self._stoppable():
             night = self._opened()
             call(str(night.path))
-            _tell(f"sweep {self.suite.name}: {len(self.entries)} entries, kept in {night.path}")
+            tell(f"sweep {self.suite.name}: {len(self.entries)} entries, kept in {night.path}")
             if not self.baseline.entries:
-                _tell(f"there is no baseline {self.baseline_path} yet; --update-baseline makes it")
+                tell(f"there is no baseline {self.baseline_path} yet; --update-baseline makes it")
             records = self._run(night)
             return self._conclude(records, night)
 
@@ -178,12 +161,12 @@ class Sweep:
             if left_s is not None and budget_s < min(_LEAST_S, entry.wanted_s):
                 record = self._not_run(entry, "the time of the whole sweep was up")
             else:
-                _tell(f"{title}: {entry.mode}, {_clock(budget_s)}")
+                tell(f"{title}: {entry.mode}, {duration(budget_s)}")
                 record = self._run_entry(night, entry, budget_s)
             night.write_record(record)
             told = f": {record.failure.evidence}" if record.failure else ""
             status = record.status.replace("_", " ")
-            _tell(f"{title}: {status} after {_clock(record.seconds)}{told}")
+            tell(f"{title}: {status} after {duration(record.seconds)}{told}")
             records.append(record)
         return records
 
@@ -251,14 +234,12 @@ class Sweep:
             **sweep_document(verdicts),
             "broken": self._broken(records),
         }
-        _tell(f"sweep {self.suite.name}: {headline(verdicts)}")
-        for verdict in verdicts:
-            _tell_verdict(verdict)
+        tell_verdicts(verdicts, sweep=self.suite.name)
         if self.outputs.updates_baseline:
             # A link stays one.
             self.baseline.updated(records, limits).write(self.baseline_path.resolve())
-            _tell(f"kept in {self.baseline_path}")
-        self._write(verdicts, document, night)
+            tell(f"kept in {self.baseline_path}")
+        self.outputs.write(verdicts, document, night, sweep=self.suite.name)
         return document
 
     def _broken(self, records: Sequence[EntryRecord]) -> list[str]:
@@ -271,19 +252,6 @@ class Sweep:
             or (record.status == "not_run" and record.failure and record.failure.kind == "failed")
         ]
 
-    def _write(
-        self, verdicts: Sequence[EntryVerdict], document: dict[str, Any], night: NightFolder | None
-    ) -> None:
-        junit = junit_xml(verdicts, sweep=self.suite.name, hostname=platform.node() or "localhost")
-        summary = markdown_summary(verdicts, sweep=self.suite.name)
-        if night is not None:
-            night.write_output("junit.xml", junit)
-            night.write_output("summary.md", summary)
-            night.write_output("verdicts.json", json.dumps(document, indent=1) + "\n")
-        for text, target in ((junit, self.outputs.junit), (summary, self.outputs.summary)):
-            if target is not None:
-                deliver(text, target)
-
 
 def _kept_in(suite: Suite) -> Path:
     """The suite's baseline; in the working directory for a suite that came with autofit."""
@@ -292,43 +260,5 @@ def _kept_in(suite: Suite) -> Path:
     return Path.cwd() / suite.baseline.name if is_bundled and not is_here else suite.baseline
 
 
-def _refuse_target(target: str | None) -> None:
-    """See that a report can be written where it is wanted, before the night begins.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    if target in (None, "-"):
-        return
-    path = Path(target).expanduser()
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder", "give the name of a file in it")
-    if not path.parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent}", f"mkdir -p {path.parent}")
-
-
 def _model_path(entry: Entry) -> Path:
     return demo_model_path() if entry.model == DEMO_MODEL else Path(entry.model)
-
-
-def _clock(seconds: float) -> str:
-    """A duration for people."""
-    if seconds < 2 * _MINUTE_S:
-        return f"{seconds:.0f} s"
-    if seconds < 2 * _MINUTE_S * 60:
-        return f"{seconds / _MINUTE_S:.0f} min"
-    return f"{seconds / _MINUTE_S / 60:.1f} h"
-
-
-def _tell_verdict(verdict: EntryVerdict) -> None:
-    _tell(f"{verdict.name}: {verdict.verdict}")
-    for metric in verdict.metrics:
-        if metric.is_regression or metric.is_improvement or metric.verdict == "failing":
-            what = metric.verdict.replace("_", " ")
-            _tell(f"  {what}: {metric.metric}: {metric.words}")
-    for change in verdict.environment_changes:
-        _tell(f"  changed beside it: {change}")
-
-
-def _tell(text: str) -> None:
-    click.echo(text, err=True)

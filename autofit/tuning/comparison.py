@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
@@ -149,6 +149,7 @@ def _side(trials: Sequence[Trial], figures: Sequence[_Figure]) -> dict[str, Any]
     failed = next((trial for trial in trials if not trial.is_completed), None)
     told = {figure.key: _estimate(trials, figure.value) for figure in figures}
     keys = set(METRIC_KEYS.values())
+    measured = [trial.measurement for trial in trials if trial.measurement]
     return {
         "argv": list(trials[0].argv) if trials else [],
         "env": dict(trials[0].env) if trials else {},
@@ -163,8 +164,8 @@ def _side(trials: Sequence[Trial], figures: Sequence[_Figure]) -> dict[str, Any]
             for request in ("first_request", "second_request")
         },
         "load_s": _estimate(trials, lambda t: t.measurement.load_s if t.measurement else None),
-        "peak_mib": _extremes(trials, "peak_mib", max),
-        "free_mib": _extremes(trials, "free_mib", min),
+        "peak_mib": extremes([m.peak_mib for m in measured], max),
+        "free_mib": extremes([m.free_mib for m in measured], min),
         "trials": [trial.number for trial in trials],
     }
 
@@ -177,13 +178,13 @@ def _estimate(
     return found.to_dict() if found else None
 
 
-def _extremes(
-    trials: Sequence[Trial], name: str, choose: Callable[[list[float]], float]
+def extremes(
+    told: Iterable[Mapping[str, float | None]], choose: Callable[[list[float]], float]
 ) -> dict[str, float | None]:
     """By device the most or least of all launches; None where none was counted."""
     readings: dict[str, list[float]] = {}
-    for trial in trials:
-        for device, mib in getattr(trial.measurement, name, {}).items():
+    for by_device in told:
+        for device, mib in by_device.items():
             known = readings.setdefault(device, [])
             if mib is not None:
                 known.append(mib)

@@ -50,7 +50,7 @@ def test_a_dry_run_shows_the_commands_and_leaves_nothing(cli, suite, tmp_path):
         "one", "two+chat", "two+batch", "three",
     ]  # fmt: skip
     # 30 minutes are shared by what wants 80.
-    assert all(", 8 min, ended after 5 min" in line["about"] for line in lines)
+    assert all(", 7 min 30 s, ended after 5 min 00 s" in line["about"] for line in lines)
     assert lines[0]["command"].startswith(f"autofit tune {tmp_path}/m.gguf --runtime")
     assert lines[3]["command"].endswith("-- --no-warmup")
     assert f"--against {tmp_path}/old" in lines[3]["command"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -14,6 +14,7 @@ from autofit.trial.metric import METRICS, median_metric
 from autofit.trial.outcome import outcome_from_dict
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
+from autofit.tuning.comparison import extremes
 from autofit.tuning.frozen import FROZEN
 from autofit.tuning.interview import kept_answers
 from autofit.tuning.recorded_answer import RecordedAnswer
@@ -138,8 +139,8 @@ def _figures(trials: Sequence[Trial], workload: Workload) -> dict[str, Any]:
     return {
         "launches": tuple(_values(trial, workload) for trial in trials),
         # What others hold is not the runtime's to answer for.
-        "peak_mib": _extremes([m.taken_mib() for m in measured], max),
-        "free_mib": _extremes([m.free_mib for m in measured], min),
+        "peak_mib": extremes([m.taken_mib() for m in measured], max),
+        "free_mib": extremes([m.free_mib for m in measured], min),
     }
 
 
@@ -148,19 +149,6 @@ def _values(trial: Trial, workload: Workload) -> LaunchValues:
         return LaunchValues()
     values = {METRIC_KEYS[m]: median_metric(trial.measurement, workload, m) for m in METRICS}
     return LaunchValues(**values, load_s=trial.measurement.load_s if trial.measurement else None)
-
-
-def _extremes(
-    told: Iterable[Mapping[str, float | None]], choose: Callable[[list[float]], float]
-) -> dict[str, float | None]:
-    """By device the most or least of all launches; None where none was counted."""
-    readings: dict[str, list[float]] = {}
-    for by_device in told:
-        for device, mib in by_device.items():
-            known = readings.setdefault(device, [])
-            if mib is not None:
-                known.append(mib)
-    return {device: choose(known) if known else None for device, known in readings.items()}
 
 
 def _answers(study: Study, trial: Trial | None) -> tuple[RecordedAnswer, ...]:

@@ -1,0 +1,84 @@
+"""Where a sweep tells what came of it: lines on stderr, its folder, and files for CI systems."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autofit.cli.output_file import deliver
+from autofit.errors import UsageError
+from autofit.output.sweep_junit import junit_xml
+from autofit.output.sweep_summary import headline, markdown_summary
+from autofit.tuning.sweep.night_folder import NightFolder
+from autofit.tuning.sweep.verdict import EntryVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where reports go beside the sweep's folder, None for nowhere."""
+
+    junit: str | None
+    summary: str | None
+    updates_baseline: bool
+
+    def check(self) -> None:
+        """See that reports can be written where they are wanted, before the night begins.
+
+        Raises:
+            UsageError: one cannot.
+        """
+        for target in (self.junit, self.summary):
+            if target in (None, "-"):
+                continue
+            path = Path(target).expanduser()
+            if path.is_dir():
+                raise UsageError(f"{path} is a folder", "give the name of a file in it")
+            if not path.parent.is_dir():
+                raise UsageError(f"there is no folder {path.parent}", f"mkdir -p {path.parent}")
+
+    def write(
+        self,
+        verdicts: Sequence[EntryVerdict],
+        document: Mapping[str, Any],
+        night: NightFolder | None,
+        *,
+        sweep: str,
+    ) -> None:
+        """Write all reports, into the folder of the night too where there is one.
+
+        Raises:
+            AutofitError: one cannot be written.
+        """
+        junit = junit_xml(verdicts, sweep=sweep, hostname=platform.node() or "localhost")
+        summary = markdown_summary(verdicts, sweep=sweep)
+        if night is not None:
+            night.write_output("junit.xml", junit)
+            night.write_output("summary.md", summary)
+            night.write_output("verdicts.json", json.dumps(document, indent=1) + "\n")
+        for text, target in ((junit, self.junit), (summary, self.summary)):
+            if target is not None:
+                deliver(text, target)
+
+
+def tell_verdicts(verdicts: Sequence[EntryVerdict], *, sweep: str) -> None:
+    """Tell on stderr what changed, entry by entry."""
+    tell(f"sweep {sweep}: {headline(verdicts)}")
+    for verdict in verdicts:
+        tell(f"{verdict.name}: {verdict.verdict}")
+        for metric in verdict.metrics:
+            if metric.is_regression or metric.is_improvement or metric.verdict == "failing":
+                what = metric.verdict.replace("_", " ")
+                tell(f"  {what}: {metric.metric}: {metric.words}")
+        for change in verdict.environment_changes:
+            tell(f"  changed beside it: {change}")
+
+
+def tell(text: str) -> None:
+    """Say something beside the results."""
+    click.echo(text, err=True)
