@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,11 +17,14 @@ from autofit.errors import RegressionError, UsageError
 from autofit.machine.lock import machine_lock
 from autofit.model.inventory import inventory
 from autofit.model.memory import estimate_memory
+from autofit.output.preset.option import named_files
+from autofit.output.preset.override import CPU_MOE
 from autofit.output.preset.reading import ReadPreset, read_preset
 from autofit.output.text import mib, one_line
 from autofit.results.fingerprint import Environment
 from autofit.results.memory_store import MemoryStore
 from autofit.runtime.discovery import find_runtime
+from autofit.trial.candidate import Candidate
 from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.machine_fit import (
     Need,
@@ -169,6 +173,7 @@ def _look_at_memory(found: MachineCheck, situation: Situation, own: OwnCommand) 
             "the runtime itself places layers by what is free: no room is asked for"
         )
         return
+    candidate = _countable(candidate, situation, own)
     maker = CandidateMaker(situation, planner(situation), MemoryStore())
     maker.ask_planner(candidate)
     if situation.devices:
@@ -182,8 +187,24 @@ def _look_at_memory(found: MachineCheck, situation: Situation, own: OwnCommand) 
     found.needs = needs(
         estimate, situation.host_available_mib, peak if isinstance(peak, dict) else {}
     )
+    others = named_files(own.command.rest, situation.runtime.help, Path())
+    if others:
+        found.notes.append(f"not counted: what {', '.join(map(str, others))} take")
     found.reasons += memory_reasons(found.needs)
     found.notes += memory_notes(found.needs)
+
+
+def _countable(candidate: Candidate, situation: Situation, own: OwnCommand) -> Candidate:
+    """The command's settings in numbers, as far as the arithmetic needs them."""
+    if candidate.params.get("n_gpu_layers") in ("all", -2):
+        candidate = candidate.with_params(n_gpu_layers=situation.inventory.units)
+    flags = situation.runtime.help.flags
+    moves_all = any(
+        word in flags and CPU_MOE in flags[word].spellings for word in own.command.rest
+    )
+    if moves_all and situation.inventory.is_moe:
+        candidate = candidate.with_params(n_cpu_moe=situation.inventory.block_count)
+    return candidate
 
 
 def _differences(preset: ReadPreset, here: Environment) -> Iterator[str]:

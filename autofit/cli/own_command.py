@@ -33,6 +33,9 @@ _APPLIED = (OVERRIDE, N_CPU_MOE, N_CPU_FFN, CPU_MOE)
 _DOWNLOADS = frozenset(
     {"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url", "-dr", "--docker-repo"}
 )
+_DOWNLOADED = frozenset(
+    f"LLAMA_ARG_{name}" for name in ("HF_REPO", "HF_FILE", "MODEL_URL", "DOCKER_REPO")
+)
 _ROUTER = ("--models-preset", "--models-dir")
 
 
@@ -79,6 +82,8 @@ def taken_apart(preset: ReadPreset, runtime: Runtime) -> OwnCommand:
             "give the router's preset file itself, and one of its sections with --section",
         )
     rest, downloads = _without_downloads(command.rest)
+    env = {name: value for name, value in command.env.items() if name not in _DOWNLOADED}
+    downloads += tuple(name for name in command.env if name in _DOWNLOADED)
     notices = [*preset.notes]
     if downloads:
         told = " ".join(downloads)
@@ -93,7 +98,7 @@ def taken_apart(preset: ReadPreset, runtime: Runtime) -> OwnCommand:
         rest = with_absolute_paths(rest, runtime.help, preset.folder.absolute())
     return OwnCommand(
         runtime,
-        replace(command, rest=rest),
+        replace(command, rest=rest, env=env),
         _wrapper(command.program, runtime) if preset.argv else (),
         model,
         tuple(notices),

@@ -141,6 +141,8 @@ def run_tune(
     situation = replace(situation, keeps_front=objective == PARETO)
     run = TuneRun(situation, options, total_s, max_launches, seed, checks_answers)
     if dry_run:
+        for notice in situation.notices:
+            click.echo(f"notice: {notice}", err=True)
         told_commands(run.commands(), as_json=as_json)
         return None
     if not yes:

@@ -14,10 +14,27 @@ from autofit.results.fingerprint import Environment
 PLACED = "-c 2048 -ngl 99 -ncmoe 12 --fit off -b 512 -ub 512"
 
 
-@pytest.fixture
-def machine(tmp_path):
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
     """A card with room for a model whose experts are all in system RAM."""
+    return TuneMachine(tmp_path_factory.mktemp("machine"), 2600.0)
+
+
+@pytest.fixture
+def altered(tmp_path):
+    """Such a machine for one test alone."""
     return TuneMachine(tmp_path, 2600.0)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """What a runtime has answered, for all tests here."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _asked_once(cli, cache, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
 @pytest.fixture
@@ -39,17 +56,16 @@ def _check_value(machine) -> str:
     ).check_value  # fmt: skip
 
 
-@pytest.fixture(params=["json", "sh", "ini", "env"])
-def preset(request, machine, tmp_path):
-    """A preset in each of the formats that can be checked, with a check value."""
+def _preset(form, machine, folder):
+    """A preset in one of the formats that can be checked, with a check value."""
     check = _check_value(machine)
     command = [str(machine.server), "-m", str(machine.model), *PLACED.split()]
-    path = tmp_path / f"mine.{request.param}"
-    if request.param == "json":
+    path = folder / f"mine.{form}"
+    if form == "json":
         path.write_text(json.dumps({"argv": command, "env": {}, "check": check}))
-    elif request.param == "sh":
+    elif form == "sh":
         path.write_text(f"# check: {check}\nexec {' '.join(command)}\n")
-    elif request.param == "ini":
+    elif form == "ini":
         path.write_text(
             f"; check: {check}\n[mine]\nmodel = {machine.model}\nctx-size = 2048\n"
             "n-gpu-layers = 99\nn-cpu-moe = 12\nfit = off\nubatch-size = 512\n"
@@ -66,8 +82,10 @@ def _runtime(preset, machine) -> list[str]:
     return ["--runtime", str(machine.server)] if preset.suffix in (".ini", ".env") else []
 
 
-def test_a_preset_that_fits_is_told_so(checked, preset, machine):
-    """Exit 0, with what each device must give and has."""
+@pytest.mark.parametrize("form", ["json", "sh", "ini", "env"])
+def test_a_preset_that_fits_is_told_so(checked, form, machine, tmp_path):
+    """Exit 0, with what each device must give and has, in every format."""
+    preset = _preset(form, machine, tmp_path)
     code, found = checked(preset, *_runtime(preset, machine))
 
     assert (code, found["reasons"]) == (0, [])
@@ -78,12 +96,13 @@ def test_a_preset_that_fits_is_told_so(checked, preset, machine):
     assert any(note.startswith("the machine is another") for note in found["notes"])
 
 
-def test_a_device_that_others_have_filled(checked, preset, machine):
-    """Exit 5 with what is missing, in every format."""
-    (device,) = machine.machine.devices
-    machine.change(devices=(replace(device, other_mib=2500.0),))
+def test_a_device_that_others_have_filled(checked, altered, tmp_path):
+    """Exit 5 with what is missing."""
+    preset = _preset("ini", altered, tmp_path)
+    (device,) = altered.machine.devices
+    altered.change(devices=(replace(device, other_mib=2500.0),))
 
-    code, found = checked(preset, *_runtime(preset, machine))
+    code, found = checked(preset, *_runtime(preset, altered))
 
     assert (code, found["fits"]) == (5, False)
     (reason,) = found["reasons"]
@@ -92,12 +111,13 @@ def test_a_device_that_others_have_filled(checked, preset, machine):
     assert reason["hint"]
 
 
-def test_a_model_that_was_replaced(checked, preset, machine):
+def test_a_model_that_was_replaced(checked, altered, tmp_path):
     """The digest in the heading is of another file."""
-    with machine.model.open("ab") as file:
+    preset = _preset("sh", altered, tmp_path)
+    with altered.model.open("ab") as file:
         file.write(bytes(4096))
 
-    code, found = checked(preset, *_runtime(preset, machine))
+    code, found = checked(preset, *_runtime(preset, altered))
 
     assert code == 5
     assert [reason["kind"] for reason in found["reasons"]] == ["model"]
@@ -143,6 +163,18 @@ def test_a_command_that_leaves_the_placing_open_fits(checked, machine, tmp_path)
 
     assert (code, found["reasons"]) == (0, [])
     assert any("places layers by what is free" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize("more", ["-ngl all -cmoe", "-ngl 99 --cpu-moe", "-ngl 13 -ncmoe 12"])
+def test_words_for_all_count_as_all(checked, machine, tmp_path, more):
+    """All layers on the device and all experts in system RAM, however that is said."""
+    path = tmp_path / "mine.args"
+    path.write_text(f"{machine.server} -m {machine.model} -c 2048 -ub 512 --fit off {more}\n")
+
+    code, found = checked(path)
+
+    assert (code, found["reasons"]) == (0, [])
+    assert found["devices"][0]["needed_mib"] < 1500
 
 
 def test_people_get_lines(cli, machine, tmp_path):
