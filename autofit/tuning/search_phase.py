@@ -30,7 +30,7 @@ _SHORTFALL_WEIGHT = 10.0
 # Launches spent on what is best by one metric beside the objective.
 _MOST_FOR_AN_END = 4
 # A launch must promise this share of the smallest effect that counts.
-_LEAST_GAIN_SHARE = 0.1
+_LEAST_GAIN_SHARE = 1 / 30
 
 
 @dataclass(frozen=True, slots=True)

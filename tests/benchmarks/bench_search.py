@@ -32,6 +32,7 @@ from benchmarks.search_table import table_lines
 from fakes.random_machine import random_case
 
 HABITS = {"ubatch": 2048, "load_mode": "none", "cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+STORE = Path(tempfile.gettempdir()) / "autofit-bench-search"
 # Machines whose searches were looked at while the model was made; the others were held out.
 SEEN = frozenset(seed for seed in range(30) if seed % 4 in (0, 1))
 
@@ -135,7 +136,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="*", help="strategies; all without it")
     parser.add_argument("--tables", action="store_true", help="recorded tables only")
-    parser.add_argument("--store", type=Path, default=Path("bench-search"))
+    parser.add_argument("--store", type=Path, default=STORE, help="keeps what is finished")
     parser.add_argument("--no-run", action="store_true", help="tell what the store holds")
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
