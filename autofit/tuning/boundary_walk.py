@@ -66,9 +66,10 @@ class BoundaryWalk:
     def is_closed(self) -> bool:
         """Whether both sides are known, or the end of the range is the other side."""
         if self.fits is None:
-            if not self.zero_is_apart and self.known.get(self.most) is False:
-                return True  # not even with all of them
-            return all(self.known.get(n) is False for n in self._possible(self._walked()))
+            possible = self._possible(self._walked())
+            if not self.zero_is_apart and possible and self.known.get(possible[-1]) is False:
+                return True  # not even with as many as there can be
+            return all(self.known.get(n) is False for n in possible)
         below = self._below(self.fits)
         return below is None or self.known.get(below) is False
 

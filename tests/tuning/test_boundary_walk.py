@@ -212,3 +212,15 @@ def test_nothing_fits_is_shown_by_all_host_layers():
 
     assert walk.is_closed
     assert (walk.fits, walk.fails) == (None, 40)
+
+
+def test_nothing_fits_where_the_most_there_can_be_do_not():
+    """Numbers that no candidate has need no launch to be ruled out."""
+
+    def free_of(n):
+        return None if n > 30 else (n - 30) * 400.0 + 20.0
+
+    walk = BoundaryWalk(most=40, guess=40)
+
+    assert walked(walk, free_of, lambda _: False) == [30]
+    assert (walk.fits, walk.fails, walk.is_closed) == (None, 30, True)
