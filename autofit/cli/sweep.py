@@ -50,7 +50,7 @@ def command(**given: Any) -> int:  # noqa: ANN401 - click's keyword arguments
     as_json, is_dry = given.pop("as_json"), given.pop("dry_run")
     if [given["junit"], given["summary"], "-" if as_json else None].count("-") > 1:
         raise UsageError("stdout takes one report", "write the others to files")
-    sweep = _sweep(**given)
+    sweep = _sweep(**given, has_document=as_json)
     if is_dry:
         from autofit.cli.tune import told_commands  # noqa: PLC0415 - heavy, --help is quick
 
@@ -74,6 +74,7 @@ def _sweep(  # noqa: PLR0917 - click passes them by name
     folder: Path | None,
     resume: bool,  # noqa: FBT001
     merge: bool,  # noqa: FBT001
+    has_document: bool,  # noqa: FBT001
 ) -> Sweep:
     from autofit.cli.sweep_output import Outputs  # noqa: PLC0415 - heavy
     from autofit.cli.sweep_run import Sweep  # noqa: PLC0415
@@ -89,7 +90,7 @@ def _sweep(  # noqa: PLR0917 - click passes them by name
         only=only,
         shard=_read_shard(shard) if shard else None,
         baseline=baseline,
-        outputs=Outputs(junit, summary, updates_baseline=update_baseline),
+        outputs=Outputs(junit, summary, update_baseline, has_document),
         folder=folder,
         resume=resume,
         merged=folders,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,20 @@ from autofit.tuning.sweep.verdict import EntryVerdict
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where reports go beside the sweep's folder, None for nowhere."""
+    """Where reports go beside the sweep's folder, None for nowhere.
+
+    With `has_document` stdout is for the document, and what people read goes to stderr.
+    """
 
     junit: str | None
     summary: str | None
     updates_baseline: bool
+    has_document: bool
+
+    @property
+    def leaves_stdout(self) -> bool:
+        """Whether stdout is free for what people read."""
+        return not self.has_document and "-" not in (self.junit, self.summary)
 
     def check(self) -> None:
         """See that reports can be written where they are wanted, before the night begins.
@@ -66,19 +75,23 @@ class Outputs:
                 deliver(text, target)
 
 
-def tell_verdicts(verdicts: Sequence[EntryVerdict], *, sweep: str) -> None:
-    """Tell on stderr what changed, entry by entry."""
-    tell(f"sweep {sweep}: {headline(verdicts)}")
-    for verdict in verdicts:
-        tell(f"{verdict.name}: {verdict.verdict}")
-        for metric in verdict.metrics:
-            if metric.is_regression or metric.is_improvement or metric.verdict == "failing":
-                what = metric.verdict.replace("_", " ")
-                tell(f"  {what}: {metric.metric}: {metric.words}")
-        for change in verdict.environment_changes:
-            tell(f"  changed beside it: {change}")
+def tell_verdicts(verdicts: Sequence[EntryVerdict], *, sweep: str, on_stdout: bool) -> None:
+    """Tell what changed, entry by entry, on stdout or stderr."""
+    tell(f"sweep {sweep}: {headline(verdicts)}", on_stdout=on_stdout)
+    for line in (line for verdict in verdicts for line in _lines(verdict)):
+        tell(line, on_stdout=on_stdout)
 
 
-def tell(text: str) -> None:
-    """Say something beside the results."""
-    click.echo(text, err=True)
+def _lines(verdict: EntryVerdict) -> Iterator[str]:
+    yield f"{verdict.name}: {verdict.verdict}"
+    if verdict.verdict == "skipped":
+        yield from (f"  {note}" for note in verdict.notes)
+    for metric in verdict.metrics:
+        if metric.is_regression or metric.is_improvement or metric.verdict == "failing":
+            yield f"  {metric.verdict.replace('_', ' ')}: {metric.metric}: {metric.words}"
+    yield from (f"  changed beside it: {change}" for change in verdict.environment_changes)
+
+
+def tell(text: str, *, on_stdout: bool = False) -> None:
+    """Say something, beside the results where it is none."""
+    click.echo(text, err=not on_stdout)

@@ -234,7 +234,7 @@ class Sweep:
             **sweep_document(verdicts),
             "broken": self._broken(records),
         }
-        tell_verdicts(verdicts, sweep=self.suite.name)
+        tell_verdicts(verdicts, sweep=self.suite.name, on_stdout=self.outputs.leaves_stdout)
         if self.outputs.updates_baseline:
             # A link stays one.
             self.baseline.updated(records, limits).write(self.baseline_path.resolve())

@@ -164,6 +164,9 @@ def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
         "one", "two+chat", "two+batch", "three",
     ]  # fmt: skip
     assert document["skipped"] == ["three"]
+    lines = cli("sweep", suite, "shard-1", "shard-2", "--merge").out.splitlines()
+    assert lines[0] == "sweep night: 3 same, 1 skipped"
+    assert lines[-2:] == ["three: skipped", "  not run: none of the folders has it"]
     kept = json.loads((tmp_path / "night.baseline.json").read_text())["entries"]
     assert sorted(kept) == ["one", "two+batch", "two+chat"]
     suite.write_text(SUITE + "# changed\n")
