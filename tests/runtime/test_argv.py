@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -318,3 +319,33 @@ def test_the_embedded_command_is_read_past_its_own_m() -> None:
     back = read_command(argv, embedded.dialect, embedded.help)
     assert (back.model, back.params) == ("a.gguf", {"context": 512})
     assert back.program == tuple(argv[:3])
+
+
+def test_keys_and_addresses_are_named_without_their_values():
+    """What would shut autofit out, and what is its own, is left out of a command taken apart."""
+    words = "llama-server --api-key sk-1 -hft=x --hf-token hf_1 --port 9 -lv 5 --log-disable -c 4"
+    env = {
+        "LLAMA_API_KEY": "sk-2",
+        "MY_SECRET": "x",
+        "LLAMA_ARG_PORT": "8",
+        "LLAMA_ARG_MODEL": "m",
+    }
+
+    back = read_command(words.split(), NEW.dialect, NEW.help, env)
+
+    assert back.left_out == (
+        *("--api-key", "--hf-token", "-lv", "--log-disable"),
+        *("LLAMA_API_KEY", "MY_SECRET"),
+    )
+    assert back.address == ("--port", "LLAMA_ARG_PORT")
+    assert (back.params, back.model, back.env) == ({"context": 4}, "m", {})
+    assert not {"sk-1", "hf_1"} & set(back.rest)
+
+
+def test_a_key_that_a_help_does_not_list_is_not_kept():
+    """A build without the flag still has its value taken away."""
+    back = read_command(["llama-server", "--api-key", "sk-1", "-c", "4"], IK_LLAMA.dialect,
+                        replace(IK_LLAMA.help, flags={}))  # fmt: skip
+
+    assert back.left_out == ("--api-key",)
+    assert "sk-1" not in back.rest

@@ -312,7 +312,9 @@ class _Reader:
                 self.exported[name] = self._mark(faults[0]) if faults else value
 
     def _keep(self, words: list[str]) -> None:
-        faults = (*self._faults([*words, *self.exported.values()]), *self.folder_faults)
+        faults = self._faults([*words, *self.exported.values()])
+        if any(_is_relative(word) for word in words):
+            faults = (*faults, *self.folder_faults)
         if self.blocks:
             told = "begins a loop, condition or group that the command stands in"
             faults = (*faults, f"{self.blocks[-1]} {told}")
@@ -325,6 +327,12 @@ class _Reader:
                 faults=tuple(dict.fromkeys(faults)),
             )
         )
+
+
+def _is_relative(word: str) -> bool:
+    """Whether a word looks like a file's name that depends on the folder."""
+    plain = word.rpartition("=")[2]
+    return not plain.startswith(("/", "-", "~")) and ("/" in plain or plain.endswith(".gguf"))
 
 
 def _without_redirections(words: list[str]) -> list[str]:

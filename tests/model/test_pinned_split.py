@@ -1,0 +1,67 @@
+"""How layers are shared where a user has fixed the number of host expert layers."""
+
+from __future__ import annotations
+
+import pytest
+
+from autofit.model.inventory import inventory
+from autofit.model.memory import estimate_memory
+from autofit.model.pinned_split import pinned_split
+from autofit.model.synth import SynthSpec, write
+from autofit.trial.candidate import Candidate
+from autofit.trial.device import Device
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Twelve layers with experts of some 100 MiB."""
+    path = tmp_path_factory.mktemp("model") / "m.gguf"
+    spec = SynthSpec(layers=12, experts=32, used=4, embd=1024, ff=1024, header_only=True)
+    write(spec, path)
+    return inventory(path)
+
+
+def _devices(*sizes: float) -> tuple[Device, ...]:
+    return tuple(Device(f"CUDA{i}", "", mib, mib) for i, mib in enumerate(sizes))
+
+
+@pytest.mark.parametrize("count", [0, 3, 6, 12])
+def test_slices_add_up_and_fit(model, count):
+    """Units are those of the model, and each device has room where there is enough in all."""
+    candidate = Candidate({"n_cpu_moe": count, "n_gpu_layers": model.units, "context": 1024})
+    devices = _devices(4000, 4000)
+
+    split = pinned_split(model, candidate, devices)
+
+    assert sum(map(int, split.split(","))) == model.units
+    assert estimate_memory(model, candidate.with_params(tensor_split=split), devices).fits
+
+
+def test_moved_experts_leave_room_for_more_layers(model):
+    """The first device, whose layers have their experts on the host, takes more of them."""
+    candidate = Candidate({"n_cpu_moe": 6, "n_gpu_layers": model.units, "context": 1024})
+
+    first, second = map(int, pinned_split(model, candidate, _devices(3000, 3000)).split(","))
+
+    assert first > second
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"split_mode": "none"}, {"tensor_split": "1,2"}, {"devices": "CUDA1"}, {"devices": "none"}],
+)
+def test_nothing_is_cut_that_is_not_shared(model, params):
+    """One device, another split mode, or a split of the user's own."""
+    assert pinned_split(model, Candidate({"n_cpu_moe": 3, **params}), _devices(900, 900)) is None
+
+
+def test_an_override_of_ones_own_is_split_as_the_runtime_would(model):
+    """What patterns move is not cut anew, but said exactly."""
+    candidate = Candidate({"override_tensor": r"blk\.3\.=CPU", "n_gpu_layers": model.units})
+
+    split = pinned_split(model, candidate, _devices(2000, 1000))
+
+    assert split is not None
+    first, second = map(int, split.split(","))
+    assert first + second == model.units
+    assert first > second
