@@ -109,6 +109,7 @@ class Sweep:
         if self.merged:
             records = self._read_merged()
             return self._conclude(records, None)
+        self._refuse_absent_presets()
         with machine_lock(f"of the sweep {self.suite.name}") as call, self._stoppable():
             night = self._opened()
             call(str(night.path))
@@ -117,6 +118,20 @@ class Sweep:
                 tell(f"there is no baseline {self.baseline_path} yet; --update-baseline makes it")
             records = self._run(night)
             return self._conclude(records, night)
+
+    def _refuse_absent_presets(self) -> None:
+        """See that presets that are files are there: their absence is no fault of a build.
+
+        Raises:
+            UsageError: one is not.
+        """
+        for entry in self.entries:
+            is_file = entry.preset is not None and len(entry.preset.split()) == 1
+            if is_file and not Path(str(entry.preset)).exists():
+                raise UsageError(
+                    f"{self.suite.path}: {entry.name}: there is no preset {entry.preset}",
+                    "give the path of a preset, as seen from the suite, or a quoted command",
+                )
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:

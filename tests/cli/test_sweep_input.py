@@ -115,6 +115,16 @@ def test_a_faulty_suite_names_file_and_line(cli, suite):
     assert cli("sweep", "nowhere.yaml").code == 2
 
 
+def test_a_preset_that_is_not_there_is_a_fault_of_the_suite(cli, suite):
+    """It is told before anything is launched, not taken for a regression of the build."""
+    suite.write_text(SUITE.replace("against: ./old", "against: ./old, preset: ./none.json"))
+    ended = cli("sweep", suite)
+
+    assert ended.code == 2
+    assert "three: there is no preset" in ended.err
+    assert cli("sweep", suite, "--dry-run").code == 0
+
+
 def test_a_model_is_no_suite(cli, tmp_path):
     """A file of gigabytes is refused before it is read as YAML."""
     path = tmp_path / "model.gguf"
