@@ -11,6 +11,7 @@ from typing import Any
 from autofit.cli.own_command import OwnCommand, own_command
 from autofit.cli.task_options import TaskOptions
 from autofit.errors import UsageError
+from autofit.output.preset.option import flag_groups
 from autofit.output.preset.reading import read_preset
 from autofit.tuning.situation import cache_bits
 
@@ -94,6 +95,13 @@ def _notices(taken: dict[str, Any], own: OwnCommand, options: TaskOptions) -> It
     task = ", ".join(f"{name} {taken[name]}" for name in _TASK if name in taken)
     if task:
         yield f"the task has the baseline's own {task}; --context and --parallel change it"
+    known = flag_groups(options.extra_args)
+    others = [group for group in flag_groups(own.command.rest) if group not in known]
+    if others:
+        yield (
+            f"only the baseline has `{shlex.join(word for group in others for word in group)}`; "
+            "what the winner's preset shall have, too, goes after `--`"
+        )
     kinds = [str(own.command.params.get(f"cache_type_{kind}", "f16")) for kind in "kv"]
     narrow = min(kinds, key=cache_bits)
     if 0 < cache_bits(narrow) < cache_bits(options.kv_floor):

@@ -55,7 +55,7 @@ def command(
     if as_json:
         click.echo(document)
     elif output != "-":
-        click.echo("\n".join(import_lines(found)))
+        click.echo("\n".join(import_lines(found, output)))
     if output is None or (output == "-" and as_json):
         return
     is_json = Path(output).suffix == ".json"

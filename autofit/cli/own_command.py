@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from autofit.errors import UsageError
-from autofit.output.preset.option import Option, with_absolute_paths
+from autofit.output.preset.option import FLAG, Option, with_absolute_paths
 from autofit.output.preset.override import (
     CPU_MOE,
     N_CPU_FFN,
@@ -88,6 +88,9 @@ def taken_apart(preset: ReadPreset, runtime: Runtime) -> OwnCommand:
     if downloads:
         told = " ".join(downloads)
         notices.append(f"{told} is left out: a model is a file here")
+    unlisted = ", ".join(dict.fromkeys(_unlisted(rest, runtime.help)))
+    if unlisted:
+        notices.append(f"the help of {runtime.program.name} does not list {unlisted}")
     if command.left_out:
         told = ", ".join(dict.fromkeys(command.left_out))
         notices.append(f"left out of launches, and never written down: {told}")
@@ -208,6 +211,19 @@ def _options(arguments: Sequence[str], help_text: HelpText) -> Iterator[Option]:
             yield Option(flag, word, next(words, ""))
         else:
             yield Option(flag, word)
+
+
+def _unlisted(rest: Sequence[str], help_text: HelpText) -> Iterator[str]:
+    """The flags that the help does not know: misspelt, or another build's."""
+    words = iter(rest if help_text.flags else ())
+    for word in words:
+        spelling = word.partition("=")[0]
+        spelling = spelling.replace("_", "-") if spelling.startswith("--") else spelling
+        flag = help_text.get(spelling)
+        if flag is None and FLAG.match(word):
+            yield spelling
+        elif flag is not None and flag.takes_value and "=" not in word:
+            next(words, None)
 
 
 def _without_downloads(rest: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -99,3 +99,24 @@ def test_a_program_that_is_not_here_is_told(dry, machine, tmp_path):
     (baseline, _), told = dry(path)
     assert str(machine.server) in baseline
     assert f"{machine.server} is started, not /gone/llama-server" in told
+
+
+def test_words_that_no_other_launch_has_are_told(dry, machine, tmp_path):
+    """Sampling of the baseline alone does not reach the preset, unless every launch has it."""
+    path = tmp_path / "own.sh"
+    path.write_text(f"{machine.server} -m {machine.model} --temp -0.7 --no-warmup\n")
+
+    _, told = dry(path, "--", "--no-warmup")
+
+    assert "only the baseline has `--temp -0.7`; what" in told
+    assert "does not list" not in told
+
+
+def test_flags_that_the_help_does_not_list_are_told(dry, machine, tmp_path):
+    """A misspelt flag is told before a launch fails of it; values and old spellings are not."""
+    path = tmp_path / "own.sh"
+    path.write_text(f"{machine.server} -m {machine.model} --ngl 9 --ctx_size 2048 --top_k 1\n")
+
+    _, told = dry(path)
+
+    assert "the help of llama-server does not list --ngl\n" in told

@@ -131,6 +131,14 @@ def test_people_are_told_what_was_read_and_what_is_next(cli):
     assert lines[-1].startswith("next: autofit tune /models/a.gguf --baseline ")
 
 
+def test_what_was_written_is_the_next_baseline(cli, tmp_path):
+    """The command of a tune names the file that -o has made, not the command again."""
+    path = tmp_path / "my own.sh"
+    lines = cli("import", "llama-server -m /a.gguf", "-o", path).out.splitlines()
+
+    assert lines[-1] == f"next: autofit tune /a.gguf --baseline '{path}'"
+
+
 def test_a_command_may_come_word_by_word(cli):
     """After `--` the words need no quotes."""
     ended = cli("import", "--json", "--", "llama-server", "-m", "/a b.gguf", "-ngl", "3")

@@ -104,8 +104,8 @@ def import_document(found: Imported) -> dict[str, Any]:
     }
 
 
-def import_lines(found: Imported) -> Iterator[str]:
-    """What was understood, for people."""
+def import_lines(found: Imported, output: str | None = None) -> Iterator[str]:
+    """What was understood, for people; `output` is the file that it is written into."""
     preset, command = found.preset, found.command
     where = f"{preset.kind} `{preset.section}`" if preset.section else preset.kind
     told = [
@@ -123,7 +123,8 @@ def import_lines(found: Imported) -> Iterator[str]:
     yield from (f"{name:<{width}}{one_line(text)}" for name, text in told if text)
     yield from (f"notice: {one_line(notice)}" for notice in found.notices)
     model = found.model or "MODEL.gguf"
-    yield f"next: autofit tune {shlex.quote(str(model))} --baseline {_given(preset)}"
+    given = shlex.quote(output) if output else _given(preset)
+    yield f"next: autofit tune {shlex.quote(str(model))} --baseline {given}"
 
 
 def import_script(found: Imported) -> str:

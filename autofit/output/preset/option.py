@@ -11,7 +11,7 @@ from pathlib import Path
 from autofit.errors import UsageError
 from autofit.runtime.help_text import Flag, HelpText
 
-_FLAG = re.compile(r"--?[A-Za-z]")
+FLAG = re.compile(r"--?[A-Za-z]")
 _PATH_HINTS = ("FNAME", "FILE", "PATH", "DIR")
 # Given several times, these add up in llama.cpp (common/arg.cpp); of others the last counts.
 _JOINED = {
@@ -109,7 +109,7 @@ def flag_groups(arguments: Sequence[str]) -> list[list[str]]:
     """The arguments cut before each flag, for one line each; needs no help text."""
     groups: list[list[str]] = []
     for word in arguments:
-        if groups and not _FLAG.match(word):
+        if groups and not FLAG.match(word):
             groups[-1].append(word)
         else:
             groups.append([word])
