@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from autofit.errors import NothingFitsError, RegressionError, UsageError
+from autofit.errors import AutofitError, NothingFitsError, RegressionError, UsageError
 from autofit.trial.metric import Metric
 
 
@@ -62,7 +62,7 @@ from autofit.trial.metric import Metric
 @click.option("--resume", is_flag=True, help="Go on with the study; repeats no launch.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(fail: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401, FBT001 - click's
+def command(fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401, FBT001 - click's
     """Measure A and B in turns, in fresh processes, until it is known which one is faster.
 
     A and B are presets (files that autofit has written, the folder of a tune, your own scripts,
@@ -79,13 +79,17 @@ def command(fail: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401, F
     if as_json:
         click.echo(json.dumps(result, ensure_ascii=False))
     if result["because"] == "failure" and result["verdict"] == "undecided":
-        raise NothingFitsError("neither A nor B runs", _hint(result))
+        return _ended("neither A nor B runs", NothingFitsError, result)
     if fail and result["verdict"] == "worse":
-        raise RegressionError("B is worse than A", _hint(result))
+        return _ended("B is worse than A", RegressionError, result)
+    return 0
 
 
-def _hint(result: dict[str, Any]) -> str:
-    return f"`autofit show {shlex.quote(result['study'])}` lists the launches"
+def _ended(what: str, error: type[AutofitError], result: dict[str, Any]) -> int:
+    """Say on stderr why this is no success; stdout has its one document already."""
+    click.echo(f"autofit: {what}", err=True)
+    click.echo(f"hint: `autofit show {shlex.quote(result['study'])}` lists the launches", err=True)
+    return error.exit_code
 
 
 def run_compare(

@@ -53,9 +53,7 @@ def trial(number: int, conditions: Conditions | None, phase: Phase = "search") -
         ({"cpu_mhz": 2500.0}, ["the CPU ran at 2500 to 4000 MHz"]),
         (
             {"gpus": (HOT_GPU,)},
-            [
-                "RTX 3060 (0000:01:00.0) was slowed down by temperature (software) (27% of the "
-            ],
+            ["RTX 3060 (0000:01:00.0) was slowed down by temperature (software) (27% of the "],
         ),
         (
             {"gpus": (replace(HOT_GPU, throttled_by={}),)},
