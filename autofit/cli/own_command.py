@@ -140,7 +140,7 @@ def runtime_of(
         if tail and _position(tail, preset.argv) is not None and path is None:
             return find_runtime(None, dialect or known.name), ()
     names = {name for known in dialects.values() for name in known.program.names}
-    program = own_program(preset, names)
+    program = _own_program(preset, names)
     if path is not None:
         found = find_runtime(path, dialect)
         is_other = "/" in program and _place(preset, program) != found.program
@@ -159,7 +159,7 @@ def runtime_of(
         ) from error
 
 
-def own_program(preset: ReadPreset, names: set[str]) -> str:
+def _own_program(preset: ReadPreset, names: set[str]) -> str:
     """The word of a preset's command that names the program."""
     program = next((word for word in preset.argv if PurePath(word).name in names), None)
     if program is not None:

@@ -36,7 +36,11 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a device (or `host`) must give, and what it has free; None where nobody knows."""
+    """What a device (or `host`) must give, and what it has free.
+
+    `peak_mib` is what was in use at the peak of a proof, other programs included; None where
+    nobody knows.
+    """
 
     name: str
     needed_mib: float

@@ -165,14 +165,14 @@ def _of_file(text: str, path: Path, label: str) -> tuple[str, list[Entry], dict[
     if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):
         data = _guarded(_parsed_json, text, label)
         if is_known(data):
-            return "yaml", _guarded(_of_data, data, path.parent, label), {}
+            return "yaml", _guarded(entries_of_data, data, path.parent, label), {}
         return "json", _guarded(entries_of_document, data, label), _document_facts(data, label)
     if path.suffix.lower() in _YAML or _YAML_START.search(text):
         data = definition.read_yaml(path)
         if not is_known(data):
             raise UsageError(f"{label} has neither `models` (llama-swap) nor `services`", _hint())
         kind = "llama-swap" if "models" in data else "compose"
-        return kind, _guarded(_of_data, data, path.parent, label), {}
+        return kind, _guarded(entries_of_data, data, path.parent, label), {}
     if is_unit(text):
         return "systemd", _guarded(entries_of_unit, text, path.stem, label), {}
     if path.suffix == SUFFIXES["ini"] or has_section(text):
@@ -204,10 +204,6 @@ def _parsed_json(text: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise TypeError("not an object")
     return data
-
-
-def _of_data(data: Mapping[str, Any], folder: Path) -> list[Entry]:
-    return entries_of_data(data, folder)
 
 
 def _chosen(
