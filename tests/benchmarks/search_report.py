@@ -32,24 +32,33 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def summary_lines(results: Sequence[MachineResult]) -> Iterator[str]:
-    """One line for each strategy, over all runs of all machines."""
-    yield "| search | runs | median | 90th percentile | reached | failures | times ours |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
-    ours = None
+    """One line for each strategy, over all its runs.
+
+    A strategy that was not run on all machines is compared with ours on those where it was.
+    """
+    yield (
+        "| search | machines | runs | median | 90th percentile | reached | failures | times ours |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for name in (OURS, *STRATEGIES):
-        runs = [run for result in results for run in result.runs.get(name, ())]
+        searched = [result for result in results if result.runs.get(name)]
+        runs = _runs(searched, name)
         if not runs:
             continue
         launches = [censored(run) for run in runs]
         middle = median(launches)
-        ours = middle if name == OURS else ours
+        ours = [censored(run) for run in _runs(searched, OURS)]
         reached = sum(run.reached is not None for run in runs) / len(runs)
         failures = median(run.failures for run in runs)
-        times = f"{middle / ours:.1f}" if ours else ""
+        times = f"{middle / median(ours):.1f}" if ours else ""
         yield (
-            f"| {name} | {len(runs)} | {middle:g} | {quantile(launches, 0.9):g} | {reached:.0%} "
-            f"| {failures:g} | {times} |"
+            f"| {name} | {len(searched)} | {len(runs)} | {middle:g} "
+            f"| {quantile(launches, 0.9):g} | {reached:.0%} | {failures:g} | {times} |"
         )
+
+
+def _runs(results: Sequence[MachineResult], name: str) -> list[Outcome]:
+    return [run for result in results for run in result.runs.get(name, ())]
 
 
 def own_lines(results: Sequence[MachineResult]) -> Iterator[str]:
