@@ -130,10 +130,10 @@ def _winner(study: Study) -> dict[str, Any]:
 
 def _runtime(header: StudyHeader, path: str | None) -> tuple[Runtime, str]:
     """The runtime to be started, and why it could not be asked, empty where it could."""
-    dialect = load_dialect(header.dialect)
+    dialect = load_dialect(header.dialect_source)
     try:
         tuned_path = None if dialect.program.command else header.runtime_path
-        return find_runtime(path or tuned_path, None if path else header.dialect), ""
+        return find_runtime(path or tuned_path, None if path else header.dialect_source), ""
     except UsageError as error:
         if path:
             raise

@@ -15,6 +15,7 @@ from autofit import __version__
 from autofit.cli.baseline import read_baseline
 from autofit.cli.extra_words import refuse_decided
 from autofit.cli.task_options import TaskOptions
+from autofit.definition import bundled_root
 from autofit.errors import UsageError
 from autofit.machine.cpu import read_cores
 from autofit.machine.device_source import DeviceSource, find_device_source
@@ -30,6 +31,7 @@ from autofit.results.fingerprint import Environment
 from autofit.results.header import StudyHeader
 from autofit.runtime.ability import Runtime
 from autofit.runtime.device_list import list_devices
+from autofit.runtime.dialect import Dialect
 from autofit.runtime.discovery import find_runtime
 from autofit.runtime.estimator import Estimator
 from autofit.runtime.launch import Launcher
@@ -240,8 +242,15 @@ def header(
                 "params": dict(situation.baseline.params),
                 "args": list(situation.baseline_args),
             },
+            **_own_dialect(situation.runtime.dialect),
         },
     )
+
+
+def _own_dialect(dialect: Dialect) -> dict[str, str]:
+    """The file of a dialect that did not come with autofit: elsewhere no name may find it."""
+    path = dialect.path.absolute()
+    return {} if path.is_relative_to(bundled_root()) else {"dialect_file": str(path)}
 
 
 def _space_document(space: Space) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def _show_launch(study: Study, number: int, port: int, *, as_json: bool) -> None
     from autofit.process import removed_variables, system_config, user_config  # noqa: PLC0415
 
     tell_damage(study)
-    unset = removed_variables({}, also_remove=_variables(study.header.dialect))
+    unset = removed_variables({}, also_remove=_variables(study.header.dialect_source))
     line = launch_command(study, number, port=port, unset=unset)
     for config in (user_config(), system_config()):
         if config is not None:

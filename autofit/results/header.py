@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from autofit.results.fingerprint import Environment
@@ -34,6 +35,12 @@ class StudyHeader:
     seed: int
     argv: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dialect_source(self) -> str:
+        """The file of a dialect of the user's own, as long as it is there, else its name."""
+        own = self.options.get("dialect_file")
+        return own if own and Path(own).is_file() else self.dialect
 
     def to_dict(self) -> dict[str, Any]:
         """The header as JSON data."""

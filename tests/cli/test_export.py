@@ -126,6 +126,21 @@ def test_runtime_that_is_gone_still_gives_what_needs_no_help(cli, tmp_path):
     assert "`args`, `shell` or `json`" in refused.err
 
 
+def test_a_dialect_given_as_a_file_is_found_again(cli, program, tmp_path):
+    """A tune's --dialect FILE serves its export from any folder, as long as it is there."""
+    own = tmp_path / "mine.yaml"
+    own.write_text("extends: llama_server\n")
+    path = tmp_path / "study"
+    known = header(runtime_path=str(program), dialect="mine", options={"dialect_file": str(own)})
+    argv = [str(program), *ARGUMENTS]
+    with Study.create(path, known) as study:
+        study.conclude({**RESULT, "winner": {**RESULT["winner"], "argv": argv}})
+
+    assert cli("export", path, "--format", "args").code == 0
+    own.unlink()
+    assert "unknown dialect 'mine'" in cli("export", path, "--format", "args").err
+
+
 def test_runtime_that_has_moved_can_be_named(cli, tmp_path, program):
     """--runtime takes the place of the tune's own program; one that is none is refused."""
     study = _study(

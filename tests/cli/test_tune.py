@@ -48,6 +48,11 @@ def test_the_result_has_every_key_that_is_promised(tuned):
     jsonschema.validate(tuned.done.json, RESULT)
 
 
+def test_a_dialect_of_ones_own_is_found_again(tuned):
+    """The study keeps where its --dialect FILE lies, for what is made of the study later."""
+    assert Path(Study.open(tuned.study).header.dialect_source).samefile(tuned.machine.dialect)
+
+
 def test_the_winner_was_proven_at_full_context(tuned):
     """The winner ran with a prompt that fills the context beside the longest generation, twice."""
     winner = tuned.done.json["winner"]
