@@ -6,8 +6,10 @@ lacks are taken as unknown.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from autofit.output.text import (
@@ -56,10 +58,11 @@ class Answer:
     command: str = ""
 
 
-def answer(result: Mapping[str, Any] | None) -> Answer:
-    """The conclusion in words; None is a tune that has not ended."""
+def answer(result: Mapping[str, Any] | None, folder: Path | None = None) -> Answer:
+    """The conclusion in words; None is a tune in `folder` that has not ended."""
     if result is None:
-        return Answer("not finished: go on with the same command and --study STUDY --resume")
+        study = one_line(shlex.quote(str(folder))) if folder else "STUDY"
+        return Answer(f"not finished: go on with the same command and --study {study} --resume")
     if "because" in result:  # of a comparison, which has its words with it
         headline, *others = (one_line(words) for words in result["words"])
         told = (*(("", words) for words in others), *_facts(result, {}))

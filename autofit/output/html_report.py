@@ -51,7 +51,7 @@ def html_report(study: Study, *, preset: str = "") -> str:
         lstrip_blocks=True,
     )
     trials, header = study.trials(), study.header
-    found = answer(study.result)
+    found = answer(study.result, study.path)
     rows, common = trial_rows(trials, header.workload)
     drawn, left_out = plots(PlotData(trials, header.workload, header.objective, study.result))
     is_comparison = "because" in (study.result or {})

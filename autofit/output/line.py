@@ -61,7 +61,8 @@ def _trial_line(row: TrialRow) -> str:
     measured = ", ".join(f"{value} {unit}" for unit, value in speeds if value)
     free = f"; free {row.free_mib}" if row.free_mib else ""
     notes = "".join(f"; {note}" for note in row.notes)
-    nothing = "nothing measured"
+    # A launch at the boundary is there to hold the longest prompt, not to be timed.
+    nothing = "fits" if row.phase == "boundary" else "nothing measured"
     if row.phase == "prove":
         is_proof = not row.purpose.startswith("answers")
         nothing = "holds at full context" if is_proof else row.purpose
@@ -97,7 +98,7 @@ def round_line(event: RoundEnded, numbers: Mapping[str, int]) -> str:
     low, high = event.ratio.low, event.ratio.high
     interval = "no interval yet"
     if low is not None and high is not None:
-        interval = f"interval {low:.3g} to {high:.3g}"
+        interval = f"interval {number(low)} to {number(high)}"
     # The sides of a comparison are no candidates' keys.
     is_side = first is None and event.baseline is not None
     other = one_line(event.baseline) if is_side else "the baseline"

@@ -24,7 +24,7 @@ _SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 
 def markdown_report(study: Study, *, preset: str = "") -> str:
     """The report of a study; `preset` is the text of the winner's preset, to be copied."""
-    found = answer(study.result)
+    found = answer(study.result, study.path)
     rows, common = trial_rows(study.trials(), study.header.workload)
     title = escape(study.header.model_name)
     parts = [f"# {title}: launch settings", f"**{escape(found.headline)}**"]

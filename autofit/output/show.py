@@ -32,7 +32,7 @@ def print_study(study: Study, console: Console) -> None:
     rows, common = trial_rows(study.trials(), study.header.workload)
     skipped = len(study.skipped())
     _print_facts(console, header_facts(study.header))
-    print_answer(answer(study.result), console)
+    print_answer(answer(study.result, study.path), console)
     if rows:
         console.print()
         console.print(_trial_table(rows))

@@ -162,7 +162,7 @@ class Match:
             )
             self._trials[side.name].append(trial)
         if not is_same_model:
-            words = "A and B serve other models: their answers are not judged"
+            words = "A and B serve different models: their answers are not judged"
             return AnswerCheck("unknown", "A", None, None, (words,))
         reference, other = (a, b)
         if has_other_kv and narrowest_kv_bits(b.candidate) > narrowest_kv_bits(a.candidate):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 
 import pytest
 from output.tune_sample import HOSTILE, RESULT, make_study
@@ -72,7 +73,7 @@ def test_unfinished_study_says_how_to_go_on(tmp_path, render):
     """A study without a conclusion shows its launches and how to resume."""
     text = render(make_study(tmp_path / "study", result=None))
 
-    assert "--resume" in text
+    assert shlex.quote(str(tmp_path / "study")) + " --resume" in text
     assert "crashed at warmup" in text
 
 

@@ -85,6 +85,16 @@ notice: memory did not come back within 30 s
     )
 
 
+def test_a_launch_that_was_not_timed_tells_that_it_fits():
+    """A probe asks for room alone: its launches have held the longest prompt."""
+    probed = replace(trial(4, phase="boundary"), measurement=None)
+    stream = io.StringIO()
+
+    TuneConsole(WORKLOAD, stream=stream)(LaunchEnded(probed))
+
+    assert "completed in 32 s: fits" in stream.getvalue()
+
+
 def test_a_proof_and_a_slower_candidate_are_told_as_such():
     """A proof measures no speed, and what the baseline beats is the best of the candidates."""
     proof = replace(trial(4, phase="prove"), measurement=None)
