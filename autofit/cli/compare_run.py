@@ -16,11 +16,11 @@ from autofit.cli.study_run import measured_folder
 from autofit.errors import UsageError
 from autofit.machine.host import host_state
 from autofit.output.console import TuneConsole
-from autofit.output.imported.secret import without_secrets
 from autofit.output.preset.reading import ReadPreset
 from autofit.process import removed_variables, system_config
 from autofit.results.header import StudyHeader
 from autofit.results.study import Study
+from autofit.runtime.secret import without_secrets
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload

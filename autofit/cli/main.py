@@ -236,7 +236,7 @@ def _internal(error: Exception) -> AutofitError:
         with tempfile.NamedTemporaryFile(
             "w", prefix="autofit-fault-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
-            from autofit.output.imported.secret import without_secrets  # noqa: PLC0415
+            from autofit.runtime.secret import without_secrets  # noqa: PLC0415
 
             file.write(
                 " ".join(without_secrets(sys.argv))

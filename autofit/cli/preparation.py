@@ -25,7 +25,6 @@ from autofit.machine.nvml import nvidia_driver
 from autofit.machine.rpc import split_endpoint
 from autofit.model.inventory import ModelInventory, inventory
 from autofit.model.run_time_memory import context_mib, opens_context_to_list
-from autofit.output.imported.secret import without_secrets
 from autofit.process import scrubbed_environment
 from autofit.results.fingerprint import Environment
 from autofit.results.header import StudyHeader
@@ -37,6 +36,7 @@ from autofit.runtime.estimator import Estimator
 from autofit.runtime.launch import Launcher
 from autofit.runtime.paper import paper_runtime
 from autofit.runtime.prompt import PromptSource, read_text
+from autofit.runtime.secret import without_secrets
 from autofit.search.space import Space
 from autofit.search.space_file import read_space, read_workload
 from autofit.trial.candidate import Limits

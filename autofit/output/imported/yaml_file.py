@@ -6,6 +6,7 @@ shell text: lines are joined and split into words. Compose: https://compose-spec
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -17,6 +18,8 @@ from autofit.output.imported.entry import Entry
 from autofit.output.imported.launch_words import entry_of_words
 from autofit.output.imported.variable import file_variables, filled, parameter_value
 
+# Only with braces: llama-swap leaves `$NAME` as it is.
+_MACRO = re.compile(r"\$\{([\w.-]+)\}")
 _MOST_MACROS = 20  # they may use each other
 _LONGEST = 1 << 16
 
@@ -56,17 +59,16 @@ def _swap_entry(
     known = {"PORT": "0", "MODEL_ID": name, **macros}
     lines = _text(part["cmd"]).replace("\\\n", "\n").splitlines()
     text = " ".join(line for line in lines if not line.lstrip().startswith("#"))
-    missing: list[str] = []
     for _ in range(_MOST_MACROS):
         before = text
-        text, missing = filled(text.replace("$$", "$$$$"), known.get)
+        text = _MACRO.sub(lambda found: known.get(found[1], found[0]), text)
         if text == before:
             break
         if len(text) > _LONGEST:
             raise ValueError(f"the macros of {name} use each other without end")
     env = _settings(part.get("env"))
     found = entry_of_words(name, shlex.split(text), env)
-    faults = [f"{macro} is no macro of this file" for macro in missing]
+    faults = [f"{found[0]} is no macro of this file" for found in _MACRO.finditer(text)]
     return replace(found, faults=(*found.faults, *faults))
 
 

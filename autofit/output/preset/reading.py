@@ -22,7 +22,6 @@ from autofit.output.imported.entry import Entry, is_program, listed, matching
 from autofit.output.imported.ini_section import entries_of_ini, has_section
 from autofit.output.imported.json_document import entries_of_document
 from autofit.output.imported.launch_words import entries_of_shell
-from autofit.output.imported.secret import without_secrets
 from autofit.output.imported.systemd_unit import entries_of_unit, is_unit
 from autofit.output.imported.text_file import read_text_file
 from autofit.output.imported.variable import file_variables
@@ -30,6 +29,7 @@ from autofit.output.imported.yaml_file import entries_of_data, is_known
 from autofit.output.preset.format import SUFFIXES
 from autofit.output.preset.heading import heading_workload
 from autofit.runtime.help_text import HelpText
+from autofit.runtime.secret import without_secrets
 from autofit.trial.workload import Request, Workload
 
 _YAML = (".yaml", ".yml")

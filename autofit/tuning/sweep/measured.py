@@ -9,6 +9,7 @@ from typing import Any
 
 from autofit.results.study import Study
 from autofit.runtime.launch import RUNTIME_FIT
+from autofit.runtime.secret import without_secret_values, without_secrets
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import METRICS, median_metric
 from autofit.trial.outcome import outcome_from_dict
@@ -19,7 +20,6 @@ from autofit.tuning.frozen import FROZEN
 from autofit.tuning.interview import kept_answers
 from autofit.tuning.recorded_answer import RecordedAnswer
 from autofit.tuning.result import METRIC_KEYS
-from autofit.tuning.sweep.masking import masked, masked_env
 from autofit.tuning.sweep.record import BoundaryRow, Failure, LaunchValues, Status, Winner
 
 # What a runtime says of settings that it does not take; a bad model file is none of them.
@@ -159,7 +159,7 @@ def _answers(study: Study, trial: Trial | None) -> tuple[RecordedAnswer, ...]:
 def _winner(candidate: Candidate, argv: Sequence[str], env: Mapping[str, str]) -> Winner:
     return Winner(
         params=dict(candidate.params),
-        argv=masked(argv),
+        argv=without_secrets(argv),
         digest=candidate.key,
-        env=masked_env(env),
+        env=without_secret_values(env),
     )

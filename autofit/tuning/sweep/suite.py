@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from autofit.errors import UsageError
+from autofit.runtime.secret import without_secret_values, without_secrets
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
-from autofit.tuning.sweep.masking import masked, masked_env
 from autofit.tuning.sweep.record import Mode
 
 Missing = Literal["skip", "fail"]
@@ -135,7 +135,7 @@ def task_words(entry: Entry, workload: Workload) -> str:
     told = [f"context {workload.context}, parallel {workload.parallel}, requests {requests}"]
     # Where a text lies differs between runners.
     told += [f"text {Path(workload.text).name}"] if workload.text else []
-    told += [shlex.join(masked(entry.args))] if entry.args else []
+    told += [shlex.join(without_secrets(entry.args))] if entry.args else []
     told += [f"under {entry.wrapper}"] if entry.wrapper else []
-    told += [f"{name}={value}" for name, value in sorted(masked_env(entry.env).items())]
+    told += [f"{name}={value}" for name, value in sorted(without_secret_values(entry.env).items())]
     return "; ".join(told)

@@ -10,7 +10,7 @@ import pytest
 from autofit.cli.probe import command as probe
 from autofit.cli.remeasure import command as remeasure
 from autofit.cli.tune import command as tune
-from autofit.tuning.sweep.masking import masked, masked_env
+from autofit.runtime.secret import without_secret_values, without_secrets
 from autofit.tuning.sweep.record import BoundaryRow, EntryRecord, Winner
 from autofit.tuning.sweep.step import PROGRAM, boundary_step, first_step, kept_step
 from autofit.tuning.sweep.suite import Entry
@@ -78,7 +78,10 @@ def test_kept_settings_are_launched_as_they_were(tmp_path):
 
 def test_keys_are_masked():
     """What a baseline keeps of a command is fit to be committed."""
-    assert masked_env({"HF_TOKEN": "s1", "PATH": "/bin"}) == {"HF_TOKEN": "***", "PATH": "/bin"}
-    assert masked(["x", "--api-key", "s3", "--hf-token=s4", "-hft", "s5", "-c", "1"]) == (
+    assert without_secret_values({"HF_TOKEN": "s1", "PATH": "/bin"}) == {
+        "HF_TOKEN": "***",
+        "PATH": "/bin",
+    }
+    assert without_secrets(["x", "--api-key", "s3", "--hf-token=s4", "-hft", "s5", "-c", "1"]) == (
         "x", "--api-key", "***", "--hf-token=***", "-hft", "***", "-c", "1",
     )  # fmt: skip
