@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autofit.cli.extra_words import always_flags
 from autofit.cli.own_command import OwnCommand, own_command
 from autofit.cli.task_options import TaskOptions
 from autofit.errors import UsageError
@@ -96,7 +97,12 @@ def _notices(taken: dict[str, Any], own: OwnCommand, options: TaskOptions) -> It
     if task:
         yield f"the task has the baseline's own {task}; --context and --parallel change it"
     known = flag_groups(options.extra_args)
-    others = [group for group in flag_groups(own.command.rest) if group not in known]
+    decided = always_flags(own.runtime)
+    others = [
+        group
+        for group in flag_groups(own.command.rest)
+        if group not in known and group[0].partition("=")[0] not in decided
+    ]
     if others:
         yield (
             f"only the baseline has `{shlex.join(word for group in others for word in group)}`; "

@@ -46,11 +46,7 @@ def _fixed(given: Command, runtime: Runtime) -> Iterator[tuple[str, str]]:
 def _searched(given: Command, runtime: Runtime, space: Space | None) -> Iterator[tuple[str, str]]:
     if space is None:
         return
-    always = {
-        spelling: group[0]
-        for group in runtime.dialect.launch.always
-        for spelling in _synonyms(group[0], runtime)
-    }
+    always = always_flags(runtime)
     for word in given.rest:
         if word.partition("=")[0] in always:
             yield word, "leave it out: every launch but the baseline has explicit settings"
@@ -62,6 +58,12 @@ def _searched(given: Command, runtime: Runtime, space: Space | None) -> Iterator
             yield name, f"leave it out: it is {space.pinned[name]} by --set"
         elif name in taken:
             yield name, f"use --set {name}={value}, before `--`: then it is not searched"
+
+
+def always_flags(runtime: Runtime) -> frozenset[str]:
+    """Every spelling of the flags that all launches with explicit settings have, and presets."""
+    flags = (group[0] for group in runtime.dialect.launch.always)
+    return frozenset(spelling for flag in flags for spelling in _synonyms(flag, runtime))
 
 
 def _synonyms(flag: str, runtime: Runtime) -> tuple[str, ...]:

@@ -195,16 +195,16 @@ def _boundary_row(row: Mapping[str, Any]) -> Row:
     cells = (
         row.get("layout"),
         row.get("cache_type"),
-        _n_cpu_moe(row.get("fits")),
-        _n_cpu_moe(row.get("fails")),
+        _layers(row.get("fits")),
+        _layers(row.get("fails")),
         _kind(row.get("outcome")),
         proven,
     )
     return tuple(one_line("" if cell is None else cell) for cell in cells)
 
 
-def _n_cpu_moe(value: object) -> str:
-    return "none" if value is None else f"n_cpu_moe {value}"
+def _layers(value: object) -> str:
+    return "none" if value is None else f"{value} layers"
 
 
 def _kind(outcome: object) -> str:

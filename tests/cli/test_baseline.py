@@ -104,7 +104,7 @@ def test_a_program_that_is_not_here_is_told(dry, machine, tmp_path):
 def test_words_that_no_other_launch_has_are_told(dry, machine, tmp_path):
     """Sampling of the baseline alone does not reach the preset, unless every launch has it."""
     path = tmp_path / "own.sh"
-    path.write_text(f"{machine.server} -m {machine.model} --temp -0.7 --no-warmup\n")
+    path.write_text(f"{machine.server} -m {machine.model} --temp -0.7 --no-warmup --fit off\n")
 
     _, told = dry(path, "--", "--no-warmup")
 

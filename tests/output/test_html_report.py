@@ -60,7 +60,7 @@ def test_answer_settings_and_preset_are_there(pages):
 
     assert any("42% faster" in text for text in page.texts["p"])
     assert "[x]\na = b\n" in page.texts["pre"]
-    assert "n_cpu_moe 19" in page.texts["td"]
+    assert "19 layers" in page.texts["td"]
     assert page.count("tr") > 17
     # One for the preset, one for the winner's command, one for each launch.
     assert page.count("button") == 2 + 17

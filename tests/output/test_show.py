@@ -33,7 +33,7 @@ def test_answer_comes_first_and_nothing_is_missing(tmp_path, render):
         "42% faster than the baseline",
         "proven at full context",
         "CUDA0 850 MiB, host unknown",
-        "n_cpu_moe 19",
+        "19 layers",
         "no (estimate)",
         "20 to 19",
         "9.1 (8.92 to 9.37, n = 5)",
@@ -45,7 +45,7 @@ def test_answer_comes_first_and_nothing_is_missing(tmp_path, render):
         "NVIDIA GeForce RTX 3060",
     ):
         assert part in text
-    assert text.index("42% faster") < text.index("n_cpu_moe 19") < text.index("crashed at warmup")
+    assert text.index("42% faster") < text.index("19 layers") < text.index("crashed at warmup")
 
 
 @pytest.mark.parametrize("width", [80, 120])
