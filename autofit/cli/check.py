@@ -77,7 +77,7 @@ def command(
         return _against_machine(files, section, runtime, as_json=as_json)
     if runtime is not None or section is not None or as_json:
         raise UsageError("--runtime, --section and --json go with --against-machine")
-    faults = []
+    faults, is_unknown = [], False
     for path in files:
         kind = "file"
         try:
@@ -87,11 +87,14 @@ def command(
         except UsageError as error:
             faults.append(_placed(error.message, path))
             click.echo(f"{path}: a faulty {kind}")
+            is_unknown = is_unknown or kind == "file"
         else:
             click.echo(f"{path}: a good {kind}")
     if faults:
+        preset = "; a preset is checked with --against-machine" if is_unknown else ""
         raise UsageError(
-            "\n".join(faults), "the READMEs and files in runners/ and search_spaces/ explain"
+            "\n".join(faults),
+            f"the READMEs and files in runners/ and search_spaces/ explain{preset}",
         )
     return 0
 

@@ -156,6 +156,14 @@ def test_every_fault_of_a_file_comes_at_once(cli, tmp_path, text, kind, lines):
     assert sorted(_faults(done.err, path)) == lines
 
 
+def test_who_checks_a_preset_is_told_how(cli, tmp_path):
+    """A preset is none of the files with options, and is checked in another way."""
+    path = tmp_path / "models.ini"
+    path.write_text("version = 1\n[a]\nmodel = a.gguf\n")
+
+    assert "a preset is checked with --against-machine" in cli("check", path).err
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"\n\n# nothing\n", b"\x7fELF\x02\x01\x01\x00", b"a: \x00\n",
