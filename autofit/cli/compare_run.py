@@ -18,6 +18,7 @@ from autofit.machine.host import host_state
 from autofit.output.console import TuneConsole
 from autofit.output.preset.reading import ReadPreset
 from autofit.process import removed_variables, system_config
+from autofit.results.fingerprint import file_digest
 from autofit.results.header import StudyHeader
 from autofit.results.study import Study
 from autofit.runtime.secret import without_secrets
@@ -114,7 +115,7 @@ class CompareRun:
                     wall_clock=time.time,
                     should_stop=self._stopping.is_asked,
                 ),
-                model_digest=situation.inventory.digest,
+                model_digest=file_digest(situation.inventory.files),
                 is_sparse=situation.inventory.is_moe,
             )
             for name, situation in zip(SIDES, self.situations, strict=True)
@@ -176,7 +177,7 @@ class CompareRun:
                     "wrapper": list(situation.wrapper),
                     "rpc": situation.rpc,
                     "build": environment(situation).build,
-                    "model": situation.inventory.digest,
+                    "model": file_digest(situation.inventory.files),
                 }
                 for name, situation in zip(SIDES, self.situations, strict=True)
             },

@@ -21,7 +21,7 @@ from autofit.output.preset.option import named_files
 from autofit.output.preset.override import CPU_MOE
 from autofit.output.preset.reading import ReadPreset, read_preset
 from autofit.output.text import mib, one_line
-from autofit.results.fingerprint import Environment
+from autofit.results.fingerprint import Environment, file_digest
 from autofit.results.memory_store import MemoryStore
 from autofit.runtime.discovery import find_runtime
 from autofit.trial.candidate import Candidate
@@ -141,7 +141,7 @@ def _look_at_model(found: MachineCheck, own: OwnCommand) -> str | None:
         return None
     found.model = str(own.model)
     try:
-        digest = inventory(own.model).digest
+        digest = file_digest(inventory(own.model).files)
     except UsageError as error:
         hint = error.hint or "put the file back, or write the preset for where it is now"
         found.reasons.append(Reason("model", error.message, hint))

@@ -26,7 +26,7 @@ from autofit.machine.rpc import split_endpoint
 from autofit.model.inventory import ModelInventory, inventory
 from autofit.model.run_time_memory import context_mib, opens_context_to_list
 from autofit.process import scrubbed_environment
-from autofit.results.fingerprint import Environment
+from autofit.results.fingerprint import Environment, file_digest
 from autofit.results.header import StudyHeader
 from autofit.runtime.ability import Runtime
 from autofit.runtime.device_list import list_devices
@@ -277,7 +277,7 @@ def environment(situation: Situation) -> Environment:
         driver=nvidia_driver(),
         build=f"{runtime.version.text.splitlines()[0] if runtime.version.text else ''}"
         f" [{runtime.fingerprint}]",
-        model_digest=situation.inventory.digest,
+        model_digest=file_digest(situation.inventory.files),
         system=platform.platform(),
     )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 from tune_machine import TuneMachine
 
 from autofit.model.inventory import inventory
-from autofit.results.fingerprint import Environment
+from autofit.results.fingerprint import Environment, file_digest
 
 PLACED = "-c 2048 -ngl 99 -ncmoe 12 --fit off -b 512 -ub 512"
 
@@ -52,7 +53,7 @@ def checked(cli):
 def _check_value(machine) -> str:
     return Environment(
         cpu="x", cpu_count=1, memory_mib=1, devices=(), driver="", build="b",
-        model_digest=inventory(machine.model).digest,
+        model_digest=file_digest(inventory(machine.model).files),
     ).check_value  # fmt: skip
 
 
@@ -111,11 +112,13 @@ def test_a_device_that_others_have_filled(checked, altered, tmp_path):
     assert reason["hint"]
 
 
-def test_a_model_that_was_replaced(checked, altered, tmp_path):
-    """The digest in the heading is of another file."""
+@pytest.mark.parametrize("what", ["longer", "other weights"])
+def test_a_model_that_was_replaced(what, checked, altered, tmp_path):
+    """The digest in the heading is of another file, be its header and size the same."""
     preset = _preset("sh", altered, tmp_path)
-    with altered.model.open("ab") as file:
-        file.write(bytes(4096))
+    with altered.model.open("r+b") as file:
+        file.seek(0 if what == "longer" else -1, os.SEEK_END)
+        file.write(b"\x2a")
 
     code, found = checked(preset, *_runtime(preset, altered))
 
