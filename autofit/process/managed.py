@@ -15,6 +15,7 @@ from autofit.process.output import Output, open_pipe
 from autofit.process.supervision import Supervised
 
 GRACE_S = 10.0
+HURRY_S = 1.0  # the grace where the user does not wait any longer
 PIPE_LIMIT_S = 2.0  # how long a pipe may stay open after the last process known is dead
 
 
@@ -144,7 +145,9 @@ class ManagedProcess:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.stop()
+        # A server that computes a batch looks for SIGTERM only after it.
+        is_hurried = isinstance(exception, KeyboardInterrupt)
+        self.stop(min(self._grace_s, HURRY_S) if is_hurried else None)
 
     def _poll(self) -> int | None:
         status = self._supervised.poll()

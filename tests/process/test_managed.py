@@ -16,9 +16,10 @@ from autofit.errors import AutofitError, UsageError
 from autofit.process import ManagedProcess, Ready
 
 
-def start(stage: Stage, *options: str) -> ManagedProcess:
+def start(stage: Stage, *options: str, grace_s: float = 10.0) -> ManagedProcess:
     """The misbehaving program, started."""
-    return ManagedProcess.start(stage.server(*options), env=stage.env, log_path=stage.log_path)
+    argv = stage.server(*options)
+    return ManagedProcess.start(argv, env=stage.env, log_path=stage.log_path, grace_s=grace_s)
 
 
 def test_output_is_in_file_and_memory(stage: Stage):
@@ -132,6 +133,18 @@ def test_ignored_term_ends_in_kill(stage: Stage):
     stage.wait_reports(4)
 
     assert process.stop(0.2) == -signal.SIGKILL
+    assert stage.living() == []
+
+
+def test_an_impatient_user_is_not_kept_waiting(stage: Stage):
+    """Ctrl-C does not wait for the whole grace, which outlives this test."""
+    process = start(stage, "--ignore-term", grace_s=900)
+    stage.wait_reports(1)
+
+    with pytest.raises(KeyboardInterrupt), process:
+        raise KeyboardInterrupt
+
+    assert process.poll() == -signal.SIGKILL
     assert stage.living() == []
 
 
