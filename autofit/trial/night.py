@@ -15,6 +15,7 @@ finds 91%, and 76% instead of 59% where one launch in 20 is 25% slower.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -38,6 +39,8 @@ _MIN_NIGHTS_FOR_MEDIAN = 4
 _TOGETHER = 0.7
 # What rounding alone makes of equal logarithms.
 _MIN_VARIANCE = 1e-18
+# Two wild launches leave limits that no number holds.
+_LARGEST_LOG = math.log(sys.float_info.max)
 
 Floats = NDArray[np.float64]
 
@@ -106,11 +109,12 @@ class Change:
         return Change(-self.log_ratio, self.error, self.freedom)
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Limits of the ratio."""
+        """Limits of the ratio, the largest number that there is where it is beyond all numbers."""
         from scipy.special import stdtrit  # noqa: PLC0415 - heavy
 
         half = float(stdtrit(self.freedom, 0.5 + confidence / 2)) * self.error
-        return math.exp(self.log_ratio - half), math.exp(self.log_ratio + half)
+        low, high = (min(self.log_ratio + side, _LARGEST_LOG) for side in (-half, half))
+        return math.exp(low), math.exp(high)
 
 
 def change_of_night(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from autofit.trial.night import (
+    Change,
     NightValue,
     change_in_pairs,
     change_of_night,
@@ -165,6 +166,15 @@ def test_the_change_is_a_t_test_where_nights_do_not_vary():
     assert change.log_ratio / change.error == pytest.approx(expected.statistic)
     assert 2 * min(change.chance_below(), change.chance_above()) == pytest.approx(expected.pvalue)
     assert np.log(change.interval()) == pytest.approx(expected.confidence_interval())
+
+
+def test_an_interval_beyond_all_numbers_has_finite_limits():
+    """Two launches that have nothing to do with each other break no report."""
+    low, high = Change(log_ratio=2.0, error=100.0, freedom=1.0).interval()
+
+    assert low == 0
+    assert math.isfinite(high)
+    assert high > 1e300
 
 
 def test_pairs_that_move_together_are_a_paired_t_test():
