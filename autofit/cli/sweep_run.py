@@ -113,7 +113,9 @@ class Sweep:
         with machine_lock(f"of the sweep {self.suite.name}") as call, self._stoppable():
             night = self._opened()
             call(str(night.path))
-            tell(f"sweep {self.suite.name}: {len(self.entries)} entries, kept in {night.path}")
+            count = len(self.entries)
+            entries = "1 entry" if count == 1 else f"{count} entries"
+            tell(f"sweep {self.suite.name}: {entries}, kept in {night.path}")
             if not self.baseline.entries:
                 tell(f"there is no baseline {self.baseline_path} yet; --update-baseline makes it")
             records = self._run(night)
@@ -180,7 +182,8 @@ class Sweep:
                 record = self._run_entry(night, entry, budget_s)
             night.write_record(record)
             told = f": {record.failure.evidence}" if record.failure else ""
-            status = record.status.replace("_", " ")
+            is_absent = record.status == "missing_hardware"
+            status = "not on this machine" if is_absent else record.status.replace("_", " ")
             tell(f"{title}: {status} after {duration(record.seconds)}{told}")
             records.append(record)
         return records
@@ -208,14 +211,14 @@ class Sweep:
         words = ["autofit", "sweep", str(self.suite.path.absolute()), "--only", entry.name]
         return shlex.join([*words, "--baseline", str(self.baseline_path)])
 
-    def _not_run(self, entry: Entry, why: str) -> EntryRecord:
+    def _not_run(self, entry: Entry, why: str, kind: str = "not_run") -> EntryRecord:
         return EntryRecord(
             name=entry.name,
             mode=entry.mode,
             date=datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),
             autofit_version=__version__,
             status="not_run",
-            failure=Failure("not_run", why),
+            failure=Failure(kind, why),
             reproduce=self._reproduce(entry),
         )
 
@@ -233,8 +236,11 @@ class Sweep:
                 record = night.record(name)
                 if record and (name not in found or found[name].date < record.date):
                     found[name] = record
-        missing = "none of the folders has it"
-        return [found.get(entry.name) or self._not_run(entry, missing) for entry in self.entries]
+        # A shard that was lost is no good night.
+        lost = "none of the folders has it"
+        return [
+            found.get(entry.name) or self._not_run(entry, lost, "failed") for entry in self.entries
+        ]
 
     def _conclude(self, records: list[EntryRecord], night: NightFolder | None) -> dict[str, Any]:
         """Judge the records, tell and write what came of it."""

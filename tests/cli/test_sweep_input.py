@@ -115,6 +115,28 @@ def test_a_faulty_suite_names_file_and_line(cli, suite):
     assert cli("sweep", "nowhere.yaml").code == 2
 
 
+def test_a_faulty_name_is_told_in_words(cli, suite):
+    """With what a name may hold, and no regular expression."""
+    suite.write_text(SUITE.replace("name: one", "name: the one"))
+    ended = cli("sweep", suite)
+
+    assert ended.code == 2
+    assert "'the one': a name has only letters, digits" in ended.err
+
+
+def test_a_damaged_baseline_is_replaced_as_its_hint_says(cli, suite, tmp_path):
+    """It is never written over, and once moved away a new one is begun."""
+    damaged = tmp_path / "night.baseline.json"
+    damaged.write_text('{"schema": 1, "entr')
+    ended = cli("sweep", suite, "--update-baseline", "--dry-run")
+
+    assert ended.code == 2
+    assert "move it away" in ended.err
+    damaged.rename(tmp_path / "damaged.json")
+    ended = cli("sweep", suite, "--update-baseline", "--dry-run")
+    assert ended.code == 0, ended.err
+
+
 def test_a_preset_that_is_not_there_is_a_fault_of_the_suite(cli, suite):
     """It is told before anything is launched, not taken for a regression of the build."""
     suite.write_text(SUITE.replace("against: ./old", "against: ./old, preset: ./none.json"))
@@ -159,7 +181,7 @@ def test_what_is_not_here_is_skipped_or_fails(cli, suite):
 
 
 def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
-    """The records of all folders are judged and kept together; what no folder has is shown."""
+    """The records of all folders are judged and kept together; what no folder has is a failure."""
     read = read_suite(suite)
     for number, names in ((1, ["one", "two+batch"]), (2, ["two+chat"])):
         head = replace(NightHead.of(read, (), (number, 2)), names=tuple(names))
@@ -168,8 +190,9 @@ def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
             night.write_record(_record(name))
     ended = cli("sweep", suite, "shard-1", "shard-2", "--merge", "--json", "--update-baseline")
 
-    assert ended.code == 0, ended.err
+    assert ended.code == 1, ended.err
     document = json.loads(ended.out)
+    assert document["broken"] == ["three"]
     assert [entry["name"] for entry in document["entries"]] == [
         "one", "two+chat", "two+batch", "three",
     ]  # fmt: skip

@@ -51,7 +51,7 @@ def test_regressions_stand_on_top_with_numbers_and_command():
     assert overview[2][3].startswith("0.9")
     assert overview[3][2] == "new failure"
     assert text.count(f"```sh\n{REPRODUCE}\n```") >= 2
-    assert "hardware is missing" in text
+    assert "not on this machine" in text
 
 
 def test_the_trend_is_drawn_over_the_kept_nights():

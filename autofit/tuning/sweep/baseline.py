@@ -30,7 +30,7 @@ SCHEMA = 1
 MAX_NIGHTS = 30
 _LINE = 99
 _TYPES = TypeAdapter(Kept)
-_HINT = "restore it from version control, or write a new one with `--update-baseline`"
+_HINT = "restore it from version control, or move it away: `--update-baseline` writes a new one"
 
 
 @dataclass(frozen=True, slots=True)

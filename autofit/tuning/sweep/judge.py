@@ -97,7 +97,7 @@ def _failure_words(record: EntryRecord) -> str:
 
 
 def _skipped_words(kept: Kept | None, now: EntryRecord) -> Iterator[str]:
-    why = "hardware is missing" if now.status == "missing_hardware" else "not run"
+    why = "not on this machine" if now.status == "missing_hardware" else "not run"
     evidence = now.failure.evidence if now.failure else ""
     yield f"{why}: {evidence}" if evidence else why
     if kept and kept.nights:

@@ -160,6 +160,8 @@ def _verdict(
         is_shown = p < thresholds.alpha
         verdict = _finding(ratio, low, threshold, is_shown=is_shown)
     elif figure.kept is not None and figure.now is not None:
+        # That too little was measured does not show that nothing changed.
+        verdict = "undecided"
         ratio = math.exp(_log_speed(figure.key, figure.kept, figure.now))
     return MetricVerdict(
         metric=figure.key,
@@ -196,7 +198,7 @@ def _words(
         return f"{figure.now:.4g} {unit}; nothing is kept to compare with"
     both = f"{figure.now:.4g} {unit} beside {before} {figure.kept:.4g}"
     if ratio is None or low is None or high is None:
-        return f"{both}: too few launches to tell their noise"
+        return f"undecided: {both}; too few launches to tell their noise"
     interval = f"{ratio:.3g} times as fast ({low:.3g} to {high:.3g})"
     if verdict in ("slower", "faster"):
         return f"{abs(_share(ratio)):.1%} {verdict}: {both}, {interval}"

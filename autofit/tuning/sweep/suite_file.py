@@ -43,6 +43,13 @@ def _checked(check: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(look)
 
 
+def _named(name: str) -> str:
+    if not re.fullmatch(_NAME, name):
+        known = "letters, digits and ._+@-, and begins with a letter or digit"
+        raise ValueError(f"'{name}': a name has only {known}")
+    return name
+
+
 Duration = Annotated[str, _checked(parse_duration_s)]
 Text = Annotated[str, StringConstraints(min_length=1)]
 OneOrMore = Text | Annotated[list[Text], Field(min_length=1)]
@@ -101,7 +108,8 @@ class TaskFile(_Strict):
     kv_floor: Text | None = None
     """The narrowest KV cache type that a tune considers."""
     budget: Duration | None = None
-    """Time for the measuring: 90s, 30m, 2h."""
+    """Time for the measuring: 90s, 30m, 2h; an hour for a tune and 20 minutes for the others where
+    it is left out."""
     max_launches: int | None = Field(default=None, gt=0)
     """Launches of a tune's baseline, boundary and search together."""
     rounds: int | None = Field(default=None, ge=1, le=100)
@@ -132,13 +140,17 @@ class TaskFile(_Strict):
     seed: int | None = None
     """The seed of a tune's search and of the order of launches."""
     missing: Literal["skip", "fail"] | None = None
-    """What an entry is whose model, runtime or device is not there."""
+    """What an entry is whose model, runtime or device is not there; fail where it is left out."""
 
 
 class EntryFile(TaskFile):
     """One entry of a suite."""
 
-    name: Annotated[str, StringConstraints(pattern=_NAME, max_length=80)]
+    name: Annotated[
+        str,
+        Field(max_length=80, json_schema_extra={"pattern": _NAME}),
+        AfterValidator(_named),
+    ]
     """What reports and baselines call it: letters, digits and `._+@-`."""
 
 

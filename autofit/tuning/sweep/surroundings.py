@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,6 +14,8 @@ from autofit.results.fingerprint import Environment
 _SAME_CLOCK = 0.05
 # Cores kept busy by others that no measurement notices.
 _SAME_CORES = 0.5
+# A number that is no part of a name, such as that of CUDA0.
+_FIGURE = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?!\w)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ class Surroundings:
         if ours is not None and theirs is not None and abs(theirs - ours) > _SAME_CORES:
             yield f"other processes: {ours:.1f} cores busy, now {theirs:.1f}"
         for remark in now.remarks:
-            if remark not in self.remarks:
+            if _without_figures(remark) not in map(_without_figures, self.remarks):
                 yield remark
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,6 +107,11 @@ class Surroundings:
         return cls(
             **{**data, "devices": tuple(data["devices"]), "remarks": tuple(data["remarks"])}
         )
+
+
+def _without_figures(remark: str) -> str:
+    """What a remark is about: the same one with other figures is no change."""
+    return _FIGURE.sub("N", remark)
 
 
 def _show(value: object) -> str:

@@ -139,6 +139,17 @@ def test_a_runtime_slower_than_its_reference_is_a_regression():
     assert by_metric(verdict)["tg_per_s"].kept == pytest.approx(40, rel=0.2)
 
 
+def test_one_pair_of_launches_decides_nothing():
+    """Too few launches to tell their noise do not show that nothing changed."""
+    slow = (launch_values(1.5),)
+
+    verdict = judge(kept(), night(20, launches=slow, reference=(launch_values(1.0),)))
+
+    assert verdict.verdict == "undecided"
+    assert by_metric(verdict)["request_s"].verdict == "undecided"
+    assert "too few launches" in by_metric(verdict)["request_s"].words
+
+
 def test_more_memory_is_a_regression_beyond_the_threshold():
     """400 MiB more are, 50 MiB are not, and 400 MiB less are an improvement."""
     for mib, expected in ((11_400, "more_memory"), (11_050, "same"), (10_600, "less_memory")):

@@ -62,6 +62,14 @@ def test_equal_surroundings_have_no_changes():
     assert one.changes(other) == ()
 
 
+def test_a_remark_with_other_figures_is_no_change():
+    """A machine that is always busy is told once, another device's remark each time."""
+    one = Surroundings(remarks=("others keep 1.3 of 2 cores busy", "CUDA0 is throttled"))
+    other = Surroundings(remarks=("others keep 1.5 of 2 cores busy", "CUDA1 is throttled"))
+
+    assert one.changes(other) == ("CUDA1 is throttled",)
+
+
 def test_what_is_not_known_on_one_side_is_no_change():
     """A driver that nobody told is not another one."""
     assert Surroundings(driver="1", clocks_mhz={"a": 1.0}).changes(Surroundings()) == ()
