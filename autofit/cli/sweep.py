@@ -113,7 +113,10 @@ def _code(document: dict[str, Any]) -> int:
         click.echo(f"autofit: worse than before: {', '.join(worse)}", err=True)
     if broken:
         click.echo(f"autofit: not measured: {', '.join(broken)}", err=True)
-        click.echo("hint: the report says why; --resume tries these again", err=True)
+        again = "--resume tries these again"
+        if document["folder"] is None:
+            again = "measure them with --resume in their shard, and merge again"
+        click.echo(f"hint: the report says why; {again}", err=True)
     if worse:
         return RegressionError.exit_code
     return AutofitError.exit_code if broken else 0

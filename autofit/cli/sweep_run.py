@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -74,6 +75,8 @@ class Sweep:
         if not entries:
             raise UsageError("this shard has no entry", f"{path} has {len(suite.entries)}")
         kept_in = baseline or _kept_in(suite)
+        if outputs.updates_baseline:
+            _require_writable(kept_in.resolve().parent)
         is_new = not kept_in.exists() and (baseline is None or outputs.updates_baseline)
         return cls(
             suite=suite,
@@ -256,11 +259,11 @@ class Sweep:
             "broken": self._broken(records),
         }
         tell_verdicts(verdicts, sweep=self.suite.name, on_stdout=self.outputs.leaves_stdout)
+        self.outputs.write(verdicts, document, night, sweep=self.suite.name)
         if self.outputs.updates_baseline:
             # A link stays one.
             self.baseline.updated(records, limits).write(self.baseline_path.resolve())
             tell(f"kept in {self.baseline_path}")
-        self.outputs.write(verdicts, document, night, sweep=self.suite.name)
         return document
 
     def _broken(self, records: Sequence[EntryRecord]) -> list[str]:
@@ -279,6 +282,14 @@ def _kept_in(suite: Suite) -> Path:
     is_bundled = suite.path.absolute().is_relative_to(definition.bundled_root())
     is_here = suite.path.absolute().is_relative_to(Path.cwd())
     return Path.cwd() / suite.baseline.name if is_bundled and not is_here else suite.baseline
+
+
+def _require_writable(folder: Path) -> None:
+    """See that a baseline can be kept, before a night is spent on it."""
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    if not os.access(existing, os.W_OK):
+        hint = "let it be written, or name another file with `--baseline FILE`"
+        raise UsageError(f"a baseline cannot be kept in {folder}: it may not be written", hint)
 
 
 def _model_path(entry: Entry) -> Path:

@@ -137,6 +137,15 @@ def test_a_damaged_baseline_is_replaced_as_its_hint_says(cli, suite, tmp_path):
     assert ended.code == 0, ended.err
 
 
+def test_a_baseline_that_cannot_be_kept_costs_no_night(cli, suite):
+    """Not even root writes to /proc/sys; nothing is launched for it."""
+    ended = cli("sweep", suite, "--update-baseline", "--baseline", "/proc/sys/night.json")
+
+    assert ended.code == 2
+    assert "a baseline cannot be kept in" in ended.err
+    assert "--baseline FILE" in ended.err
+
+
 def test_a_preset_that_is_not_there_is_a_fault_of_the_suite(cli, suite):
     """It is told before anything is launched, not taken for a regression of the build."""
     suite.write_text(SUITE.replace("against: ./old", "against: ./old, preset: ./none.json"))
@@ -193,6 +202,7 @@ def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
     assert ended.code == 1, ended.err
     document = json.loads(ended.out)
     assert document["broken"] == ["three"]
+    assert "in their shard, and merge again" in ended.err
     assert [entry["name"] for entry in document["entries"]] == [
         "one", "two+chat", "two+batch", "three",
     ]  # fmt: skip

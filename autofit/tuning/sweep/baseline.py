@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from autofit.errors import UsageError
+from autofit.errors import AutofitError, UsageError
 from autofit.results.document import DAMAGED, brief
 from autofit.results.durable_file import storage_error, write_durably
 from autofit.tuning.sweep.kept import Kept, Night, settings_of, short
@@ -31,6 +31,9 @@ MAX_NIGHTS = 30
 _LINE = 99
 _TYPES = TypeAdapter(Kept)
 _HINT = "restore it from version control, or move it away: `--update-baseline` writes a new one"
+_UNWRITTEN_HINT = (
+    "once it can be written, add `--resume --update-baseline`: nothing is launched again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,8 @@ class Baseline:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(path, self.dump())
         except OSError as error:
-            raise storage_error(error, path) from error
+            message = storage_error(error, path).message
+            raise AutofitError(message, _UNWRITTEN_HINT) from error
 
 
 def _joined(

@@ -210,6 +210,17 @@ def test_a_damaged_file_is_named(tmp_path, content, says):
     assert caught.value.hint
 
 
+def test_what_cannot_be_written_says_how_to_write_it_later(tmp_path):
+    """A night is not lost with it, and no option is named that a sweep does not have."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(AutofitError) as caught:
+        Baseline().write(tmp_path / "file" / "baseline.json")
+
+    assert "--resume --update-baseline" in caught.value.hint
+    assert "--study" not in caught.value.hint
+
+
 def test_every_missing_or_wrong_value_is_an_error_of_the_file(tmp_path):
     """No damage inside an entry ends in a traceback."""
     path = tmp_path / "baseline.json"
