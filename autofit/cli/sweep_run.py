@@ -155,7 +155,13 @@ class Sweep:
         night = NightFolder.open(self.folder) if self.folder else NightFolder.latest(self.head)
         if night is None:
             raise UsageError("there is no such sweep to go on with", "leave out --resume")
-        if night.head != self.head:
+        ours, theirs = self.head, night.head
+        if (ours.suite, ours.digest) == (theirs.suite, theirs.digest) and ours != theirs:
+            raise UsageError(
+                f"the sweep in {night.path} has other entries: {', '.join(theirs.names)}",
+                "give the --only or --shard that it was begun with",
+            )
+        if ours != theirs:
             raise UsageError(
                 f"the sweep in {night.path} is of another suite, or the suite has changed since",
                 "restore the suite, or begin anew without --resume",

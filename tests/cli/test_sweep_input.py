@@ -227,6 +227,17 @@ def test_a_sweep_of_another_suite_is_not_gone_on_with(cli, suite, tmp_path):
     assert "the suite has changed since" in ended.err
 
 
+def test_a_part_of_a_suite_is_gone_on_with_as_it_was_begun(cli, suite, tmp_path):
+    """Without its --only it has other entries, and that is what is told."""
+    head = NightHead.of(read_suite(suite), ("one",), None)
+    NightFolder.create(tmp_path / "part", head, today=None)
+    ended = cli("sweep", suite, "--folder", "part", "--resume")
+
+    assert ended.code == 2
+    assert "has other entries: one" in ended.err
+    assert "--only or --shard" in ended.err
+
+
 def test_a_damaged_record_is_named(cli, suite, tmp_path):
     """Nothing is guessed: the file is named, and what to do about it."""
     head = NightHead.of(read_suite(suite), ("one",), None)
