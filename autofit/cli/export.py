@@ -116,7 +116,7 @@ def command(
         document["error"] = {"kind": error.kind, "message": error.message, "hint": error.hint}
         click.echo(json.dumps(document))
         return error.exit_code
-    document["backup"] = _write(format_name, text, output, old if merge else None, as_json=as_json)
+    document["backup"] = _write(format_name, text, output, old, as_json=as_json)
     if as_json:
         click.echo(json.dumps(document))
     return 0
@@ -240,7 +240,7 @@ def _write(
     backup = None
     if old is not None:
         if _old_text(output) != old:
-            raise AutofitError(f"{output} was changed meanwhile", "merge again")
+            raise AutofitError(f"{output} was changed meanwhile", "export again")
         backup = f"{output}.bak"
         deliver(old, backup, like=Path(output).expanduser())
         click.echo(f"kept the older file as {backup}", err=True)

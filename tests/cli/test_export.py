@@ -84,6 +84,21 @@ def test_shell_script_starts_the_runtime(cli, tmp_path, program, study):
     assert asked.startswith("-m /models/my model.gguf --n-cpu-moe 20 --host 127.0.0.1")
 
 
+def test_a_file_that_is_replaced_is_kept(cli, tmp_path, study):
+    """What its owner has changed in an exported file is not lost by exporting again."""
+    target = tmp_path / "llama.sh"
+    words = ("export", study, "--format", "shell", "-o", target, "--json")
+    assert json.loads(cli(*words).out)["backup"] is None
+    mine = target.read_text() + "# and a line of my own\n"
+    target.write_text(mine)
+
+    told = json.loads(cli(*words).out)
+
+    assert told["backup"] == f"{target}.bak"
+    assert (tmp_path / "llama.sh.bak").read_text() == mine
+    assert "my own" not in target.read_text()
+
+
 def test_file_is_replaced_and_a_device_is_not(cli, tmp_path, study):
     """An older file gives way, a link stays a link, a device stays a device."""
     (tmp_path / "real.args").write_text("old")
