@@ -206,17 +206,35 @@ class Tune:
         confirmation: Confirmation | None,
     ) -> tuple[Proof | None, Estimate | None]:
         self.emit(PhaseStarted("prove"))
-        if self._is_baseline_best(baseline, finalists, confirmation):
-            frozen = self._frozen(baseline)
-            trial = prove(frozen, self.runner, self.situation)
-            if trial.is_completed:
+        is_best = self._is_baseline_best(baseline, finalists, confirmation)
+        if is_best:
+            proof = self._prove_baseline(baseline)
+            if proof is not None:
                 rounds = confirmation.rounds if confirmation else 0
                 if not finalists:
                     self._note(self._nothing_else())
                 elif rounds:
                     self._note(f"{self._own_choice} was confirmed as the best found")
-                return Proof(frozen, trial), Estimate(1.0, 1.0, 1.0, rounds)
-            self._note(f"{self._own_choice} does not hold at full context: {_why(trial)}")
+                return proof, Estimate(1.0, 1.0, 1.0, rounds)
+        proven = self._prove_finalists(baseline, finalists, confirmation)
+        if proven is not None:
+            return proven
+        if is_best or not baseline.is_completed:
+            return None, None
+        # Whatever was faster does not hold: what runs without tuning is still an answer.
+        proof = self._prove_baseline(baseline)
+        if proof is None:
+            return None, None
+        self._note(f"nothing that is faster can be recommended, so {self._own_choice} is kept")
+        return proof, Estimate(1.0, 1.0, 1.0, 0)
+
+    def _prove_finalists(
+        self,
+        baseline: Trial,
+        finalists: Sequence[Finalist],
+        confirmation: Confirmation | None,
+    ) -> tuple[Proof, Estimate | None] | None:
+        """The first finalist that holds and answers well, with its gain."""
         by_id = {finalist.candidate.key: finalist for finalist in finalists}
         for key in self._order(by_id, confirmation):
             proof = self._proofs.get(key) or prove_or_step_back(
@@ -232,7 +250,17 @@ class Tune:
                 again = self.confirmer.confirm(baseline, [proof.finalist])
                 return proof, _gain(again, proof.finalist.candidate.key)
             return proof, _gain(confirmation, key)
-        return None, None
+        self.answers = None  # they were another's
+        return None
+
+    def _prove_baseline(self, baseline: Trial) -> Proof | None:
+        """The proof of the baseline in explicit settings, None where it does not hold."""
+        frozen = self._frozen(baseline)
+        trial = prove(frozen, self.runner, self.situation)
+        if trial.is_completed:
+            return Proof(frozen, trial)
+        self._note(f"{self._own_choice} does not hold at full context: {_why(trial)}")
+        return None
 
     def _nothing_else(self) -> str:
         """Why nothing but the baseline can be recommended."""

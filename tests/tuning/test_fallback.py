@@ -55,3 +55,29 @@ def test_a_winner_that_fails_its_proof_gives_way(about, tmp_path):
         "a finalist does not hold at full context: crashed: the GPU fell off the bus"
         in (result["notes"])
     )
+
+
+def test_the_baseline_is_kept_where_nothing_faster_holds(about, tmp_path):
+    """With every finalist failing its proof, what runs without tuning is proven and written."""
+
+    def outcome_of(candidate, effort):
+        if effort.name == "prove" and "n_cpu_moe" in candidate.params:
+            return Crashed("prompt", "the GPU fell off the bus", "device_lost")
+        return Completed()
+
+    launching = SimulatedLaunching(
+        outcome_of=outcome_of,
+        seconds_of=lambda candidate: 1.0 + 0.1 * candidate.get_int("n_cpu_moe", 30),
+    )
+    running = replace(runner(about, tmp_path / "study"), launching=launching)
+    running.budget.max_launches = 4
+    maker = CandidateMaker(about)
+    tune = Tune(about, running, maker, SearchStudy(maker.problem(), seed=1), lambda _: None, 1)
+    tune.checks_answers = False
+    with running.study:
+        result = tune.run()
+
+    assert result["winner"]["proven"] is True
+    assert "n_cpu_moe" not in result["winner"]["params"]
+    assert result["gain"]["median"] == 1.0
+    assert any(note.startswith("nothing that is faster can be") for note in result["notes"])
