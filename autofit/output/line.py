@@ -18,6 +18,9 @@ from autofit.tuning.event import (
     RoundEnded,
 )
 
+# An interval whose ends differ by more than this factor is no news: after three rounds of a
+# wild machine it may span forty powers of ten.
+_TELLING = 100.0
 _METRIC_UNITS: dict[Metric, str] = {
     "request_s": "s/request",
     "pp": "pp/s",
@@ -99,6 +102,8 @@ def round_line(event: RoundEnded, numbers: Mapping[str, int]) -> str:
     interval = "no interval yet"
     if low is not None and high is not None:
         interval = f"interval {number(low)} to {number(high)}"
+        if high > _TELLING * low:
+            interval = "its interval is still too wide to tell anything"
     # The sides of a comparison are no candidates' keys.
     is_side = first is None and event.baseline is not None
     other = one_line(event.baseline) if is_side else "the baseline"

@@ -194,6 +194,11 @@ def test_a_phase_that_goes_on_past_the_budget_is_announced_once():
             "round 4 of at most 9: B is 25% faster than A, interval 1.2 to 1.3",
         ),
         (
+            RoundEnded(3, 9, "B", Estimate(2.5, 1e-17, 1e18, 3), "A"),
+            "round 3 of at most 9: B is 2.5 times as fast as A, "  # noqa: ISC004
+            "its interval is still too wide to tell anything",
+        ),
+        (
             RoundEnded(2, 3, "key", Estimate(0.9, None, None, 2)),
             "round 2 of at most 3: #7 is 10% slower than the baseline, no interval yet",
         ),

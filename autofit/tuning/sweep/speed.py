@@ -31,6 +31,7 @@ _UNITS = {"pp_per_s": "tokens/s", "tg_per_s": "tokens/s"}
 # A loss so many times the smallest that counts must be ruled out for a metric to be the same.
 _RULED_OUT = 2.0
 _SHOWN_NIGHTS = 14
+_READABLE_SHARE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,10 @@ def _words(
         return f"undecided: {both}; too few launches to tell their noise"
     interval = f"{ratio:.3g} times as fast ({low:.3g} to {high:.3g})"
     if verdict in ("slower", "faster"):
-        return f"{abs(_share(ratio)):.1%} {verdict}: {both}, {interval}"
+        share = abs(_share(ratio))
+        # Beyond that the factor, which stands beside it, reads better.
+        lead = f"{share:.1%} {verdict}" if share < _READABLE_SHARE else f"much {verdict}"
+        return f"{lead}: {both}, {interval}"
     if verdict == "same":
         return f"no change shown: {both}, {interval}"
     return f"undecided: {both}, {interval}; more launches or nights would tell"

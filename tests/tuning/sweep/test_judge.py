@@ -38,6 +38,16 @@ def test_a_night_like_the_kept_ones_is_the_same():
     assert not verdict.improvements
 
 
+@pytest.mark.parametrize(
+    ("slowdown", "words"), [(1.25, "% slower"), (5.0, "much slower"), (0.2, "much faster")]
+)
+def test_a_change_by_a_factor_is_not_told_in_percent(slowdown, words):
+    """Up to twice the time a share reads best; beyond it the factor beside it does."""
+    verdict = judge(kept(), night(20, launches=launches(slowdown=slowdown, seed=20)))
+
+    assert by_metric(verdict)["request_s"].words.partition(":")[0].endswith(words)
+
+
 def test_a_slower_night_is_a_regression_in_every_figure():
     """Ten percent more seconds at 1% noise: rates and times alike, with numbers in words."""
     verdict = judge(kept(), night(20, launches=launches(slowdown=1.1, seed=20)))
