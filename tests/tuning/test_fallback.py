@@ -24,6 +24,21 @@ def about(tmp_path):
     return situation(machine.model, machine.server, workload, space=str(machine.space))
 
 
+def _tuned(about, folder, outcome_of, max_launches):
+    """The result of a tune whose launches end as told; fewer host layers are faster."""
+    launching = SimulatedLaunching(
+        outcome_of=outcome_of,
+        seconds_of=lambda candidate: 1.0 + 0.1 * candidate.get_int("n_cpu_moe", 30),
+    )
+    running = replace(runner(about, folder), launching=launching)
+    running.budget.max_launches = max_launches
+    maker = CandidateMaker(about)
+    tune = Tune(about, running, maker, SearchStudy(maker.problem(), seed=1), lambda _: None, 1)
+    tune.checks_answers = False
+    with running.study:
+        return tune.run()
+
+
 def test_a_winner_that_fails_its_proof_gives_way(about, tmp_path):
     """The next finalist is proven and recommended; the notes say why the first was not."""
     failed = []
@@ -36,17 +51,7 @@ def test_a_winner_that_fails_its_proof_gives_way(about, tmp_path):
                 return Crashed("prompt", "the GPU fell off the bus", "device_lost")
         return Completed()
 
-    launching = SimulatedLaunching(
-        outcome_of=outcome_of,
-        seconds_of=lambda candidate: 1.0 + 0.1 * candidate.get_int("n_cpu_moe", 30),
-    )
-    running = replace(runner(about, tmp_path / "study"), launching=launching)
-    running.budget.max_launches = 6
-    maker = CandidateMaker(about)
-    tune = Tune(about, running, maker, SearchStudy(maker.problem(), seed=1), lambda _: None, 1)
-    tune.checks_answers = False
-    with running.study:
-        result = tune.run()
+    result = _tuned(about, tmp_path / "study", outcome_of, max_launches=6)
 
     assert len(failed) == 1
     assert result["winner"]["proven"] is True
@@ -65,17 +70,7 @@ def test_the_baseline_is_kept_where_nothing_faster_holds(about, tmp_path):
             return Crashed("prompt", "the GPU fell off the bus", "device_lost")
         return Completed()
 
-    launching = SimulatedLaunching(
-        outcome_of=outcome_of,
-        seconds_of=lambda candidate: 1.0 + 0.1 * candidate.get_int("n_cpu_moe", 30),
-    )
-    running = replace(runner(about, tmp_path / "study"), launching=launching)
-    running.budget.max_launches = 4
-    maker = CandidateMaker(about)
-    tune = Tune(about, running, maker, SearchStudy(maker.problem(), seed=1), lambda _: None, 1)
-    tune.checks_answers = False
-    with running.study:
-        result = tune.run()
+    result = _tuned(about, tmp_path / "study", outcome_of, max_launches=4)
 
     assert result["winner"]["proven"] is True
     assert "n_cpu_moe" not in result["winner"]["params"]
