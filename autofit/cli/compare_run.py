@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autofit import __version__
-from autofit.cli.preparation import environment, launcher
+from autofit.cli.preparation import environment, launcher, study_header
 from autofit.cli.preset_argument import PresetOptions, preset_situation
 from autofit.cli.stopping import Stopping
 from autofit.cli.study_run import measured_folder
@@ -21,7 +20,6 @@ from autofit.process import removed_variables, system_config
 from autofit.results.fingerprint import file_digest
 from autofit.results.header import StudyHeader
 from autofit.results.study import Study
-from autofit.runtime.secret import without_secrets
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
@@ -156,19 +154,11 @@ class CompareRun:
 
     def _header(self, argv: list[str]) -> StudyHeader:
         first = self.situations[0]
-        return StudyHeader(
-            autofit_version=__version__,
-            created_at=time.time(),
-            model_path=str(first.model_path),
-            model_name=first.model_path.stem,
-            runtime_path=str(first.runtime.program),
-            dialect=first.runtime.dialect.name,
+        return study_header(
+            first,
             space={"name": "compare"},
-            workload=first.workload,
-            objective=first.objective,
-            environment=environment(first),
             seed=self.seed,
-            argv=without_secrets(argv),
+            argv=argv,
             options={
                 name: {
                     "params": dict(situation.baseline.params),

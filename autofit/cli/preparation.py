@@ -212,10 +212,15 @@ def _really_free(
     return tuple(devices)
 
 
-def header(
-    situation: Situation, options: TaskOptions, *, seed: int, argv: list[str]
+def study_header(
+    situation: Situation,
+    *,
+    space: dict[str, Any],
+    seed: int,
+    argv: Sequence[str],
+    options: dict[str, Any],
 ) -> StudyHeader:
-    """The head of the situation's study."""
+    """The head of a study whose launches are of this situation; keys in `argv` are hidden."""
     return StudyHeader(
         autofit_version=__version__,
         created_at=time.time(),
@@ -223,12 +228,25 @@ def header(
         model_name=situation.model_path.stem,
         runtime_path=str(situation.runtime.program),
         dialect=situation.runtime.dialect.name,
-        space=_space_document(situation.space),
+        space=space,
         workload=situation.workload,
         objective=situation.objective,
         environment=environment(situation),
         seed=seed,
         argv=without_secrets(argv),
+        options=options,
+    )
+
+
+def header(
+    situation: Situation, options: TaskOptions, *, seed: int, argv: list[str]
+) -> StudyHeader:
+    """The head of a study of the situation's space."""
+    return study_header(
+        situation,
+        space=_space_document(situation.space),
+        seed=seed,
+        argv=argv,
         options={
             "requirements": [str(requirement) for requirement in situation.requirements],
             "devices_mib": options.devices_mib,

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autofit import __version__
-from autofit.cli.preparation import environment, launcher, look
+from autofit.cli.preparation import environment, launcher, look, study_header
 from autofit.cli.preset_argument import PresetOptions, preset_situation
 from autofit.cli.stopping import Stopping
 from autofit.cli.study_run import opened_study
@@ -163,19 +162,11 @@ class RemeasureRun:
 
     def _header(self, argv: list[str]) -> StudyHeader:
         first = self.situations[0]
-        return StudyHeader(
-            autofit_version=__version__,
-            created_at=time.time(),
-            model_path=str(first.model_path),
-            model_name=first.model_path.stem,
-            runtime_path=str(first.runtime.program),
-            dialect=first.runtime.dialect.name,
+        return study_header(
+            first,
             space={"name": "remeasure"},
-            workload=first.workload,
-            objective=first.objective,
-            environment=environment(first),
             seed=self.seed,
-            argv=tuple(argv),
+            argv=argv,
             options={
                 "params": dict(self.candidate.params),
                 "args": [*first.baseline_args, *first.extra_args],

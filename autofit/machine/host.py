@@ -50,11 +50,6 @@ class HostState:
         limit = max(BUSY_CORES, BUSY_SHARE * self.cores.logical)
         return self.others_cores > limit or self.steal_share > STEAL_SHARE
 
-    @property
-    def has_throttled_gpu(self) -> bool:
-        """Whether a GPU is slowed down by heat or for want of power."""
-        return any(set(gpu.throttled_by) - {"application clocks"} for gpu in self.gpus)
-
     def words(self) -> tuple[str, ...]:
         """What a person should know before trusting a measurement; empty when all is well."""
         found = []

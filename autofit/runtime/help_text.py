@@ -46,11 +46,6 @@ class Flag:
         return "has been removed" in self.text
 
     @property
-    def is_deprecated(self) -> bool:
-        """Whether the flag works but another is to be preferred."""
-        return "DEPRECATED" in self.text
-
-    @property
     def takes_value(self) -> bool:
         """Whether a value follows the flag."""
         return self.hint is not None

@@ -70,22 +70,6 @@ def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate | No
     return Estimate(median, min(low, median), max(high, median), int(data.size))
 
 
-def ratio_estimate(
-    numerators: Sequence[float], denominators: Sequence[float], confidence: float = 0.95
-) -> Estimate | None:
-    """The ratio of values measured in pairs; each pair shares the state of the machine.
-
-    The interval holds for a number of pairs fixed beforehand; `autofit.trial.sequential`
-    has the one for pairs that are added until a rule decides.
-
-    Raises:
-        ValueError: the values do not pair up, or one is not a positive number.
-    """
-    if min([*numerators, *denominators], default=1.0) <= 0:
-        raise ValueError("a ratio needs positive values")
-    return estimate([a / b for a, b in zip(numerators, denominators, strict=True)], confidence)
-
-
 def center(values: Sequence[float]) -> float:
     """The Hodges-Lehmann estimate: the median of the means of all pairs of values.
 

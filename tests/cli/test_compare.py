@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from autofit_program import AutofitProgram
 from fakes.machine import Device, Machine, Noise, RuntimeTraits
 from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
@@ -160,6 +161,28 @@ def test_one_that_does_not_run_is_worse(compare, served, fake):
     assert found["b"]["outcome"]["kind"] == "out_of_memory"
     assert found["words"][1].startswith("B failed (out of memory)")
     assert found["launches"] == 2
+
+
+@pytest.mark.parametrize("command", ["compare", "remeasure"])
+def test_a_key_is_not_kept(served, fake, tmp_path, command):
+    """An API key in a command that is measured is nowhere in the study.
+
+    As a program of its own, for a study keeps the words that it was started with.
+    """
+    own = served("-ncmoe 6 --api-key hunter2")
+    words = {"compare": [own, own], "remeasure": [fake.folder / "model.gguf", "--preset", own]}
+    workload = tmp_path / "sample.yaml"
+    workload.write_text(WORKLOAD)
+    done = AutofitProgram(tmp_path).run(
+        *(command, *words[command], "--workload", workload, "--dialect", fake.dialect),
+        *("--runtime", fake.server, "--rounds", 3, "--study", tmp_path / "study"),
+        timeout_s=100,
+    )
+
+    assert done.code == 0, done.err
+    kept = [path for path in (tmp_path / "study").rglob("*") if path.suffix in {".json", ".md"}]
+    assert kept
+    assert not [path.name for path in kept if "hunter2" in path.read_text(encoding="utf-8")]
 
 
 def test_two_that_do_not_run_have_no_winner(compare, served):

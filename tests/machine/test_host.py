@@ -126,4 +126,3 @@ def test_words(change: dict, words: tuple[str, ...]):
 
     assert state.words() == words
     assert state.is_busy == bool({"others_cores", "steal_share"} & set(change))
-    assert state.has_throttled_gpu == ("gpus" in change)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from autofit.trial.estimate import Estimate, center, estimate, outliers, ratio_estimate
+from autofit.trial.estimate import Estimate, center, estimate, outliers
 
 POSITIVE = st.floats(min_value=1e-3, max_value=1e6)
 
@@ -89,28 +89,6 @@ def test_interval_covers_the_true_median(n):
         covered += found.low <= 1.0 <= found.high
 
     assert covered / 800 >= 0.93
-
-
-def test_ratio_is_taken_by_pair():
-    """What both of a pair share, such as a hot machine, does not widen the ratio."""
-    states = [1.0, 2.0, 4.0, 8.0]
-
-    found = ratio_estimate([1.25 * state for state in states], states)
-
-    assert found.median == pytest.approx(1.25)
-    assert found.high - found.low < 1e-9
-
-
-def test_ratio_needs_pairs():
-    """Lists of different lengths are no pairs."""
-    with pytest.raises(ValueError, match="shorter"):
-        ratio_estimate([1.0, 2.0], [1.0])
-
-
-def test_a_ratio_by_zero_is_refused():
-    """A pair with a value of zero has no ratio."""
-    with pytest.raises(ValueError, match="positive"):
-        ratio_estimate([1.0], [0.0])
 
 
 def test_inverse_turns_the_interval_round():
