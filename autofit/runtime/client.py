@@ -66,7 +66,15 @@ class Client:
         self._endpoints = dialect.endpoints
         self._timings = dialect.timings
         # trust_env off: a proxy of the user's must not stand between us and our own server.
-        self._http = httpx.Client(base_url=base_url, timeout=10.0, trust_env=False)
+        # Every request on a connection of its own: llama-server now and then closes one that it
+        # said it would keep (a router under load, one request in a hundred), and a request
+        # on its way there then looks like a server that died.
+        self._http = httpx.Client(
+            base_url=base_url,
+            timeout=10.0,
+            trust_env=False,
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
         self._model = ""
 
     def __enter__(self) -> Self:
@@ -80,7 +88,7 @@ class Client:
         self._http.close()
 
     def of_model(self, name: str) -> Self:
-        """The same connections for requests that name a model, as a router needs it."""
+        """The same server for requests that name a model, as a router needs it."""
         named = copy(self)
         named._model = name  # noqa: SLF001 - of its own class
         return named

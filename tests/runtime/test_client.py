@@ -217,3 +217,28 @@ def test_a_proxy_of_the_users_is_not_asked(monkeypatch):
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     with serving(saying(b"{}")) as (client, _):
         assert client.is_ready()
+
+
+def test_a_connection_that_the_server_does_not_keep_after_all_fails_no_request():
+    """A server may close a connection that it offered to keep; no request is sent on such a one."""
+
+    def answer(handler) -> None:
+        handler.protocol_version = "HTTP/1.1"
+        handler.close_connection = hasattr(handler, "has_answered")
+        if handler.close_connection:
+            return
+        handler.has_answered = True
+        body = event({**LAST, "status": "ok"}).removeprefix(b"data: ") * (handler.command == "GET")
+        body = body or event(TOKEN) + event(LAST)
+        handler.send_response(200)
+        handler.send_header("Connection", "keep-alive")
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    with serving(answer) as (client, _):
+        assert client.is_ready()
+        assert client.props()["status"] == "ok"
+        assert isinstance(complete(client), Answer)
+        assert isinstance(complete(client), Answer)
+        assert client.ask("/models")["status"] == "ok"
