@@ -5,6 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 GROUPS_STAMP := $(VENV)/.groups-installed
 
+# Hundreds of real servers run beside each other here, and a busy machine makes one of them late.
+# What fails is run once more by itself and named: what fails again is a fault.
+AGAIN = echo "once more, one at a time; what passes now is unsteady:" && \
+	$(BIN)/python -m pytest -v --last-failed -m "not slow"
+
 .PHONY: demo test slow bench check clean
 
 $(STAMP): pyproject.toml
@@ -26,7 +31,7 @@ demo: $(STAMP)
 
 test: $(GROUPS_STAMP)
 	$(BIN)/python tests/fetch_llama_cpp.py
-	$(BIN)/python -m pytest -n 2 --dist load -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist load -m "not slow" || { test $$? -eq 1 && $(AGAIN); }
 
 # Benchmarks and long runs; they print their numbers.
 slow: $(GROUPS_STAMP)
