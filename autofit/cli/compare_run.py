@@ -118,11 +118,18 @@ class CompareRun:
             )
             for name, situation in zip(SIDES, self.situations, strict=True)
         )
+        notes = notices[1:]
+
+        def note(text: str) -> None:
+            notes.append(text)
+            listener(Notice(text))
+
         match = Match(
             sides=(sides[0], sides[1]),
             workload=first.workload,
             slot_context=self.slot_context,
             metric=first.objective,
+            note=note,
             rounds=self.rounds,
             min_effect=self.min_effect,
             seed=self.seed,
@@ -136,7 +143,7 @@ class CompareRun:
             "study": str(study.path),
             **document,
             "seconds": round(budget.spent_s, 1),
-            "notes": notices[1:],
+            "notes": notes,
         }
 
     def _about(self) -> dict[SideName, dict[str, Any]]:

@@ -28,6 +28,7 @@ from autofit.tuning.answer_check import (
     kv_words,
     narrowest_kv_bits,
 )
+from autofit.tuning.budget_advice import launches_need, shortage
 from autofit.tuning.confirm import Contender, confirm, round_purpose
 from autofit.tuning.confirmation import Confirmation
 from autofit.tuning.interview import Answers, Interview, interviewed
@@ -36,6 +37,8 @@ from autofit.tuning.runner import TrialRunner
 SideName = Literal["A", "B"]
 SIDES: tuple[SideName, SideName] = ("A", "B")
 _REPEATS = 2
+# Most comparisons are decided by then.
+_SENSIBLE_ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +100,15 @@ class Match:
     """A comparison of two sides; `run` goes through its rounds.
 
     `slot_context` is the smaller one of the two, so that both are asked the same. `rounds`
-    are the most there will be; fewer than three decide nothing.
+    are the most there will be; fewer than three decide nothing. `note` is told what the user
+    should know.
     """
 
     sides: tuple[Side, Side]
     workload: Workload
     slot_context: int
     metric: Metric
+    note: Callable[[str], None] = lambda _: None
     rounds: int = 12
     min_effect: float = 0.03
     seed: int = 1
@@ -177,6 +182,7 @@ class Match:
 
     def _further_rounds(self, rng: random.Random) -> Confirmation:
         made = [trial for trials in self._trials.values() for trial in trials]
+        self._look_at_budget(made)
         return confirm(
             [self._contender(side) for side in self.sides],
             workload=self.workload,
@@ -187,6 +193,17 @@ class Match:
             made=made,
             emit=self.sides[0].runner.emit,
         )
+
+    def _look_at_budget(self, made: list[Trial]) -> None:
+        """Say beforehand when a budget is too small for what tells A and B apart."""
+        launch_s = sum(trial.seconds for trial in made) / len(made)
+        least, sensible = (
+            len(self.sides) * min(self.rounds, rounds) for rounds in (FIRST_LOOK, _SENSIBLE_ROUNDS)
+        )
+        need = launches_need(launch_s, least, sensible, "telling which is faster")
+        words = shortage(self.sides[0].runner.budget, launch_s, need)
+        if words:
+            self.note(words)
 
     def _contender(self, side: Side) -> Contender:
         def launch(number: int) -> Trial:

@@ -19,6 +19,7 @@ from autofit.trial.measurement import Measurement
 from autofit.trial.metric import cost, median_metric, time_ratio
 from autofit.trial.trial import Trial
 from autofit.tuning.answer_check import AnswerCheck, check_answers
+from autofit.tuning.budget_advice import BudgetAdvice, tune_need
 from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.confirm_phase import CONTENDERS, Confirmer
 from autofit.tuning.confirmation import Confirmation
@@ -60,6 +61,10 @@ class Tune:
     answers: AnswerCheck | None = None
     _proofs: dict[str, Proof] = field(default_factory=dict)
     _best_cost: float = float("inf")
+    _advice: BudgetAdvice = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._advice = BudgetAdvice(self.runner.budget, self._note)
 
     @property
     def confirmer(self) -> Confirmer:
@@ -127,7 +132,13 @@ class Tune:
         )
         if not trial.is_completed:
             self._note(f"{self._own_choice} failed ({_why(trial)}), so there is no gain to tell")
+        self._look_at_budget(trial)
         return trial
+
+    def _look_at_budget(self, trial: Trial) -> None:
+        """Say beforehand what a budget that is too small allows."""
+        workload, most = self.situation.workload, self.runner.budget.max_launches
+        self._advice.look_at(trial, lambda first: tune_need(first, workload, most))
 
     @property
     def _own_choice(self) -> str:
@@ -145,6 +156,7 @@ class Tune:
             trial = getattr(event, "trial", None)
             if isinstance(trial, Trial):
                 self.maker.learn_from(trial)
+                self._look_at_budget(trial)
             if not isinstance(trial, Trial) or not trial.is_completed:
                 return
             value = median_metric(trial.measurement, situation.workload, situation.objective)

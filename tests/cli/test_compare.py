@@ -185,6 +185,30 @@ def test_a_key_is_not_kept(served, fake, tmp_path, command):
     assert not [path.name for path in kept if "hunter2" in path.read_text(encoding="utf-8")]
 
 
+@pytest.mark.parametrize("command", ["compare", "remeasure"])
+def test_a_budget_that_is_too_small_is_told_after_the_first_round(
+    cli, served, fake, tmp_path, command
+):
+    """How many launches it allows, how many are needed, and what would be sensible."""
+    own = served("-ncmoe 6")
+    words = {"compare": [own, own], "remeasure": [fake.folder / "model.gguf", "--preset", own]}
+    workload = tmp_path / "sample.yaml"
+    workload.write_text(WORKLOAD)
+
+    ended = cli(
+        *(command, *words[command], "--workload", workload, "--dialect", fake.dialect),
+        *("--runtime", fake.server, "--rounds", 4, "--budget", "1s"),
+        *("--study", tmp_path / "study", "--json"),
+    )
+
+    assert ended.code == 0, ended.err
+    needed = {"compare": "telling which is faster takes about 6",
+              "remeasure": "measuring 4 rounds takes about 4"}  # fmt: skip
+    (note,) = (n for n in json.loads(ended.out)["notes"] if "would be sensible" in n)
+    assert needed[command] in note
+    assert note in " ".join(ended.err.split())
+
+
 def test_two_that_do_not_run_have_no_winner(compare, served):
     """Exit 3, and the document still tells why."""
     found = compare(served("-c 999999"), served("-c 999999"), code=3)

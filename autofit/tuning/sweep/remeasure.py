@@ -17,6 +17,7 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import outcome_to_dict
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
+from autofit.tuning.budget_advice import launches_need, shortage
 from autofit.tuning.confirm import round_purpose
 from autofit.tuning.interview import Interview, interviewed
 from autofit.tuning.runner import TrialRunner
@@ -79,6 +80,8 @@ class Remeasure:
                 break
             for contender in rng.sample(alive, len(alive)):
                 self._launch(contender, number, interview)
+            if number == 1:
+                self._look_at_budget()
             done = number
             if not self.trials[KEPT][-1].is_completed:
                 break
@@ -93,6 +96,23 @@ class Remeasure:
     def _has_time(self, alive: Sequence[Contender]) -> bool:
         expected_s = sum(self.trials[one.name][-1].seconds for one in alive)
         return alive[0].runner.budget.allows("confirm", expected_s)
+
+    def _look_at_budget(self) -> None:
+        """Say beforehand when a budget is too small for all rounds."""
+        seconds = {one.name: self.trials[one.name][-1].seconds for one in self.contenders}
+        rounds = {
+            one.name: min(self.rounds, _NEIGHBOUR_ROUNDS) if one.is_neighbour else self.rounds
+            for one in self.contenders
+            if self.trials[one.name][-1].is_completed
+        }
+        launches = sum(rounds.values())
+        if not launches:
+            return
+        launch_s = sum(seconds[name] * count for name, count in rounds.items()) / launches
+        need = launches_need(launch_s, launches, launches, f"measuring {self.rounds} rounds")
+        words = shortage(self.contenders[0].runner.budget, launch_s, need)
+        if words:
+            self.note(words)
 
     def _launch(self, contender: Contender, number: int, interview: Interview) -> None:
         ubatch = contender.candidate.get_int("ubatch", 512)

@@ -1,0 +1,118 @@
+"""Whether a budget is enough for what a run is to make with it, known after its first launch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autofit.runtime.effort import CONTEXT_RESERVE_TOKENS
+from autofit.trial.metric import median_metric
+from autofit.trial.trial import Trial
+from autofit.trial.workload import Workload
+from autofit.tuning.budget import Budget
+
+# A tune that is worth its time: beside the baseline so many candidates are tried, then four
+# rounds of two are made, and the winner's proof and its answers take three launches.
+_LEAST_CANDIDATES = 3
+_SENSIBLE_CANDIDATES = 10
+_ROUND_LAUNCHES = 8
+_PROOF_LAUNCHES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a run takes at least, and what it sensibly takes, in seconds and launches.
+
+    `purpose` says what the least is for, such as "telling which is faster".
+    """
+
+    least_s: float
+    sensible_s: float
+    least_launches: int
+    purpose: str
+
+
+def launches_need(launch_s: float, least: int, sensible: int, purpose: str) -> Need:
+    """The need of launches that all take about as long."""
+    return Need(least * launch_s, sensible * launch_s, least, purpose)
+
+
+def tune_need(first: Trial, workload: Workload, max_launches: int | None) -> Need:
+    """What a tune takes, by its first launch that completed."""
+    most = max_launches if max_launches is not None else _SENSIBLE_CANDIDATES + 1
+    proof_s = max(first.seconds, _proof_s(first, workload))
+
+    def seconds(candidates: int) -> float:
+        return first.seconds * (1 + candidates + _ROUND_LAUNCHES) + proof_s * _PROOF_LAUNCHES
+
+    least = max(0, min(_LEAST_CANDIDATES, most - 1))
+    sensible = max(0, min(_SENSIBLE_CANDIDATES, most - 1))
+    return Need(
+        seconds(least),
+        seconds(sensible),
+        1 + least + _ROUND_LAUNCHES + _PROOF_LAUNCHES,
+        f"trying {_counted(least, 'candidate')}, confirming the best and proving it",
+    )
+
+
+def _proof_s(first: Trial, workload: Workload) -> float:
+    """About how long two requests that fill the context take; 0 where that is not known."""
+    pp = median_metric(first.measurement, workload, "pp")
+    tg = median_metric(first.measurement, workload, "tg")
+    if not pp or not tg or first.measurement is None:
+        return 0.0
+    predicted = workload.longest_predicted_tokens
+    prompt = max(1, workload.slot_context - predicted - CONTEXT_RESERVE_TOKENS)
+    return (first.measurement.load_s or 0.0) + 2 * (prompt / pp + predicted / tg)
+
+
+def shortage(budget: Budget, launch_s: float, need: Need) -> str | None:
+    """In words that a budget is too small and what would be sensible; None where it is enough."""
+    if budget.total_s is None or budget.total_s >= need.least_s:
+        return None
+    allowed = int(budget.total_s / max(0.1, launch_s))
+    count = f"about {allowed} launches" if allowed > 1 else "no more than one launch"
+    return (
+        f"a launch takes about {_rounded(launch_s)} here, so the budget of "
+        f"{_rounded(budget.total_s)} allows {count}; {need.purpose} takes about "
+        f"{need.least_launches}: a budget of {_option(need.sensible_s)} would be sensible"
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
+
+
+@dataclass(slots=True)
+class BudgetAdvice:
+    """Says once, after the first launch that completed, when a budget is too small."""
+
+    budget: Budget
+    note: Callable[[str], None]
+    _is_told: bool = False
+
+    def look_at(self, trial: Trial, need_of: Callable[[Trial], Need]) -> None:
+        """Judge the budget by a launch, unless one has told before."""
+        if self._is_told or not trial.is_completed:
+            return
+        self._is_told = True
+        words = shortage(self.budget, trial.seconds, need_of(trial))
+        if words:
+            self.note(words)
+
+
+def _rounded(seconds: float) -> str:
+    """A span of time with as many digits as an estimate has."""
+    if seconds < 120:  # noqa: PLR2004 - two minutes
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004
+    return f"{seconds / 60:.0f} min"
+
+
+def _option(seconds: float) -> str:
+    """A span rounded up to what a user would give as `--budget`."""
+    if seconds <= 50:  # noqa: PLR2004
+        return f"{math.ceil(seconds / 10) * 10}s"
+    if seconds <= 90 * 60:
+        return f"{math.ceil(seconds / 60)}m"
+    return f"{math.ceil(seconds / 1800) / 2:g}h"
