@@ -104,7 +104,7 @@ class CompareRun:
         sides = tuple(
             Side(
                 name=name,
-                candidate=situation.baseline,
+                situation=situation,
                 runner=TrialRunner(
                     study=study,
                     launching=AsGiven(launcher(situation)),
@@ -114,7 +114,6 @@ class CompareRun:
                     should_stop=self._stopping.is_asked,
                 ),
                 model_digest=file_digest(situation.inventory.files),
-                is_sparse=situation.inventory.is_moe,
             )
             for name, situation in zip(SIDES, self.situations, strict=True)
         )

@@ -19,7 +19,7 @@ from autofit.runtime.dialect import DivergenceRules, Words
 from autofit.runtime.effort import Effort
 from autofit.runtime.failure import diagnose
 from autofit.runtime.help_text import HelpText
-from autofit.runtime.launch import Launcher, LaunchResult
+from autofit.runtime.launch import RUNTIME_FIT, Launcher, LaunchResult
 from autofit.runtime.probe import Probe
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.outcome import Completed, Crashed, Outcome, Rejected, Stage, TimedOut
@@ -66,9 +66,10 @@ class DivergenceLauncher:
     def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
         """The command for a candidate, or why the program cannot be told it.
 
-        It computes what the server computes, but for a short context and small batches.
+        It computes what the server computes, but for a short context and small batches. Where
+        the layout is the runtime's own, it places layers itself and gets the user's own words.
         """
-        del layout, as_served
+        del as_served
         launcher = self.launcher
         runtime, rules = launcher.runtime, launcher.runtime.dialect.divergence
         command = _command(runtime)
@@ -83,8 +84,11 @@ class DivergenceLauncher:
         )
         words, variables = spell(runtime, short)
         launch = runtime.dialect.launch
-        fixed = (word for group in (*launch.always, *launch.observe) for word in group)
-        given = (*words, *fixed, *launcher.extra_args)
+        is_as_given = layout == RUNTIME_FIT
+        groups = (*(() if is_as_given else launch.always), *launch.observe)
+        fixed = (word for group in groups for word in group)
+        own = launcher.baseline_args if is_as_given else ()
+        given = (*words, *fixed, *own, *launcher.extra_args)
         remote = (launch.rpc, launcher.rpc) if launcher.rpc and launch.rpc else ()
         argv = (
             *launcher.wrapper,

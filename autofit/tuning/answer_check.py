@@ -16,7 +16,7 @@ from autofit.runtime.effort import load_effort
 from autofit.trial.candidate import Candidate
 from autofit.tuning.equality import Equality, compare_answers
 from autofit.tuning.interview import Answers, Interview, interviewed
-from autofit.tuning.kv_score import KV_PARAMS, WIDE_KV, KvScore, kv_score
+from autofit.tuning.kv_score import KV_PARAMS, WIDE_KV, KvScore, kv_score, kv_types
 from autofit.tuning.prove import Finalist
 from autofit.tuning.quality import QualityLimits, QualityScore, score, with_divergence
 from autofit.tuning.runner import TrialRunner
@@ -57,16 +57,6 @@ class AnswerCheck:
             "quality": _finite(self.quality.to_dict()) if self.quality else None,
             "words": list(self.words),
         }
-
-
-def kv_types(candidate: Candidate) -> tuple[str, str]:
-    """The types that a candidate keeps keys and values in."""
-    return tuple(candidate.get_str(name, WIDE_KV) for name in KV_PARAMS)  # type: ignore[return-value]
-
-
-def kv_words(candidate: Candidate) -> str:
-    """The KV types for people: one name where both are the same."""
-    return "/".join(dict.fromkeys(kv_types(candidate)))
 
 
 def narrowest_kv_bits(candidate: Candidate) -> float:

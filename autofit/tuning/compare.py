@@ -21,18 +21,15 @@ from autofit.trial.outcome import Rejected, Stage
 from autofit.trial.sequential import FIRST_LOOK, Rule
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
-from autofit.tuning.answer_check import (
-    AnswerCheck,
-    judge_answers,
-    kv_types,
-    kv_words,
-    narrowest_kv_bits,
-)
+from autofit.tuning.answer_check import AnswerCheck, judge_answers, narrowest_kv_bits
 from autofit.tuning.budget_advice import launches_need, shortage
 from autofit.tuning.confirm import Contender, confirm, round_purpose
 from autofit.tuning.confirmation import Confirmation
 from autofit.tuning.interview import Answers, Interview, interviewed
+from autofit.tuning.kv_score import KV_PARAMS, KvScore, kv_score, kv_types, kv_words
+from autofit.tuning.prove import Finalist
 from autofit.tuning.runner import TrialRunner
+from autofit.tuning.situation import Situation
 
 SideName = Literal["A", "B"]
 SIDES: tuple[SideName, SideName] = ("A", "B")
@@ -45,15 +42,33 @@ _SENSIBLE_ROUNDS = 6
 class Side:
     """One of the two: what is launched, and what launches it.
 
-    `model_digest` tells whether both serve the same model; `is_sparse` whether that is a
-    mixture of experts.
+    `model_digest` tells whether both serve the same model.
     """
 
     name: SideName
-    candidate: Candidate
+    situation: Situation
     runner: TrialRunner
     model_digest: str
-    is_sparse: bool = False
+
+    @property
+    def candidate(self) -> Candidate:
+        """What is launched."""
+        return self.situation.baseline
+
+    def kv_score(self, wide: Candidate) -> KvScore:
+        """What its KV types cost against those of another candidate, by its runtime's program."""
+        launching = self.runner.launching
+        if not isinstance(launching, AsGiven):
+            return KvScore()
+        names = dict(zip(KV_PARAMS, kv_types(wide), strict=True))
+        made = [trial.seconds for trial in self.runner.trials]
+        return kv_score(
+            replace(self.runner, launching=launching.launcher),
+            self.situation,
+            Finalist(self.candidate, RUNTIME_FIT),
+            self.candidate.with_params(**names),
+            expected_s=sum(made) / max(1, len(made)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +99,13 @@ class AsGiven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What came of it; the confirmation is None where the first round failed."""
+    """What came of it; the confirmation is None where the first round failed.
+
+    `scoring` are launches that only tell what a KV type costs.
+    """
 
     trials: dict[SideName, tuple[Trial, ...]]
+    scoring: tuple[Trial, ...]
     confirmation: Confirmation | None
     answers: AnswerCheck
 
@@ -122,12 +141,19 @@ class Match:
         """
         self._trials = {side.name: [] for side in self.sides}
         rng = random.Random(self.seed)
-        check = self._first_round(rng)
+        said = self._first_round(rng)
         confirmation = None
         if all(trial.is_completed for trials in self._trials.values() for trial in trials):
             confirmation = self._further_rounds(rng)
+        check = self._judged(said)
         return Compared(
             trials={name: tuple(trials) for name, trials in self._trials.items()},
+            scoring=tuple(
+                trial
+                for side in self.sides
+                for trial in side.runner.trials
+                if trial.phase == "prove"
+            ),
             confirmation=confirmation,
             answers=check,
         )
@@ -149,35 +175,51 @@ class Match:
         first = replace(planned[0], is_warmup=True)
         return Effort("full", (first, *planned * _REPEATS)).within(self.slot_context)
 
-    def _first_round(self, rng: random.Random) -> AnswerCheck:
+    @property
+    def _is_same_model(self) -> bool:
         a, b = self.sides
-        is_same_model = a.model_digest == b.model_digest
-        has_other_kv = kv_types(a.candidate) != kv_types(b.candidate)
-        interview = Interview(
-            self.workload, self.slot_context, has_retrieval=is_same_model and has_other_kv
-        )
+        return a.model_digest == b.model_digest
+
+    @property
+    def _has_other_kv(self) -> bool:
+        a, b = self.sides
+        return kv_types(a.candidate) != kv_types(b.candidate)
+
+    def _first_round(self, rng: random.Random) -> dict[SideName, Answers | None]:
+        """Launch both and ask them, too; what each said."""
+        has_retrieval = self._is_same_model and self._has_other_kv
+        interview = Interview(self.workload, self.slot_context, has_retrieval=has_retrieval)
         said: dict[SideName, Answers | None] = {}
         for side in rng.sample(self.sides, len(self.sides)):
             # Other models may have other tokens: there each is asked in its own.
-            asked = interview if is_same_model else replace(interview)
+            asked = interview if self._is_same_model else replace(interview)
             trial, said[side.name] = interviewed(
                 *(side.runner, asked, "confirm", side.candidate, self.effort()),
                 layout=side.name,
                 purpose=round_purpose(1, side.name),
             )
             self._trials[side.name].append(trial)
-        if not is_same_model:
+        return said
+
+    def _judged(self, said: dict[SideName, Answers | None]) -> AnswerCheck:
+        """The answers of both against each other; KV types are scored with the time left."""
+        if not self._is_same_model:
             words = "A and B serve different models: their answers are not judged"
             return AnswerCheck("unknown", "A", None, None, (words,))
-        reference, other = (a, b)
-        if has_other_kv and narrowest_kv_bits(b.candidate) > narrowest_kv_bits(a.candidate):
-            reference, other = (b, a)
-        kv = f" ({kv_words(reference.candidate)} KV)" if has_other_kv else ""
+        reference, other = self.sides
+        by_program, kv = None, ""
+        if self._has_other_kv:
+            if narrowest_kv_bits(other.candidate) > narrowest_kv_bits(reference.candidate):
+                reference, other = other, reference
+            kv = f" ({kv_words(reference.candidate)} KV)"
+            if said[reference.name] is not None and said[other.name] is not None:
+                by_program = other.kv_score(reference.candidate)
         return judge_answers(
             *(said[reference.name], said[other.name]),
             reference_words=f"{reference.name}{kv}",
-            may_differ=has_other_kv,
-            is_sparse=a.is_sparse,
+            may_differ=self._has_other_kv,
+            is_sparse=reference.situation.inventory.is_moe,
+            by_program=by_program,
         )
 
     def _further_rounds(self, rng: random.Random) -> Confirmation:

@@ -101,7 +101,7 @@ def comparison_document(
         "min_effect": rule.min_effect,
         "ended": confirmation.ended if confirmation else "failed",
         "conditions": host_report([t for trials in compared.trials.values() for t in trials]),
-        "launches": sum(len(trials) for trials in compared.trials.values()),
+        "launches": sum(map(len, compared.trials.values())) + len(compared.scoring),
         "words": [*_verdict_words(compared, judgement, metric, ratios), *compared.answers.words],
     }
 

@@ -1,6 +1,6 @@
 """What a KV type costs by the runtime's own program: two launches beside the interview.
 
-Both have the winner's placement; only the KV type differs, so that nothing else is scored.
+Both have the placement of what is scored; only the KV type differs, so that nothing else is.
 """
 
 from __future__ import annotations
@@ -33,6 +33,16 @@ _MOST_CHUNKS = 8
 _MOST_BYTES = 512 << 20
 
 
+def kv_types(candidate: Candidate) -> tuple[str, str]:
+    """The types that a candidate keeps keys and values in."""
+    return tuple(candidate.get_str(name, WIDE_KV) for name in KV_PARAMS)  # type: ignore[return-value]
+
+
+def kv_words(candidate: Candidate) -> str:
+    """The KV types for people: one name where both are the same."""
+    return "/".join(dict.fromkeys(kv_types(candidate)))
+
+
 @dataclass(frozen=True, slots=True)
 class KvScore:
     """What the runtime's own program told, or in words why it told nothing.
@@ -48,18 +58,18 @@ class KvScore:
 def kv_score(
     runner: TrialRunner,
     situation: Situation,
-    winner: Finalist,
+    narrow: Finalist,
     wide: Candidate,
     *,
     expected_s: float,
 ) -> KvScore:
-    """Hold the chances of next tokens under the winner's KV types against those of wide ones.
+    """Hold the chances of next tokens under narrow KV types against those of wide ones.
 
     Args:
-        runner: of the tune; its launches are counted in the phase prove.
+        runner: of the run; its launches are counted in the phase prove.
         situation: the task.
-        winner: with the KV types to be scored.
-        wide: the winner with the KV types of the reference.
+        narrow: with the KV types to be scored.
+        wide: the same with the KV types of the reference.
         expected_s: about how long a launch takes; without time for two there is no score.
 
     Raises:
@@ -82,7 +92,7 @@ def kv_score(
         launcher=launcher, base=folder / _BASE, text=text, chunks=chunks, keeps=True
     )
     # An interruption leaves the files where a resumed run finds them.
-    found = _scored(runner, keeping, winner, wide)
+    found = _scored(runner, keeping, narrow, wide)
     for path in (keeping.base, text):
         with contextlib.suppress(OSError):
             path.unlink()
@@ -90,23 +100,22 @@ def kv_score(
 
 
 def _scored(
-    runner: TrialRunner, keeping: DivergenceLauncher, winner: Finalist, wide: Candidate
+    runner: TrialRunner, keeping: DivergenceLauncher, narrow: Finalist, wide: Candidate
 ) -> KvScore:
     program = keeping.program
-    kinds = "/".join(str(winner.candidate.params.get(name)) for name in KV_PARAMS)
     # Kept chances are gone after their score, so another one keeps its own.
-    purpose = f"answers of {kinds} against {WIDE_KV} by {program}"
+    purpose = f"answers of {kv_words(narrow.candidate)} against {kv_words(wide)} KV by {program}"
     kept = replace(runner, launching=keeping).run(
-        "prove", wide, load_effort(), layout=winner.layout, purpose=f"{purpose}: kept"
+        "prove", wide, load_effort(), layout=narrow.layout, purpose=f"{purpose}: kept"
     )
     if not kept.is_completed:
         return KvScore(words=f"{program} told nothing: {kept.outcome.evidence}")
     scoring = replace(keeping, keeps=False)
     scored = replace(runner, launching=scoring).run(
         "prove",
-        winner.candidate,
+        narrow.candidate,
         load_effort(),
-        layout=winner.layout,
+        layout=narrow.layout,
         purpose=f"{purpose}: scored",
     )
     found = scoring.read(runner.study.log_path(scored.number)) if scored.is_completed else None

@@ -153,6 +153,36 @@ def test_a_narrower_kv_type_is_scored_not_refused(compare, served):
     assert any(words.startswith("not good enough") for words in found["words"])
 
 
+def test_the_runtimes_own_program_scores_kv_types(cli, tmp_path):
+    """Where llama-perplexity lies beside B's server it tells what B's KV type costs, as in a tune.
+
+    Its launches are counted, and a resumed comparison makes none of them again.
+    """
+    machine = replace(MACHINE, runtime=RuntimeTraits(
+        kv_text_change={"q8_0": 0.0, "q4_0": 0.3}, kv_logprob_error={"q8_0": 0.01, "q4_0": 0.25}
+    ))  # fmt: skip
+    scoring = FakeMachine(tmp_path, machine, with_perplexity=True)
+    own = f"{scoring.server} -m {scoring.write_model(MODEL)} -c 4096 -np 1 -ngl 99 -ncmoe 6 -fa on"
+    words = [f"{own} -ctk q8_0 -ctv q8_0", f"{own} -ctk q4_0 -ctv q4_0", "--rounds", 3]
+    words += ["--context", 1024, "--study", tmp_path / "study", "--json"]
+
+    found = json.loads(cli("compare", *words).out)
+    launches = scoring.launches
+    again = json.loads(cli("compare", *words, "--resume").out)
+
+    assert found["quality"]["source"] == "llama-perplexity"
+    assert any("against A (q8_0 KV)" in words for words in found["words"])
+    assert (found["answers"]["verdict"], found["because"]) == ("poor", "speed")
+    assert found["launches"] == launches == 2 * 3 + 2
+    assert again["quality"] == found["quality"]
+    assert scoring.launches == launches
+    kept, scored = (
+        json.loads(path.read_text()) for path in sorted(tmp_path.glob("study/trials/*.json"))[-2:]
+    )
+    kinds = [trial["argv"][trial["argv"].index("--cache-type-k") + 1] for trial in (kept, scored)]
+    assert kinds == ["q8_0", "q4_0"]
+
+
 def test_one_that_does_not_run_is_worse(compare, served, fake):
     """A failure is an answer too, with its reason, after one round."""
     found = compare(served("-ncmoe 12"), served("-ncmoe 12 -c 999999"), "--parallel", 1)

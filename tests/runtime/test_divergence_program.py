@@ -19,7 +19,7 @@ from autofit.runtime.divergence_program import (
     kept_bytes,
     read_divergence,
 )
-from autofit.runtime.launch import Launcher
+from autofit.runtime.launch import RUNTIME_FIT, Launcher
 from autofit.runtime.prompt import PromptSource
 from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request, Workload
@@ -107,3 +107,15 @@ def test_the_command_computes_what_the_server_does(program):
     scoring = replace(program, keeps=False).plan(candidate, layout="", as_served=False)
     assert scoring.argv[-1] == "--kl-divergence"
     assert "-f" not in scoring.argv
+
+
+def test_a_command_as_given_keeps_its_own_words_and_its_fit(program):
+    """What its user left to the runtime's own fit stays so, or it would not fit."""
+    own = replace(program.launcher, baseline_args=["--swa-full"])
+    given = replace(program, launcher=own)
+
+    words = given.plan(Candidate({}), layout=RUNTIME_FIT, as_served=True).argv
+
+    assert "--swa-full" in words
+    assert "--fit" not in words
+    assert "--swa-full" not in given.plan(Candidate({}), layout="", as_served=True).argv

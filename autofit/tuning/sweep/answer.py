@@ -8,10 +8,10 @@ from autofit.trial.candidate import Candidate
 from autofit.tuning.answer_check import (
     AnswerCheck,
     judge_answers,
-    kv_types,
     narrowest_kv_bits,
 )
 from autofit.tuning.interview import Answers
+from autofit.tuning.kv_score import kv_types
 from autofit.tuning.sweep.kept import Kept
 from autofit.tuning.sweep.record import EntryRecord
 from autofit.tuning.sweep.verdict import Finding, MetricVerdict

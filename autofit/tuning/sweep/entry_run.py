@@ -25,7 +25,7 @@ from autofit.process import ManagedProcess
 from autofit.results.study import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import OutOfMemory, Spilled
-from autofit.tuning.answer_check import kv_types
+from autofit.tuning.kv_score import kv_types
 from autofit.tuning.sweep.measured import Measured, boundary_of, of_remeasure, of_tune
 from autofit.tuning.sweep.record import BoundaryRow, EntryRecord, Failure, Status, Winner
 from autofit.tuning.sweep.remeasure import HOST_LAYERS
