@@ -49,11 +49,12 @@ _RELEASE_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LaunchResult:
-    """What a launch brought."""
+    """What a launch brought; `advice` is what would avoid its failure."""
 
     outcome: Outcome
     measurement: Measurement | None = None
     notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -205,7 +206,8 @@ class Launcher:
                 readings=watcher.readings(),
                 conditions=around.conditions if replies.samples else None,
             ),
-            notes=(*verdict.advice, *(note for note in (paging, release.notice) if note)),
+            notes=tuple(note for note in (paging, release.notice) if note),
+            advice=verdict.advice,
         )
 
     def _remote_servers(self) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from autofit.results.study import Study
 from autofit.runtime.effort import Effort
 from autofit.runtime.launch import LaunchResult
 from autofit.trial.candidate import Candidate, LaunchPlan
-from autofit.trial.outcome import Rejected, Stage
+from autofit.trial.outcome import OutOfMemory, Rejected, Spilled, Stage
 from autofit.trial.trial import Phase, Trial
 from autofit.tuning.budget import Budget
 from autofit.tuning.event import LaunchEnded, LaunchStarted, Listener, StageStarted
@@ -154,10 +154,22 @@ class TrialRunner:
                 started_at=started_at,
                 seconds=self.wall_clock() - started_at,
                 purpose=purpose,
-                notes=result.notes,
+                notes=(*_worth_telling(phase, result), *result.notes),
             )
             self.study.write_trial(trial)
         return trial
+
+
+def _worth_telling(phase: Phase, result: LaunchResult) -> tuple[str, ...]:
+    """The advice on a failure; none where a boundary was looked for and crossed.
+
+    A search that steps over the edge of a device's memory knows what to change.
+    """
+    outcome = result.outcome
+    is_over_the_edge = isinstance(outcome, Spilled) or (
+        isinstance(outcome, OutOfMemory) and outcome.where == "device"
+    )
+    return () if phase in ("boundary", "search") and is_over_the_edge else result.advice
 
 
 def resume_hint(study: Study) -> str:

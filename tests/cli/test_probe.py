@@ -62,6 +62,23 @@ def test_probe_shows_a_table(cli, words, tmp_path):
     assert "1 of 1 boundaries proven" in shown.out
 
 
+def test_nothing_is_advised_on_failures_that_were_looked_for(cli, words, tmp_path):
+    """Neither `show` nor the report say what to change; `explain` does, when asked about a log."""
+    study = tmp_path / "study"
+    cli(*words, "--kv", "q8_0", "--study", study)
+    failed = next(
+        path for path in sorted(study.glob("trials/*.json"))
+        if json.loads(path.read_text())["outcome"]["kind"] == "out_of_memory"
+    )  # fmt: skip
+
+    shown, reported = cli("show", study).out, cli("report", study).out
+    explained = cli("explain", failed.with_suffix(".log")).out
+
+    assert "out of memory" in shown
+    assert "raise n_cpu_moe" not in shown + reported
+    assert "raise n_cpu_moe" in explained
+
+
 def test_nothing_fits(cli, tmp_path):
     """It is said so, by an exit code too, and the document is printed all the same."""
     fake = FakeMachine(tmp_path, replace(MACHINE, devices=(replace(CARD, total_mib=500),)))

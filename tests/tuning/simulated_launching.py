@@ -70,4 +70,5 @@ class SimulatedLaunching:
         outcome = self.outcome_of(plan.candidate, effort)
         seconds = self.seconds_of(plan.candidate)
         found = measured(effort, seconds, self.free_mib) if outcome.kind == "completed" else None
-        return LaunchResult(outcome, found, ("a note",))
+        advice = () if outcome.kind == "completed" else ("raise n_cpu_moe by 1",)
+        return LaunchResult(outcome, found, ("a note",), advice)

@@ -12,6 +12,7 @@ from autofit.errors import AutofitError, Interrupted
 from autofit.results.study import Study
 from autofit.runtime.effort import load_effort
 from autofit.trial.candidate import Candidate
+from autofit.trial.outcome import OutOfMemory, Rejected, Spilled
 from autofit.tuning.budget import Budget
 from autofit.tuning.event import LaunchEnded, LaunchStarted, StageStarted
 from autofit.tuning.runner import TrialRunner, resume_hint
@@ -113,6 +114,27 @@ def test_a_resumed_run_repeats_no_launch(make):
     assert again.budget.launches == 3
     assert run(again).number == 5
     assert len(launching.made) == 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "outcome", "is_told"),
+    [
+        ("boundary", NO_ROOM, False),
+        ("search", NO_ROOM, False),
+        ("search", Spilled("prompt", "shared memory", "CUDA0"), False),
+        ("prove", NO_ROOM, True),
+        ("baseline", NO_ROOM, True),
+        ("search", OutOfMemory("load", "cgroup", "host"), True),
+        ("boundary", Rejected("load", "bad magic", "model_file"), True),
+    ],
+)
+def test_nothing_is_advised_on_a_boundary_that_was_crossed_on_purpose(
+    make, phase, outcome, is_told
+):
+    """A search that steps over a device's edge knows what to change; other failures are told."""
+    trial = run(make(SimulatedLaunching(outcome_of=lambda *_: outcome)), phase=phase)
+
+    assert trial.notes == (*("raise n_cpu_moe by 1",) * is_told, "a note")
 
 
 def test_failures_are_kept_like_all(make):
