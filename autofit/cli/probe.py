@@ -85,6 +85,7 @@ def run_probe(
     from autofit.cli.stopping import Stopping  # noqa: PLC0415
     from autofit.cli.study_run import ask_when_busy, opened_study  # noqa: PLC0415
     from autofit.results.memory_store import MemoryStore  # noqa: PLC0415
+    from autofit.runtime.estimator import Asked  # noqa: PLC0415
     from autofit.tuning.budget import Budget  # noqa: PLC0415
     from autofit.tuning.candidates import CandidateMaker  # noqa: PLC0415
     from autofit.tuning.event import Finished, MemoryRead  # noqa: PLC0415
@@ -106,7 +107,9 @@ def run_probe(
         runner = TrialRunner(
             study=folder,
             launching=launching,
-            budget=Budget(time.monotonic),
+            budget=Budget(
+                time.monotonic, asked=maker.estimator.asked if maker.estimator else Asked()
+            ),
             emit=tell,
             wall_clock=time.time,
             should_stop=stopping.is_asked,

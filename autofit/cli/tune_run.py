@@ -24,6 +24,7 @@ from autofit.process import removed_variables
 from autofit.results.memory_store import MemoryStore
 from autofit.results.study import Study
 from autofit.runtime.argv import Unsupported, launch_plan
+from autofit.runtime.estimator import Asked
 from autofit.runtime.spill import shared_devices
 from autofit.search.study import SearchStudy
 from autofit.tuning.budget import Budget
@@ -133,7 +134,12 @@ class TuneRun:
         runner = TrialRunner(
             study=study,
             launching=launching,
-            budget=Budget(time.monotonic, self.total_s, self.max_launches),
+            budget=Budget(
+                time.monotonic,
+                self.total_s,
+                self.max_launches,
+                asked=maker.estimator.asked if maker.estimator else Asked(),
+            ),
             emit=listener,
             wall_clock=time.time,
             should_stop=self._stopping.is_asked,

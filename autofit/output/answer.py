@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autofit.output.spending import spent_rows
 from autofit.output.text import (
     UNKNOWN,
     duration,
@@ -54,6 +55,7 @@ class Answer:
     boundary: tuple[Row, ...] = ()
     cliffs: tuple[Row, ...] = ()
     front: tuple[Row, ...] = ()
+    spent: tuple[Row, ...] = ()
     notes: tuple[str, ...] = field(default=())
     command: str = ""
 
@@ -80,6 +82,7 @@ def answer(result: Mapping[str, Any] | None, folder: Path | None = None) -> Answ
         boundary=tuple(_boundary_row(row) for row in result.get("boundary") or ()),
         cliffs=tuple(_cliff_row(row) for row in result.get("cliffs") or ()),
         front=tuple(_front_row(row) for row in result.get("pareto") or ()),
+        spent=spent_rows(result),
         notes=tuple(one_line(note) for note in result.get("notes") or ()),
         command=_command(winner),
     )
@@ -142,7 +145,8 @@ def _spent(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         told = (f"{kind.replace('_', ' ')} {count}" for kind, count in outcomes.items() if count)
         facts.append(("outcomes", one_line(", ".join(told))))
     if result.get("seconds") is not None:
-        spent = result.get("seconds_by_phase") or {}
+        # The table of what was spent tells it by phase, where there is one.
+        spent = {} if result.get("spent") else result.get("seconds_by_phase") or {}
         by_phase = ", ".join(f"{phase} {duration(s)}" for phase, s in spent.items() if s)
         facts.append(("time", duration(result["seconds"]) + f" ({by_phase})" * bool(by_phase)))
     if result.get("search"):

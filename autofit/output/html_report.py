@@ -20,6 +20,7 @@ from autofit.output.comparison import COMPARISON_HEAD, comparison_rows
 from autofit.output.plot.data import PlotData
 from autofit.output.plot.gallery import plots
 from autofit.output.show import header_facts
+from autofit.output.spending import SPENT_HEAD, SPENT_TITLE
 from autofit.output.text import one_line
 from autofit.output.trial_row import command_line, grouped_notes, trial_rows
 from autofit.results.header import StudyHeader
@@ -91,6 +92,8 @@ def html_report(study: Study, *, preset: str = "") -> str:
         left_out=left_out,
         plotly_gz=_packed_plotly() if drawn else "",
         rows=rows,
+        spent_head=SPENT_HEAD,
+        spent_title=SPENT_TITLE.capitalize(),
         common=common,
         commands={t.number: command_line(t.argv, t.env, port=PORT) for t in trials},
         measured_on=[*header_facts(header), *_more_facts(header)],

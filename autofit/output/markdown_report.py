@@ -14,6 +14,7 @@ from autofit.output.answer import (
     answer,
 )
 from autofit.output.show import TRIAL_HEAD, header_facts, launch_cells
+from autofit.output.spending import SPENT_HEAD, SPENT_TITLE
 from autofit.output.text import one_line
 from autofit.output.trial_row import grouped_notes, trial_rows
 from autofit.results.study import Study
@@ -56,6 +57,7 @@ def _answer_parts(found: Answer) -> list[str]:
         ("Fit boundary (host expert layers)", BOUNDARY_HEAD, found.boundary),
         ("Cliffs", CLIFF_HEAD, found.cliffs),
         ("Beaten by nothing in all of", FRONT_HEAD, found.front),
+        (SPENT_TITLE.capitalize(), SPENT_HEAD, found.spent),
     ):
         if rows:
             parts += [f"## {title}", table(head, rows)]

@@ -18,6 +18,7 @@ from autofit.output.answer import (
     answer,
 )
 from autofit.output.preset.heading import workload_line
+from autofit.output.spending import SPENT_HEAD, SPENT_TITLE
 from autofit.output.text import mib, one_line
 from autofit.output.trial_row import TrialRow, command_line, grouped_notes, trial_rows
 from autofit.results.header import StudyHeader
@@ -61,6 +62,7 @@ def print_answer(found: Answer, console: Console) -> None:
         ("fit boundary (host expert layers)", BOUNDARY_HEAD, found.boundary),
         ("cliffs", CLIFF_HEAD, found.cliffs),
         ("beaten by nothing in all of", FRONT_HEAD, found.front),
+        (SPENT_TITLE, SPENT_HEAD, found.spent),
     ):
         if rows:
             console.print()

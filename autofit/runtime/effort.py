@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 from autofit.runtime.client import Client, RequestFailure
 from autofit.trial.candidate import Limits
+from autofit.trial.trial import Fidelity
 from autofit.trial.workload import Workload
 
 EffortName = Literal["load", "fit", "short", "full", "prove"]
@@ -59,6 +60,13 @@ class Effort:
     requests: tuple[PlannedRequest, ...]
     questions: Questions | None = None
     enough_s: float = math.inf
+
+    @property
+    def fidelity(self) -> Fidelity:
+        """How closely such a launch looks."""
+        if self.name in ("load", "fit"):
+            return "load" if self.questions is None else "short"
+        return "short" if self.name == "short" else "full"
 
     def within(self, slot_context: int) -> Effort:
         """The same effort with prompts cut so that each request fits a slot's context."""

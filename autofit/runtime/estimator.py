@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -48,11 +50,29 @@ _BATCH, _UBATCH = 2048, 512
 DeviceSizes = Mapping[str, ReportedMemory]
 
 
+@dataclass(slots=True)
+class Asked:
+    """How many questions a planner was put, and the seconds they took."""
+
+    questions: int = 0
+    seconds: float = 0.0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count what happens within as one question."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.questions += 1
+            self.seconds += time.monotonic() - began_s
+
+
 class Estimator:
     """The planner of one runtime for one model; answers are kept in memory and on disk.
 
     Asked only while no server runs: it opens the devices, some 500 MiB each on CUDA.
-    `cache` is the folder of kept answers.
+    `cache` is the folder of kept answers; `asked` counts the questions that none answered.
     """
 
     def __init__(
@@ -71,6 +91,7 @@ class Estimator:
         self.rpc = rpc
         self.extra_args = tuple(extra_args)
         self.header = read_header(model_path)
+        self.asked = Asked()
         self._help: HelpText | None = None
         folder = cache or platformdirs.user_cache_path("autofit") / "estimates"
         self._record = EstimateRecord(folder / f"{runtime.fingerprint}-{self.header.digest}.jsonl")
@@ -91,9 +112,10 @@ class Estimator:
         parallel = candidate.get_int("parallel", 1)  # is not always among the words
         key = f"{key} parallel={parallel}"
         if key not in self._record:
-            sizes = self._ask(self.rules, words, variables)
-            if sizes is not None and self.rules.counts_logits_of_ubatch:
-                sizes = self._without_logits(self.rules, candidate, words, variables, sizes)
+            with self.asked.counting():
+                sizes = self._ask(self.rules, words, variables)
+                if sizes is not None and self.rules.counts_logits_of_ubatch:
+                    sizes = self._without_logits(self.rules, candidate, words, variables, sizes)
             # Without a split, layers go by the memory that is free at the moment.
             self._record.put(key, sizes, is_lasting="tensor_split" in candidate.params)
         return self._record.get(key)
@@ -111,7 +133,8 @@ class Estimator:
         words, variables = self._words(self.rules, self.command, candidate, asks_sizes=False)
         model = (self.runtime.dialect.launch.model, str(self.model_path.absolute()))
         env = {**self.runtime.env, **variables}
-        finished = start((*self.command, *words, *model), env, self.rules.timeout_s)
+        with self.asked.counting():
+            finished = start((*self.command, *words, *model), env, self.rules.timeout_s)
         lines = finished.stdout.split("\n")
         answer = next((line for line in reversed(lines) if line.lstrip().startswith("-")), "")
         if finished.returncode or not answer:

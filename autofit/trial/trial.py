@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from autofit.trial.candidate import Candidate
@@ -12,6 +12,23 @@ from autofit.trial.outcome import Outcome, outcome_from_dict, outcome_to_dict
 
 Phase = Literal["baseline", "boundary", "search", "confirm", "prove"]
 PHASES: tuple[Phase, ...] = ("baseline", "boundary", "search", "confirm", "prove")
+# How closely is looked, the cheapest first: a question to the runtime's planner without a
+# launch; that it loads and takes its first full ubatches; short requests; the whole workload.
+Fidelity = Literal["estimate", "load", "short", "full"]
+FIDELITIES: tuple[Fidelity, ...] = ("estimate", "load", "short", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What was spent on deciding on a launch, since the one before it ended.
+
+    `questions` were put to the runtime's planner and took `questions_s`; `own_s` are the
+    seconds of autofit's own computing beside them.
+    """
+
+    questions: int = 0
+    questions_s: float = 0.0
+    own_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +37,8 @@ class Trial:
 
     `layout` names how layers lie on devices (`balanced`, `single:CUDA0`, ...);
     `started_at` is seconds since the epoch, `seconds` the whole time from start to stop;
-    `notes` are remarks for the user ("memory did not come back within 30 s").
+    `notes` are remarks for the user ("memory did not come back within 30 s"). Studies of
+    older versions tell neither `fidelity` nor `preparation`.
     """
 
     number: int
@@ -35,11 +53,18 @@ class Trial:
     seconds: float = 0.0
     purpose: str = ""
     notes: tuple[str, ...] = ()
+    fidelity: Fidelity | None = None
+    preparation: Preparation | None = None
 
     @property
     def is_completed(self) -> bool:
         """Whether the launch did all it was asked."""
         return self.outcome.kind == "completed"
+
+    @property
+    def shows_fit_only(self) -> bool:
+        """Whether the launch was asked no more than whether it fits, and it does."""
+        return self.is_completed and self.fidelity == "load"
 
     def to_dict(self) -> dict[str, Any]:
         """The trial as JSON data."""
@@ -56,6 +81,8 @@ class Trial:
             "started_at": self.started_at,
             "seconds": self.seconds,
             "notes": list(self.notes),
+            "fidelity": self.fidelity,
+            "preparation": asdict(self.preparation) if self.preparation else None,
         }
 
     @classmethod
@@ -65,7 +92,7 @@ class Trial:
         Raises:
             KeyError, TypeError: the data is not a trial.
         """
-        measured = data["measurement"]
+        measured, preparation = data["measurement"], data.get("preparation")
         return cls(
             number=data["number"],
             phase=data["phase"],
@@ -79,4 +106,6 @@ class Trial:
             started_at=data["started_at"],
             seconds=data["seconds"],
             notes=tuple(data.get("notes", ())),
+            fidelity=data.get("fidelity"),
+            preparation=Preparation(**preparation) if preparation else None,
         )

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from autofit.errors import UsageError
+from autofit.runtime.estimator import Asked
 from autofit.trial.trial import Phase
+from autofit.tuning.pause import Pause
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")
@@ -45,19 +47,23 @@ def parse_duration_s(text: str) -> float:
 class Budget:
     """Time and launches of baseline, boundary and search, those before a resume included.
 
-    Confirming and proving have launches of their own: they are bounded by their rules.
+    Confirming and proving have launches of their own: they are bounded by their rules. `asked`
+    counts what the runtime's planner is asked; `pause` is the time between two launches.
     """
 
     clock: Callable[[], float]
     total_s: float | None = None
     max_launches: int | None = None
     launches: int = 0
+    asked: Asked = field(default_factory=Asked)
+    pause: Pause = field(init=False)
     _seconds: list[float] = field(default_factory=list)
     _earlier_s: float = 0.0
     _began_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
+        self.pause = Pause(self.clock, self.asked)
 
     @property
     def spent_s(self) -> float:

@@ -77,6 +77,7 @@ class Probe:
             lines=lines,
             trials=self.trials,
             candidate_of=self._candidate,
+            rest=self.runner.budget.pause.spent,
             seconds=self.runner.budget.spent_s,
             notes=self.notes,
         )

@@ -11,9 +11,10 @@ from autofit.model.layout import SINGLE
 from autofit.results.study import Study
 from autofit.search.space import Point
 from autofit.trial.candidate import Candidate
-from autofit.trial.trial import Trial
+from autofit.trial.trial import Preparation, Trial
 from autofit.tuning.boundary_walk import BoundaryWalk
 from autofit.tuning.situation import Situation
+from autofit.tuning.spending import spending
 
 
 @dataclass(slots=True)
@@ -44,10 +45,14 @@ def probe_document(
     lines: Sequence[Line],
     trials: Sequence[Trial],
     candidate_of: CandidateOf,
+    rest: Preparation,
     seconds: float,
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """The result as JSON data; `trials` with their outcomes as finally judged."""
+    """The result as JSON data.
+
+    `trials` are with their outcomes as finally judged; `rest` was spent after the last.
+    """
     return {
         "study": str(study.path),
         "model": str(situation.model_path),
@@ -57,6 +62,7 @@ def probe_document(
         "launches": len(study.started()),
         "outcomes": dict(Counter(trial.outcome.kind for trial in trials)),
         "skipped": len(study.skipped()),
+        "spent": spending(trials, rest),
         "seconds": round(seconds, 1),
         "notes": list(notes),
     }

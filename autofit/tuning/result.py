@@ -15,7 +15,7 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.estimate import Estimate, estimate
 from autofit.trial.metric import METRICS, Metric, pooled_values
 from autofit.trial.outcome import outcome_to_dict
-from autofit.trial.trial import PHASES, Trial
+from autofit.trial.trial import PHASES, Preparation, Trial
 from autofit.trial.workload import Workload
 from autofit.tuning.answer_check import AnswerCheck
 from autofit.tuning.cliff_phase import cliffs_of, unsteady_notes
@@ -26,6 +26,7 @@ from autofit.tuning.host_report import host_report
 from autofit.tuning.prove import Proof
 from autofit.tuning.search_phase import Boundary
 from autofit.tuning.situation import Situation
+from autofit.tuning.spending import spending
 
 # The names of metrics in documents, with their units.
 METRIC_KEYS: dict[Metric, str] = {
@@ -38,7 +39,7 @@ METRIC_KEYS: dict[Metric, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultParts:
-    """What the phases of a tune brought."""
+    """What the phases of a tune brought; `rest` is what was spent after the last launch."""
 
     situation: Situation
     study: Study
@@ -52,6 +53,7 @@ class ResultParts:
     notes: Sequence[str]
     answers: AnswerCheck | None = None
     search: Mapping[str, object] = field(default_factory=dict)
+    rest: Preparation = field(default_factory=Preparation)
 
 
 def result_document(parts: ResultParts) -> dict[str, Any]:
@@ -82,6 +84,7 @@ def result_document(parts: ResultParts) -> dict[str, Any]:
             phase: round(sum(trial.seconds for trial in parts.trials if trial.phase == phase), 1)
             for phase in PHASES
         },
+        "spent": spending(parts.trials, parts.rest),
         "search": dict(parts.search) or None,
         "outcomes": dict(Counter(trial.outcome.kind for trial in parts.trials)),
         "seconds": round(parts.seconds, 1),

@@ -20,7 +20,7 @@ from autofit.runtime.effort import Effort
 from autofit.runtime.launch import LaunchResult
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.outcome import OutOfMemory, Rejected, Spilled, Stage
-from autofit.trial.trial import Phase, Trial
+from autofit.trial.trial import Fidelity, Phase, Trial
 from autofit.tuning.budget import Budget
 from autofit.tuning.event import LaunchEnded, LaunchStarted, Listener, StageStarted
 
@@ -79,18 +79,24 @@ class TrialRunner:
         Raises:
             Interrupted: `should_stop` became true.
         """
-        known = self._known.get(self._identity(phase, candidate, purpose))
-        if known:
-            trial = known.popleft()
-            is_reused = True
-        else:
+        known = self._take_known(self._identity(phase, candidate, purpose), effort.fidelity)
+        if known is None:
             self._check_stop()
-            trial = self._launch(phase, candidate, effort, layout, purpose)
-            is_reused = False
+        trial = known or self._launch(phase, candidate, effort, layout, purpose)
+        is_reused = known is not None
         self.budget.count(phase, trial.seconds, is_earlier=is_reused)
         self.trials.append(trial)
         self.emit(LaunchEnded(trial, is_reused))
         return trial
+
+    def _take_known(self, identity: tuple[str, str, str], fidelity: Fidelity) -> Trial | None:
+        """A launch that the study holds and that looked closely enough; it is taken once."""
+        known = self._known.get(identity, deque())
+        for place, trial in enumerate(known):
+            if fidelity == "load" or not trial.shows_fit_only:
+                del known[place]
+                return trial
+        return None
 
     def skip(self, skipped: SkippedCandidate) -> None:
         """Note a candidate that is not worth a launch."""
@@ -114,7 +120,7 @@ class TrialRunner:
     def _launch(
         self, phase: Phase, candidate: Candidate, effort: Effort, layout: str, purpose: str
     ) -> Trial:
-        number = self.study.next_number()
+        number, preparation = self.study.next_number(), self.budget.pause.spent
         started_at = self.wall_clock()
         plan = self.launching.plan(
             candidate, layout=layout, as_served=phase in ("confirm", "prove")
@@ -155,8 +161,11 @@ class TrialRunner:
                 seconds=self.wall_clock() - started_at,
                 purpose=purpose,
                 notes=(*_worth_telling(phase, result), *result.notes),
+                fidelity=effort.fidelity,
+                preparation=preparation,
             )
             self.study.write_trial(trial)
+        self.budget.pause.begin()
         return trial
 
 

@@ -105,6 +105,7 @@ class Tune:
                 gain=gain,
                 boundaries=explorer.boundaries,
                 search=explorer.ending,
+                rest=self.runner.budget.pause.spent,
                 seconds=self.runner.budget.spent_s,
                 notes=self.notes,
                 answers=self.answers,

@@ -104,6 +104,24 @@ def test_every_launch_is_counted_by_its_phase(tuned):
     assert phases["prove"] >= 1
 
 
+def test_what_was_spent_is_told_by_fidelity(tuned):
+    """Launches and their seconds add up, and what lay between them is told, too."""
+    result = tuned.done.json
+    spent, trials = result["spent"], Study.open(tuned.study).trials()
+
+    fidelities = ("load", "short", "full")
+    by_fidelity = [spent["by_fidelity"][name] for name in fidelities]
+    assert sum(row["launches"] for row in by_fidelity) == result["launches"] == len(trials)
+    assert {(t.phase, t.fidelity) for t in trials} == {
+        (row["phase"], row["fidelity"]) for row in spent["by_phase"]
+    }
+    whole = sum(row["seconds"] for row in spent["by_phase"]) + spent["own_seconds"]
+    whole += spent["by_fidelity"]["estimate"]["seconds"]
+    assert whole == pytest.approx(result["seconds"], abs=1.0)
+    assert "what was spent where" in tuned.done.err.lower()
+    assert "What was spent where" in (tuned.study / "report.html").read_text()
+
+
 def test_progress_is_plain_lines_on_stderr(tuned):
     """Without a terminal there is one line for each launch, numbered, and no control codes."""
     lines = tuned.done.launches

@@ -66,6 +66,22 @@ RESULT = _object({
     "launches_by_phase": _object(
         dict.fromkeys(("baseline", "boundary", "search", "confirm", "prove"), _COUNT)
     ),
+    "spent": _object({
+        "by_phase": {"type": "array", "items": _object({
+            "phase": _TEXT,
+            "fidelity": {"enum": ["load", "short", "full", None]},
+            "launches": _COUNT,
+            "seconds": {"type": "number", "minimum": 0},
+        })},
+        "by_fidelity": _object({
+            "estimate": _object({"questions": _COUNT, "seconds": {"type": "number"}}),
+            **dict.fromkeys(
+                ("load", "short", "full"),
+                _object({"launches": _COUNT, "seconds": {"type": "number"}}),
+            ),
+        }),
+        "own_seconds": {"type": "number", "minimum": 0},
+    }),
     "outcomes": {"type": "object", "additionalProperties": _COUNT},
     "seconds": _SPEED,
     "preset": {"type": ["string", "null"]},

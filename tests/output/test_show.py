@@ -37,6 +37,11 @@ def test_answer_comes_first_and_nothing_is_missing(tmp_path, render):
         "no (estimate)",
         "20 to 19",
         "9.1 (8.92 to 9.37, n = 5)",
+        "loads, takes first ubatches",
+        "16 min 30 s",
+        "14 asked",
+        "not recorded",
+        "29%",
         "1,021 (no interval, n = 2)",
         "out of memory at context (kv, CUDA0)",
         "crashed at warmup (device lost)",
@@ -46,6 +51,17 @@ def test_answer_comes_first_and_nothing_is_missing(tmp_path, render):
     ):
         assert part in text
     assert text.index("42% faster") < text.index("19 layers") < text.index("crashed at warmup")
+
+
+@pytest.mark.parametrize("render", [_shown, markdown_report])
+def test_a_study_of_before_spending_was_told_is_shown_without_it(tmp_path, render):
+    """Seconds by phase are told as they were, and no table."""
+    result = {name: told for name, told in RESULT.items() if name != "spent"}
+    result["seconds_by_phase"] = {"baseline": 96.0, "search": 530.0, "prove": 0}
+    text = render(make_study(tmp_path / "study", result=result))
+
+    assert "30 min 34 s (baseline 1 min 36 s, search 8 min 50 s)" in text
+    assert "spent where" not in text
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -92,6 +92,22 @@ RESULT = {
     ],
     "launches": 12,
     "launches_by_phase": {"baseline": 1, "boundary": 3, "search": 6, "confirm": 2, "prove": 0},
+    "spent": {
+        "by_phase": [
+            {"phase": "baseline", "fidelity": "short", "launches": 1, "seconds": 96.0},
+            {"phase": "boundary", "fidelity": "load", "launches": 1, "seconds": 60.0},
+            {"phase": "boundary", "fidelity": "short", "launches": 2, "seconds": 124.0},
+            {"phase": "search", "fidelity": None, "launches": 6, "seconds": 530.5},
+            {"phase": "confirm", "fidelity": "full", "launches": 2, "seconds": 990.0},
+        ],
+        "by_fidelity": {
+            "estimate": {"questions": 14, "seconds": 12.5},
+            "load": {"launches": 1, "seconds": 60.0},
+            "short": {"launches": 3, "seconds": 220.0},
+            "full": {"launches": 2, "seconds": 990.0},
+        },
+        "own_seconds": 21.0,
+    },
     "outcomes": {"completed": 6, "out_of_memory": 2, "spilled": 1},
     "seconds": 1834.0,
     "preset": "presets/winner.ini",

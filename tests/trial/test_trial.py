@@ -40,7 +40,7 @@ def test_params_keep_their_types():
 def test_trials_of_before_a_field_was_added_are_read():
     """What an older version did not write is empty."""
     data = Trial(1, "search", Candidate({}), Completed()).to_dict()
-    for name in ("purpose", "layout", "notes"):
+    for name in ("purpose", "layout", "notes", "fidelity", "preparation"):
         del data[name]
 
     assert Trial.from_dict(data) == Trial(1, "search", Candidate({}), Completed())
@@ -60,3 +60,19 @@ def test_only_completed_launches_did_all_they_were_asked():
     """A failure, however late, is not completed."""
     assert Trial(1, "search", Candidate({}), Completed()).is_completed
     assert not Trial(1, "search", Candidate({}), Crashed("stop", "exit 1")).is_completed
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "outcome", "shows"),
+    [
+        ("load", Completed(), True),
+        ("load", Crashed("load", "exit 1"), False),
+        ("short", Completed(), False),
+        (None, Completed(), False),
+    ],
+)
+def test_a_launch_that_only_loaded_measured_nothing(fidelity, outcome, shows):
+    """What fits and was asked no more is known from what was measured, and from what failed."""
+    trial = Trial(1, "boundary", Candidate({}), outcome, fidelity=fidelity)
+
+    assert trial.shows_fit_only is shows

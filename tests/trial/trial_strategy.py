@@ -24,7 +24,7 @@ from autofit.trial.outcome import (
     TimedOut,
     Where,
 )
-from autofit.trial.trial import PHASES, Trial
+from autofit.trial.trial import FIDELITIES, PHASES, Preparation, Trial
 
 TEXT = st.text(max_size=12)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -133,4 +133,6 @@ trials = st.builds(
     seconds=SECONDS,
     purpose=TEXT,
     notes=st.lists(TEXT, max_size=2).map(tuple),
+    fidelity=st.none() | st.sampled_from(FIDELITIES),
+    preparation=st.none() | st.builds(Preparation, COUNT, SECONDS, SECONDS),
 )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from results.study_sample import header
+from results.study_sample import WORKLOAD, header
 from tuning.simulated_launching import NO_ROOM, SimulatedLaunching
 
 from autofit.errors import AutofitError, Interrupted
 from autofit.results.study import Study
-from autofit.runtime.effort import load_effort
+from autofit.runtime.effort import fit_effort, load_effort, measuring_effort
+from autofit.runtime.estimator import Asked
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import OutOfMemory, Rejected, Spilled
+from autofit.trial.trial import Preparation
 from autofit.tuning.budget import Budget
 from autofit.tuning.event import LaunchEnded, LaunchStarted, StageStarted
 from autofit.tuning.runner import TrialRunner, resume_hint
@@ -32,7 +34,7 @@ def make(tmp_path):
         return TrialRunner(
             study=study,
             launching=launching or SimulatedLaunching(),
-            budget=Budget(lambda: 0.0),
+            budget=fields.pop("budget", None) or Budget(lambda: 0.0),
             emit=fields.pop("emit", lambda _: None),
             wall_clock=lambda: next(ticks),
             **fields,
@@ -41,9 +43,11 @@ def make(tmp_path):
     return of
 
 
-def run(runner: TrialRunner, candidate=CANDIDATE, phase="search", purpose="why"):
+def run(runner: TrialRunner, candidate=CANDIDATE, phase="search", purpose="why", effort=None):
     """One trial."""
-    return runner.run(phase, candidate, load_effort(), layout="balanced", purpose=purpose)
+    return runner.run(
+        phase, candidate, effort or load_effort(), layout="balanced", purpose=purpose
+    )
 
 
 def test_a_trial_is_kept_before_anybody_is_told(make):
@@ -135,6 +139,49 @@ def test_nothing_is_advised_on_a_boundary_that_was_crossed_on_purpose(
     trial = run(make(SimulatedLaunching(outcome_of=lambda *_: outcome)), phase=phase)
 
     assert trial.notes == (*("raise n_cpu_moe by 1",) * is_told, "a note")
+
+
+@pytest.mark.parametrize("asked", ["load", "short"])
+def test_what_is_known_must_have_looked_closely_enough(make, asked):
+    """That a candidate fits says nothing of its speed, but a measured one is known to fit."""
+    efforts = {
+        "load": fit_effort(WORKLOAD, 512),
+        "short": measuring_effort(WORKLOAD, 512, repeats=1, is_short=True),
+    }
+    other = "short" if asked == "load" else "load"
+    first = make()
+    known = run(first, effort=efforts[other])
+    first.study.close()
+    assert known.fidelity == other
+    launching = SimulatedLaunching()
+    again = make(launching)
+    found = run(again, effort=efforts[asked])
+
+    assert (found == known) is (asked == "load")
+    assert len(launching.made) == (asked == "short")
+
+
+def test_what_does_not_fit_need_not_be_measured(make):
+    """A failure is one however closely was looked."""
+    first = make(SimulatedLaunching(outcome_of=lambda *_: NO_ROOM))
+    known = run(first, effort=fit_effort(WORKLOAD, 512))
+    first.study.close()
+    again = make()
+
+    assert run(again, effort=measuring_effort(WORKLOAD, 512, repeats=1)) == known
+
+
+def test_a_trial_tells_what_was_spent_before_it(make):
+    """Questions and own computing since the launch before, kept with the launch."""
+    clock = iter([0.0, 0.0, 7.0, 20.0, 22.0, 30.0])
+    asked = Asked()
+    runner = make(budget=Budget(lambda: next(clock), asked=asked))
+    asked.questions, asked.seconds = 2, 3.0
+    first, second = run(runner), run(runner, purpose="another", phase="confirm")
+
+    assert first.preparation == Preparation(2, 3.0, 4.0)
+    assert second.preparation == Preparation(0, 0.0, 2.0)
+    assert runner.study.trials() == (first, second)
 
 
 def test_failures_are_kept_like_all(make):
