@@ -31,6 +31,7 @@ from autofit.errors import NothingFitsError, UsageError
     type=click.IntRange(1),
     help="Tokens computed at once; else the first of the space.",
 )
+@click.option("--budget", default="60m", show_default=True, help="Time to spend: 90s, 30m, 2h.")
 @click.option("--study", type=click.Path(path_type=Path), help="The study's folder.")
 @click.option("--resume", is_flag=True, help="Go on with the study; repeats no launch.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -39,6 +40,7 @@ def command(  # noqa: PLR0917 - click passes them by name
     kv: str,
     layouts: tuple[str, ...],
     ubatch: int | None,
+    budget: str,
     study: Path | None,
     resume: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
@@ -48,10 +50,13 @@ def command(  # noqa: PLR0917 - click passes them by name
     """Find the fewest layers of MODEL whose experts must stay in system RAM, by launches.
 
     For every layout and KV cache type the last count that fits is shown to hold a full-length
-    prompt, and the next one not to. What comes after `--` goes unchanged to every launch.
+    prompt, and the next one not to. A budget that is spent before leaves boundaries open, and
+    says what is known of them. What comes after `--` goes unchanged to every launch.
     """
     if resume and study is None:
         raise UsageError("--resume needs --study DIR", "`ls results/` shows your studies")
+    from autofit.tuning.budget import parse_duration_s  # noqa: PLC0415 - heavy
+
     options = read_task_options(given)
     if ubatch is not None:
         options = replace(options, pins={**options.pins, "ubatch": ubatch})
@@ -59,6 +64,7 @@ def command(  # noqa: PLR0917 - click passes them by name
         options,
         cache_types=_listed(kv),
         layouts=_listed(*layouts),
+        total_s=parse_duration_s(budget),
         study=study,
         resume=resume,
         yes=yes,
@@ -76,11 +82,12 @@ def run_probe(
     *,
     cache_types: tuple[str, ...] = (),
     layouts: tuple[str, ...] = (),
+    total_s: float | None = None,
     study: Path | None = None,
     resume: bool = False,
     yes: bool = False,
 ) -> dict[str, Any]:
-    """Probe; returns the result."""
+    """Probe for at most `total_s` seconds, without a limit where None; returns the result."""
     from autofit.cli.preparation import header, launcher, look, planner  # noqa: PLC0415 - heavy
     from autofit.cli.stopping import Stopping  # noqa: PLC0415
     from autofit.cli.study_run import ask_when_busy, opened_study  # noqa: PLC0415
@@ -103,12 +110,16 @@ def run_probe(
     if not yes:
         ask_when_busy()
     stopping, launching = Stopping(), launcher(situation)
-    with opened_study(study, head, situation, resume=resume, stopping=stopping) as (folder, tell):
+    with opened_study(
+        study, head, situation, resume=resume, stopping=stopping, budget_s=total_s
+    ) as (folder, tell):
         runner = TrialRunner(
             study=folder,
             launching=launching,
             budget=Budget(
-                time.monotonic, asked=maker.estimator.asked if maker.estimator else Asked()
+                time.monotonic,
+                total_s,
+                asked=maker.estimator.asked if maker.estimator else Asked(),
             ),
             emit=tell,
             wall_clock=time.time,
@@ -134,6 +145,13 @@ def told(result: dict[str, Any], *, as_json: bool) -> int:
         click.echo(json.dumps(result))
     if any(row["fits"] is not None for row in result["boundary"]):
         return 0
+    if result["ended_by"] == "budget":
+        click.echo("autofit: nothing was shown to fit before the budget was spent", err=True)
+        where = shlex.quote(result["study"])
+        click.echo(
+            f"hint: give a larger --budget, and --study {where} --resume to go on", err=True
+        )
+        return NothingFitsError.exit_code
     click.echo("autofit: nothing fits, in no layout that was asked for", err=True)
     click.echo(
         f"hint: `autofit show {shlex.quote(result['study'])}` tells what was tried and why it "

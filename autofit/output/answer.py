@@ -97,7 +97,10 @@ def _command(winner: Mapping[str, Any]) -> str:
 def _headline(result: Mapping[str, Any], winner: Mapping[str, Any]) -> str:
     if "winner" not in result:  # a probe looks for none
         rows = result.get("boundary") or ()
-        return f"{sum(bool(row.get('proven')) for row in rows)} of {len(rows)} boundaries proven"
+        proven = sum(bool(row.get("proven")) for row in rows)
+        is_cut_off = result.get("ended_by") == "budget"
+        told = f"{proven} of {len(rows)} boundaries proven"
+        return told + ", then the budget was spent" * is_cut_off
     if not winner:
         return "nothing was proven: no settings to recommend"
     sentence = gain_sentence(result.get("gain"), tie=bool(result.get("tie")))
@@ -199,16 +202,19 @@ def _boundary_row(row: Mapping[str, Any]) -> Row:
     cells = (
         row.get("layout"),
         row.get("cache_type"),
-        _layers(row.get("fits")),
-        _layers(row.get("fails")),
+        _layers(row, "fits"),
+        _layers(row, "fails"),
         _kind(row.get("outcome")),
         proven,
     )
     return tuple(one_line("" if cell is None else cell) for cell in cells)
 
 
-def _layers(value: object) -> str:
-    return "none" if value is None else f"{value} layers"
+def _layers(row: Mapping[str, Any], side: str) -> str:
+    """One side of a boundary; of a probe that left it open, none is not known to be none."""
+    if row.get(side) is not None:
+        return f"{row[side]} layers"
+    return UNKNOWN if "launches" in row and not row.get("proven") else "none"
 
 
 def _kind(outcome: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from autofit.model.block_type import block_type_named
@@ -16,10 +17,11 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import OutOfMemory, Skipped, is_memory_failure
 from autofit.trial.trial import Trial
 from autofit.tuning.boundary_walk import BoundaryWalk
+from autofit.tuning.budget_advice import BudgetAdvice, Need, launches_need
 from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.event import BoundaryMoved, CandidateSkipped, Listener, Notice, PhaseStarted
 from autofit.tuning.memory_record import MemoryRecord
-from autofit.tuning.probe_result import Line, probe_document
+from autofit.tuning.probe_result import Line, budget_words, probe_document
 from autofit.tuning.ruling_out import ruled_out
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.situation import Situation
@@ -33,6 +35,8 @@ _LATER_MARGIN_MIB = 96.0
 # A prediction that is wrong by more than this is not worth much: counters that know nothing
 # of a limit, for one.
 _DOUBTFUL_MIB = 400.0
+# What a boundary takes on random machines, at most but for a few.
+_SENSIBLE_LAUNCHES = 4
 
 
 @dataclass(slots=True)
@@ -51,26 +55,37 @@ class Probe:
     notes: list[str] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     record: MemoryRecord = field(init=False)
+    is_cut_off: bool = False
+    _advice: BudgetAdvice = field(init=False)
     _by_candidate: dict[str, int] = field(default_factory=dict)
     _skipped: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
         shared = shared_devices(self.situation.devices)
         self.record = MemoryRecord(self.maker, self.trials, shared)
+        self._advice = BudgetAdvice(self.runner.budget, self._note)
         self._skipped = {one.candidate.key for one in self.runner.study.skipped()}
 
     def run(self) -> dict[str, Any]:
-        """Walk along every line, and again where a later launch puts an earlier one in doubt."""
+        """Walk along every line, and again where a later launch puts an earlier one in doubt.
+
+        Once the budget is spent, only what needs no launch goes on.
+        """
         self.emit(PhaseStarted("boundary"))
         # Narrow KV types first: what does not fit with them fits with no wider one.
         cache_types = sorted(self.points, key=_element_bytes)
         lines = [self._line(layout, kind) for layout in self.layouts for kind in cache_types]
+        for line in lines:
+            self._take_up(line)
         is_open = True
         while is_open:
             is_open = sum(self._walk(line) for line in lines) > 0
             self._review(lines)
         for line in lines:
             self._note_exceptions(line)
+        if self.is_cut_off:
+            for text in budget_words(lines, self.runner.study):
+                self._note(text)
         return probe_document(
             self.situation,
             study=self.runner.study,
@@ -79,6 +94,7 @@ class Probe:
             candidate_of=self._candidate,
             rest=self.runner.budget.pause.spent,
             seconds=self.runner.budget.spent_s,
+            is_cut_off=self.is_cut_off,
             notes=self.notes,
         )
 
@@ -104,6 +120,23 @@ class Probe:
             {**line.point, LAYOUT_AXIS: line.layout, HOST_LAYERS_AXIS: host_layers}
         )
 
+    def _take_up(self, line: Line) -> None:
+        """Begin a line with what the study holds of it.
+
+        What was learned since then may lead along other counts than the first time.
+        """
+        if not self.runner.untaken_s and not self.trials:
+            return
+        for host_layers in range(self.maker.most_host_layers(), -1, -1):
+            candidate = self._candidate(line, host_layers)
+            if candidate is None:
+                continue
+            if self.runner.is_known("boundary", candidate, PURPOSE):
+                self._launch(line, candidate)
+            if candidate.key in self._by_candidate:
+                self._settle(line, host_layers, candidate)
+        self._review([line])
+
     def _walk(self, line: Line) -> bool:
         """Go on with a line as far as it leads; whether anything was launched or known anew."""
         is_new = False
@@ -120,8 +153,10 @@ class Probe:
             candidate = self._candidate(line, host_layers)
             if candidate is None:
                 break
+            if not self._settle(line, host_layers, candidate):
+                self.is_cut_off = True
+                break
             is_new = True
-            self._settle(line, host_layers, candidate)
             self._review([line])
             self.emit(BoundaryMoved(line.layout, line.cache_type, line.walk.fits, line.walk.fails))
         return is_new
@@ -159,14 +194,19 @@ class Probe:
                 return n
         return None
 
-    def _settle(self, line: Line, host_layers: int, candidate: Candidate) -> None:
-        """Find out whether a candidate fits, by a launch if nothing else tells."""
+    def _settle(self, line: Line, host_layers: int, candidate: Candidate) -> bool:
+        """Find out whether a candidate fits, by a launch if nothing else tells.
+
+        False where the budget has no time for that launch.
+        """
         known = self._by_candidate.get(candidate.key)
         if known is None:
             skipped = ruled_out(candidate, line.layout, self.trials, self.record)
             if skipped is not None:
                 self._rule_out(line, host_layers, skipped)
-                return
+                return True
+            if not self._has_time(candidate):
+                return False
             known = self._launch(line, candidate)
         line.trials[host_layers] = known
         trial = self.trials[known]
@@ -176,6 +216,15 @@ class Probe:
             line.walk.most = host_layers - 1
         elif not trial.is_completed and not is_memory_failure(trial.outcome):
             line.stopped_by = known
+        return True
+
+    def _has_time(self, candidate: Candidate) -> bool:
+        """Whether a launch, as long as those before, may begin; a known one costs nothing."""
+        left_s = self.runner.budget.left_for_s("prove")  # all of it: nothing follows
+        if left_s is None or self.runner.is_known("boundary", candidate, PURPOSE):
+            return True
+        made = [trial.seconds for trial in self.trials]
+        return left_s - self.runner.untaken_s > (median(made) if made else 0.0)
 
     def _rule_out(self, line: Line, host_layers: int, skipped: SkippedCandidate) -> None:
         self._skip(skipped)
@@ -197,10 +246,17 @@ class Probe:
             purpose=PURPOSE,
         )
         self.trials.append(trial)
+        self._advice.look_at(trial, self._need)
         self._by_candidate[candidate.key] = len(self.trials) - 1
         if trial.is_completed:
             self.maker.learn_from(trial)
         return len(self.trials) - 1
+
+    def _need(self, first: Trial) -> Need:
+        """What all boundaries take, by the first launch that ran."""
+        count = len(self.layouts) * len(self.points)
+        words = f"proving both sides of {count} {'boundary' if count == 1 else 'boundaries'}"
+        return launches_need(first.seconds, 2 * count, _SENSIBLE_LAUNCHES * count, words)
 
     def _has_alike(self, candidate: Candidate) -> bool:
         return any(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from autofit.search.space import Point
 from autofit.trial.candidate import Candidate
 from autofit.trial.trial import Preparation, Trial
 from autofit.tuning.boundary_walk import BoundaryWalk
+from autofit.tuning.runner import go_on
 from autofit.tuning.situation import Situation
 from autofit.tuning.spending import spending
 
@@ -47,6 +48,7 @@ def probe_document(
     candidate_of: CandidateOf,
     rest: Preparation,
     seconds: float,
+    is_cut_off: bool,
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """The result as JSON data.
@@ -63,6 +65,7 @@ def probe_document(
         "outcomes": dict(Counter(trial.outcome.kind for trial in trials)),
         "skipped": len(study.skipped()),
         "spent": spending(trials, rest),
+        "ended_by": "budget" if is_cut_off else "done",
         "seconds": round(seconds, 1),
         "notes": list(notes),
     }
@@ -102,6 +105,25 @@ def _boundary(line: Line, trials: Sequence[Trial], candidate_of: CandidateOf) ->
         "failed_launches": sum(not trials[index].is_completed for index in line.trials.values()),
         "evidence": failed.outcome.evidence if failed else None,
     }
+
+
+def budget_words(lines: Sequence[Line], study: Study) -> Iterator[str]:
+    """What is known of each boundary that a spent budget has left open, and how to go on."""
+    yield f"the budget is spent; with a larger --budget {go_on(study)}"
+    for line in lines:
+        if not line.walk.is_closed and line.stopped_by is None:
+            yield f"{line.layout}, {line.cache_type}: {_known_words(line.walk)}"
+
+
+def _known_words(walk: BoundaryWalk) -> str:
+    if not walk.known:
+        return "nothing was launched"
+    fits, fails = walk.fits, walk.fails
+    if fits is None:
+        return f"{fails} host expert layers do not fit, more were not launched"
+    if fails is None:
+        return f"{fits} host expert layers fit, fewer were not launched"
+    return f"{fits} host expert layers fit, {fails} do not; the rest was not launched"
 
 
 def _failure(line: Line, trials: Sequence[Trial]) -> int | None:

@@ -71,6 +71,11 @@ class TrialRunner:
         """Whether the study already holds this launch."""
         return bool(self._known.get(self._identity(phase, candidate, purpose)))
 
+    @property
+    def untaken_s(self) -> float:
+        """Seconds of launches that the study holds and this run has not come to, yet."""
+        return sum(trial.seconds for known in self._known.values() for trial in known)
+
     def run(
         self, phase: Phase, candidate: Candidate, effort: Effort, *, layout: str, purpose: str
     ) -> Trial:
@@ -183,5 +188,9 @@ def _worth_telling(phase: Phase, result: LaunchResult) -> tuple[str, ...]:
 
 def resume_hint(study: Study) -> str:
     """How a user goes on with a study that was stopped."""
-    where = shlex.quote(str(study.path))
-    return f"what was measured is saved; go on with the same command and --study {where} --resume"
+    return f"what was measured is saved; {go_on(study)}"
+
+
+def go_on(study: Study) -> str:
+    """How a user goes on with a study."""
+    return f"go on with the same command and --study {shlex.quote(str(study.path))} --resume"

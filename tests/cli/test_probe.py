@@ -99,6 +99,7 @@ def test_nothing_fits(cli, tmp_path):
         (["--kv", "q3_K"], "--kv q3_K"),
         (["--set", "n_cpu_moe=3"], "no boundary to look for"),
         (["--resume"], "--resume needs --study"),
+        (["--budget", "soon"], "is not a duration"),
         (["--ubatch", "16384"], "ubatch <= batch"),
     ],
 )
@@ -109,6 +110,41 @@ def test_what_cannot_be_probed_is_refused_before_any_launch(cli, fake, words, mo
     assert ended.code == 2
     assert said in ended.err
     assert fake.launches == 0
+
+
+def test_a_spent_budget_tells_what_is_proven_and_goes_on_with_a_larger_one(
+    cli, fake, words, tmp_path
+):
+    """No launch begins any more; open boundaries are named with what is known of them."""
+    study = tmp_path / "study"
+    words = [*words, "--kv", "q8_0,f16", "--study", study, "--json"]
+
+    first = cli(*words, "--budget", "0.1s")
+    result = json.loads(first.out)
+    launches = fake.launches
+
+    assert (launches, result["ended_by"]) == (1, "budget")
+    assert first.code == (0 if result["outcomes"].get("completed") else 3)
+    assert not any(row["proven"] for row in result["boundary"])
+    notes = result["notes"]
+    assert any("proving both sides of 2 boundaries takes about 4" in note for note in notes)
+    assert f"--study {study} --resume" in notes[1]
+    assert notes[2].startswith("single:CUDA0, q8_0: ")
+    assert notes[3] == "single:CUDA0, f16: nothing was launched"
+    assert "then the budget was spent" in first.err
+
+    same = json.loads(cli(*words, "--budget", "0.1s", "--resume").out)
+
+    assert fake.launches == launches
+    assert same["boundary"] == result["boundary"]
+
+    done = cli(*words, "--resume")
+    result = json.loads(done.out)
+
+    assert (done.code, result["ended_by"]) == (0, "done")
+    assert all(row["proven"] for row in result["boundary"])
+    assert fake.launches == result["launches"] == len(list(study.glob("trials/*.json")))
+    assert not any("budget" in note for note in result["notes"])
 
 
 def test_interrupted_probe_is_resumed_without_repeating_a_launch(fake, words, tmp_path):
