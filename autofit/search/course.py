@@ -2,12 +2,17 @@
 
 First whatever is likeliest to run and fast, until something has run; then what promises
 most, until the promise is under the noise; last the other side of the winner's boundary.
-Everything follows from what the study was told, so a resumed search goes the same way.
+Everything follows from what was told, so a resumed search goes the same way.
+
+Closing the boundary, a neighbour that may or may not fit is measured: the search held it for
+unlikely to run, and where it runs it is often the faster one. One that surely fits was not
+worth a launch for its speed. So it gets none; the boundary is looked for where it is expected,
+by launches that only show whether that fits.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from autofit.search.boundary import BoundarySearch
@@ -23,21 +28,31 @@ LEAST_GAIN = 0.001
 _LEAST_LAUNCHES = 3
 # A neighbour less likely to fit than this is believed to fail without a launch.
 _SURE_NOT_TO_FIT = 0.03
+# One likelier than this to fit tells nothing by fitting.
+_SURE_TO_FIT = 0.97
+# Further down the boundary is expected where fitting becomes less likely than this.
+_LIKELY_TO_FIT = 0.5
 # Launches spent on the winner's boundary after the search.
 _MOST_CLOSING = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A launch to make and the phase it belongs to."""
+    """A launch to make and the phase it belongs to.
+
+    Where it `asks_fit_only`, the speed of the point is of no interest.
+    """
 
     phase: StepPhase
     proposal: Proposal
+    asks_fit_only: bool = False
 
 
 @dataclass(slots=True)
 class Course:
     """One search under way; `next` opens a trial that the study's next `tell` closes.
+
+    What a step that asks for the fit only shows is told by `tell_fits`, a failure as always.
 
     `least_gain` is the expected fall of log cost below which a launch is not worth it. `last`
     is the launch that was proposed last, `declined` the one that was not worth it any more.
@@ -48,6 +63,7 @@ class Course:
     last: Proposal | None = None
     declined: Proposal | None = None
     _is_over: bool = False
+    _fitting: list[Point] = field(default_factory=list)
 
     def next(self) -> Step | None:
         """What to launch next, None when the search is over."""
@@ -59,8 +75,11 @@ class Course:
             self.declined = proposal
             self.study.drop()
             self._is_over = True
-        closing = self._closing()
-        return None if closing is None else Step("boundary", closing)
+        return self._closing()
+
+    def tell_fits(self, point: Point) -> None:
+        """Add that a point fits, whose speed nobody has measured."""
+        self._fitting.append(point)
 
     @property
     def is_over(self) -> bool:
@@ -75,7 +94,7 @@ class Course:
     def _has_run(self) -> bool:
         return any(observation.cost is not None for observation in self.study.observations)
 
-    def _closing(self) -> Proposal | None:
+    def _closing(self) -> Step | None:
         """The next launch at the best point's fit boundary, None once both sides are known."""
         best = next(iter(self.study.ranked()), None)
         if best is None or not self.study.problem.walks_layers:
@@ -85,22 +104,49 @@ class Course:
         done = sum(n < int(best.point[HOST_LAYERS_AXIS]) for n in walk.known)
         if value is None or done >= _MOST_CLOSING:
             return None
-        point = {**best.point, HOST_LAYERS_AXIS: value}
-        if self.study.chance(point) < _SURE_NOT_TO_FIT:
+        chance = self._chance(best.point, value)
+        if chance < _SURE_NOT_TO_FIT:
             return None
-        return Proposal(point, 0.0, f"does {value} fit too?")
+        if chance >= _SURE_TO_FIT:
+            value = self._last_likely(best.point, range(value, walk.lowest - 1, -1))
+        proposal = Proposal({**best.point, HOST_LAYERS_AXIS: value}, 0.0, f"does {value} fit too?")
+        return Step("boundary", proposal, asks_fit_only=self._is_slower_below(best.point))
+
+    def _is_slower_below(self, point: Point) -> bool:
+        """Whether less than what was measured surely fits, and yet was not worth a launch."""
+        measured = [o.point for o in self.study.observations if o.cost is not None]
+        fewest = min(int(n[HOST_LAYERS_AXIS]) for n in measured if _are_on_a_line(n, point))
+        below = {**point, HOST_LAYERS_AXIS: fewest - 1}
+        return below in self._fitting or self.study.chance(below) >= _SURE_TO_FIT
+
+    def _last_likely(self, point: Point, values: range) -> int:
+        """The last number of host layers, from the first on, up to which all are likely to fit."""
+        found = values[0]
+        for value in values:
+            if self._chance(point, value) < _LIKELY_TO_FIT:
+                break
+            found = value
+        return found
+
+    def _chance(self, point: Point, host_layers: int) -> float:
+        return self.study.chance({**point, HOST_LAYERS_AXIS: host_layers})
 
     def walk(self, point: Point) -> BoundarySearch:
         """What is known of the boundary in host layers through a point."""
         found = BoundarySearch(
             most=self.study.problem.most_host_layers, guess=int(point[HOST_LAYERS_AXIS])
         )
-        for observation in self.study.observations:
-            is_on_walk = {**observation.point, HOST_LAYERS_AXIS: 0} == {
-                **point,
-                HOST_LAYERS_AXIS: 0,
-            }
-            if is_on_walk and (observation.cost is not None or observation.lacked == "device"):
-                host_layers = int(observation.point[HOST_LAYERS_AXIS])
-                found = found.told(host_layers, fitted=observation.cost is not None)
+        told = [
+            (seen.point, seen.cost is not None)
+            for seen in self.study.observations
+            if seen.cost is not None or seen.lacked == "device"
+        ]
+        for other, fitted in (*((one, True) for one in self._fitting), *told):
+            if _are_on_a_line(other, point):
+                found = found.told(int(other[HOST_LAYERS_AXIS]), fitted=fitted)
         return found
+
+
+def _are_on_a_line(one: Point, other: Point) -> bool:
+    """Whether two points differ in host layers only."""
+    return {**one, HOST_LAYERS_AXIS: 0} == {**other, HOST_LAYERS_AXIS: 0}

@@ -64,7 +64,9 @@ def front(trials: Sequence[Trial], situation: Situation) -> list[FrontPoint]:
     """The candidates that keep the requirements and that no other beats, fastest prompts first."""
     by_candidate: dict[str, list[Trial]] = {}
     for trial in trials:
-        if trial.is_completed and trial.measurement is not None and trial.phase != "prove":
+        if not trial.is_completed or trial.shows_fit_only:
+            continue
+        if trial.measurement is not None and trial.phase != "prove":
             by_candidate.setdefault(trial.candidate.key, []).append(trial)
     points = [
         point

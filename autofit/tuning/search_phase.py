@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from autofit.runtime.effort import measuring_effort
+from autofit.runtime.effort import Effort, fit_effort, measuring_effort
 from autofit.search.boundary import BoundarySearch
-from autofit.search.course import Course
+from autofit.search.course import Course, Step
 from autofit.search.fit_belief import fit_probability
 from autofit.search.problem import Memory, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
@@ -98,7 +98,10 @@ class Explorer:
 
     def tell(self, point: Point, trial: Trial) -> None:
         """Tell the search what a launch of a point showed."""
-        self._tell(self.search, point, trial, self.situation.objective)
+        if trial.shows_fit_only:
+            self.course.tell_fits(point)
+        else:
+            self._tell(self.search, point, trial, self.situation.objective)
 
     def _tell(self, search: SearchStudy, point: Point, trial: Trial, metric: Metric) -> None:
         workload = self.situation.workload
@@ -130,14 +133,15 @@ class Explorer:
             if step.phase != phase:
                 phase = step.phase
                 self.emit(PhaseStarted(phase, self.runner.budget.max_launches))
-            self._launch(step.phase, step.proposal.point, step.proposal.why)
+            self._launch(step)
 
     def explore_end(self, metric: Metric, *, seed: int) -> None:
         """Look for what is best by another metric, knowing all launches before."""
         problem = replace(self.problem, goal=replace(self.problem.goal, objective=metric))
         search = SearchStudy(problem, seed=seed)
         for one in self.launched:
-            self._tell(search, one.point, one.trial, metric)
+            if not one.trial.shows_fit_only:
+                self._tell(search, one.point, one.trial, metric)
         course = Course(search, self.course.least_gain)
         for _ in range(_MOST_FOR_AN_END):
             step = course.next()
@@ -146,7 +150,8 @@ class Explorer:
             if not self.runner.budget.allows("search", self.expected_s()):
                 return
             before = len(self.launched)
-            self._launch("search", step.proposal.point, f"for {metric}: {step.proposal.why}")
+            proposal = replace(step.proposal, why=f"for {metric}: {step.proposal.why}")
+            self._launch(Step("search", proposal))
             if len(self.launched) > before:
                 self._tell(search, step.proposal.point, self.launched[-1].trial, metric)
             else:
@@ -174,31 +179,37 @@ class Explorer:
             "least_gain": -math.expm1(-self.course.least_gain),
         }
 
-    def _launch(self, phase: Phase, point: Point, purpose: str) -> None:
+    def _launch(self, step: Step) -> None:
+        point = step.proposal.point
         candidate = self.problem.candidate_of(point)
         if candidate is None:
             # The runtime refuses this combination: the search learns it without a launch.
             self.search.tell(point, None)
             return
-        ubatch = candidate.get_int("ubatch", 512)
         trial = self.runner.run(
-            phase,
+            step.phase,
             candidate,
-            measuring_effort(
-                self.situation.workload,
-                ubatch,
-                repeats=_REPEATS,
-                is_short=True,
-                enough_s=self.runner.budget.repeat_limit_s,
-            ),
+            self._effort(candidate, asks_fit_only=step.asks_fit_only),
             layout=str(point.get(LAYOUT_AXIS, "")),
-            purpose=purpose,
+            purpose=step.proposal.why,
         )
         self.tell(point, trial)
         self.launched.append(Launched(point, candidate, trial))
-        if phase == "boundary" and HOST_LAYERS_AXIS in point:
+        if step.phase == "boundary" and HOST_LAYERS_AXIS in point:
             walk = self.course.walk(point)
             self.emit(BoundaryMoved(*self.launched[-1].line, walk.fits, walk.fails))
+
+    def _effort(self, candidate: Candidate, *, asks_fit_only: bool) -> Effort:
+        workload, ubatch = self.situation.workload, candidate.get_int("ubatch", 512)
+        if asks_fit_only:
+            return fit_effort(workload, ubatch)
+        return measuring_effort(
+            workload,
+            ubatch,
+            repeats=_REPEATS,
+            is_short=True,
+            enough_s=self.runner.budget.repeat_limit_s,
+        )
 
     def ranked(self) -> list[Launched]:
         """Every launch that ran, the best first, requirements kept before all others."""

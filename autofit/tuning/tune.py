@@ -360,6 +360,7 @@ class Tune:
             for trial in self.runner.trials
             if trial.candidate == candidate
             and trial.is_completed
+            and not trial.shows_fit_only
             and trial.phase != "prove"
             and trial.measurement is not None
         ]

@@ -15,7 +15,7 @@ from autofit.model.inventory import inventory
 from autofit.model.slice_cost import slice_costs
 from autofit.runtime.device_list import list_devices
 from autofit.runtime.discovery import find_runtime
-from autofit.runtime.effort import measuring_effort
+from autofit.runtime.effort import Effort, fit_effort, measuring_effort
 from autofit.search.space_file import read_space
 from autofit.trial.candidate import Candidate
 from autofit.trial.trial import Phase, Trial
@@ -78,6 +78,9 @@ class SearchMachine:
         effort = measuring_effort(
             self.situation.workload, candidate.get_int("ubatch", 512), repeats=REPEATS
         )
+        return self._asked(effort)
+
+    def _asked(self, effort: Effort) -> list[tuple[int, int]]:
         slot = self.situation.workload.context
         return [(r.prompt_tokens, r.predicted_tokens) for r in effort.within(slot).requests]
 
@@ -96,12 +99,20 @@ class SearchMachine:
         return _request_s(self.simulation.truth(dict(candidate.params), requests, fit=True))
 
     def launch(
-        self, simulation: Simulation, candidate: Candidate, *, number: int, phase: Phase
+        self,
+        simulation: Simulation,
+        candidate: Candidate,
+        *,
+        number: int,
+        phase: Phase,
+        asks_fit_only: bool = False,
     ) -> Trial:
         """One launch with its noise, as a trial; the baseline is placed by the runtime."""
-        run = simulation.launch(
-            dict(candidate.params), self._requests(candidate), fit=phase == "baseline"
-        )
+        requests = self._requests(candidate)
+        if asks_fit_only:
+            ubatch = candidate.get_int("ubatch", 512)
+            requests = self._asked(fit_effort(self.situation.workload, ubatch))
+        run = simulation.launch(dict(candidate.params), requests, fit=phase == "baseline")
         measured = measurement_of(run)
         samples = tuple(
             replace(sample, request=0 if sample.order else -1, is_warmup=not sample.order)
@@ -114,6 +125,7 @@ class SearchMachine:
             outcome=outcome_of(run),
             measurement=replace(measured, samples=samples),
             seconds=run.seconds,
+            fidelity="load" if asks_fit_only else "full",
         )
 
 

@@ -70,11 +70,15 @@ class Session:
         self.baseline_truth = self.machine.fitted_truth()
         self.pick(None, None)
 
-    def launch(self, candidate: Candidate, phase: Phase) -> Trial:
+    def launch(self, candidate: Candidate, phase: Phase, *, asks_fit_only: bool = False) -> Trial:
         """Launch and count."""
         self.outcome.launches += 1
         trial = self.machine.launch(
-            self.simulation, candidate, number=self.outcome.launches, phase=phase
+            self.simulation,
+            candidate,
+            number=self.outcome.launches,
+            phase=phase,
+            asks_fit_only=asks_fit_only,
         )
         if self.outcome.reached is None and lacked_memory(trial.outcome) is not None:
             self.outcome.failures += 1
@@ -114,9 +118,12 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
         point = step.proposal.point
         candidate = maker.candidate_of(point)
         assert candidate is not None
-        trial = session.launch(candidate, step.phase)
+        trial = session.launch(candidate, step.phase, asks_fit_only=step.asks_fit_only)
         if trial.is_completed:
             maker.learn_from(trial)
+        if trial.shows_fit_only:
+            course.tell_fits(point)
+            continue
         prompt_s, predicted_s = token_seconds(
             trial.measurement if trial.is_completed else None, workload
         )

@@ -89,6 +89,26 @@ def test_speed_marks_failures_boundary_and_cliff(full):
     )
 
 
+def test_what_was_asked_for_its_fit_only_has_no_speed(tmp_path):
+    """Such a launch stands beside the failures, not on the curve."""
+    study = whole(tmp_path / "study")
+    measured = measurement(30.0)
+    warmup = tuple(replace(sample, is_warmup=True) for sample in measured.samples[:1])
+    loaded = replace(
+        trial(99, phase="boundary", measured=told(replace(measured, samples=warmup))),
+        candidate=study.trials()[3].candidate.with_params(n_cpu_moe=14),
+        fidelity="load",
+    )
+    trials = [*study.trials(), loaded]
+    data = PlotData(trials, study.header.workload, study.header.objective, study.result)
+    plot = next(plot for plot in plots(data)[0] if plot.title == SPEED)
+
+    shown = traces(plot)
+    assert (shown["completed"]["x"], shown["completed"]["yaxis"]) == ([14], "y2")
+    assert all(14 not in trace.get("x", ()) for n, trace in shown.items() if n != "completed")
+    assert "Only the fit was asked of #99." in plot.alternative
+
+
 def test_map_shades_what_failures_rule_out(full):
     """The region grows with ubatch: what fails at a smaller one fails at a larger one."""
     shapes = json.loads(full[MAP].to_json())["layout"]["shapes"]

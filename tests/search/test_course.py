@@ -23,7 +23,10 @@ def _follow(machine: ToyMachine, *, seed: int = 0, most: int = 40) -> tuple[Sear
     steps = []
     while len(steps) < most and (step := course.next()) is not None:
         seen = machine.observe(step.proposal.point, rng)
-        tell(study, seen)
+        if step.asks_fit_only and seen.cost is not None:
+            course.tell_fits(seen.point)
+        else:
+            tell(study, seen)
         steps.append((step, seen))
     return study, steps
 
@@ -106,6 +109,55 @@ def test_both_sides_of_the_winners_boundary_are_known_at_the_end() -> None:
 
     assert not machine.fits(fewer)
     assert study.chance(fewer) < 0.03
+
+
+class _HostIsFaster(ToyMachine):
+    """Whatever is in system RAM is faster, with prompts, too."""
+
+    def parts(self, point) -> tuple[float, float]:
+        hosted = int(point[HOST_LAYERS_AXIS])
+        return (2.0 - 0.02 * hosted) / 4096, 0.012 - 0.0002 * hosted
+
+
+def test_a_boundary_far_from_the_winner_is_asked_for_its_fit_only() -> None:
+    """What surely fits gets no launch, and where it ends no speed is measured."""
+    machine = _HostIsFaster(host_gain=True)
+    study, steps = _follow(machine)
+
+    closing = [(step, seen) for step, seen in steps if step.asks_fit_only]
+    layers = [int(seen.point[HOST_LAYERS_AXIS]) for _, seen in closing]
+    best = study.ranked()[0].point
+    edge = min(n for n in range(LAYERS) if machine.fits({**best, HOST_LAYERS_AXIS: n}))
+    assert steps[-len(closing) :] == closing
+    assert layers == [edge, edge - 1]
+    assert [seen.cost is not None for _, seen in closing] == [True, False]
+    assert {step.phase for step, _ in closing} == {"boundary"}
+
+
+def test_what_only_fits_is_known_to_the_walk_and_to_nothing_else() -> None:
+    """It is no measurement: ranking and proposals are as they were."""
+    machine = ToyMachine()
+    study = explore(machine, 6)
+    best = study.ranked()[0].point
+    course = Course(study)
+    fits = {**best, HOST_LAYERS_AXIS: int(best[HOST_LAYERS_AXIS]) - 2}
+    before = study.observations
+
+    course.tell_fits(fits)
+    walk = course.walk(best)
+
+    assert walk.fits == fits[HOST_LAYERS_AXIS]
+    assert study.observations == before
+    assert fits not in [seen.point for seen in study.ranked()]
+
+
+def test_a_neighbour_that_may_not_fit_is_measured() -> None:
+    """The search held it for unlikely to run; where it runs it may be the best."""
+    _, steps = _follow(ToyMachine(error_mib=-900.0))
+
+    closing = [step for step, _ in steps if step.proposal.why.startswith("does ")]
+    assert closing
+    assert not any(step.asks_fit_only for step in closing)
 
 
 def test_a_limit_is_kept() -> None:

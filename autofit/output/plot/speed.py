@@ -41,6 +41,7 @@ def speed_plot(data: PlotData) -> Plot | NoPlot:
     groups = sorted({group(trial) for trial, _ in placed})
     boundaries = [row for row in (data.result or {}).get("boundary") or () if _is_known(row)]
     unmeasured = [(t, n) for t, n in placed if t.is_completed and data.value(t) is None]
+    fitting = [(t, n) for t, n in unmeasured if t.phase == "boundary" and t.shows_fit_only]
     if not measured:
         title = f"{data.host_words.capitalize()} that fit, and that do not"
     figure = _empty(
@@ -48,11 +49,13 @@ def speed_plot(data: PlotData) -> Plot | NoPlot:
         [n for _, n in placed],
         groups,
         has_speeds=bool(measured),
-        has_strip=bool(failed) or any(_line_of(row) in groups for row in boundaries),
+        has_strip=bool(failed or fitting) or any(_line_of(row) in groups for row in boundaries),
     )
     _points(figure, measured, groups, data)
-    _endings(figure, failed if measured else [*failed, *unmeasured], groups)
+    _endings(figure, [*failed, *(fitting if measured else unmeasured)], groups)
     told = [*_measured_words(measured, data), *_failure_words(failed)]
+    if measured and fitting:
+        told.append(f"Only the fit was asked of {launch_numbers([t for t, _ in fitting])}.")
     told += _baseline(figure, [n for _, n in placed], data)
     for row in boundaries:
         told += _boundary(figure, row, groups)
