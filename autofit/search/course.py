@@ -12,6 +12,7 @@ by launches that only show whether that fits.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -120,13 +121,11 @@ class Course:
         return below in self._fitting or self.study.chance(below) >= _SURE_TO_FIT
 
     def _last_likely(self, point: Point, values: range) -> int:
-        """The last number of host layers, from the first on, up to which all are likely to fit."""
-        found = values[0]
-        for value in values:
-            if self._chance(point, value) < _LIKELY_TO_FIT:
-                break
-            found = value
-        return found
+        """The last number of host layers that is likely to fit; the first surely does."""
+        unlikely = bisect_left(
+            values, True, key=lambda value: self._chance(point, value) < _LIKELY_TO_FIT
+        )
+        return values[unlikely - 1]
 
     def _chance(self, point: Point, host_layers: int) -> float:
         return self.study.chance({**point, HOST_LAYERS_AXIS: host_layers})
