@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -91,3 +92,18 @@ def test_an_old_build_is_measured_beside_the_new_one(nights, tmp_path):
     alone = nights.sweep()
     assert "slower" in found(alone.json, "served")["kinds"]
     assert any("is not here" in note for note in found(alone.json, "served")["notes"])
+
+
+def test_a_short_night_ends_a_boundary_in_time_and_keeps_what_was_proven(nights):
+    """Where each launch takes seconds the boundary is left open, and that is said."""
+    machine = nights.add("slow", boundary=True, budget="5m")
+    machine.fail("slow-load", 4)
+    nights.write(budget="8s")
+    done = nights.sweep("--update-baseline")
+
+    assert done.code == 0, done.err
+    entry = found(done.json, "slow")
+    assert "the time was up before 1 of 1 fit boundaries were found" in entry["notes"]
+    kept = json.loads(nights.baseline.read_text(encoding="utf-8"))["entries"]["slow"]["record"]
+    assert kept["boundary"] == []
+    assert machine.owners == []

@@ -29,7 +29,13 @@ from autofit.tuning.kv_score import kv_types
 from autofit.tuning.sweep.measured import Measured, boundary_of, of_remeasure, of_tune
 from autofit.tuning.sweep.record import BoundaryRow, EntryRecord, Failure, Status, Winner
 from autofit.tuning.sweep.remeasure import HOST_LAYERS
-from autofit.tuning.sweep.step import Step, boundary_step, first_step, kept_step
+from autofit.tuning.sweep.step import (
+    Step,
+    boundary_part_s,
+    boundary_step,
+    first_step,
+    kept_step,
+)
 from autofit.tuning.sweep.suite import Entry, task_words
 from autofit.tuning.sweep.surroundings import Surroundings
 
@@ -194,14 +200,30 @@ class EntryRun:
         rows = rows or tuple(self._boundary_on_one_device(winner))
         if not rows:
             return measured
-        step = boundary_step(self.entry, rows, winner)
+        step = boundary_step(self.entry, rows, winner, self._left_for_boundary_s())
         end = self._run(step)
         study = self._study(step)
         found = boundary_of(study) if study is not None and end.ended == "done" else ()
         notes = measured.notes
-        if not found:
+        if study is not None and found and (study.result or {}).get("ended_by") == "budget":
+            # What was left open would be kept in place of what an earlier night has proven.
+            proven = tuple(row for row in found if row.proven)
+            what = f"{len(found) - len(proven)} of {len(found)} fit boundaries"
+            notes = (*notes, f"the time was up before {what} were found")
+            found = proven
+        elif not found:
             notes = (*notes, f"the fit boundary was not found: {end.failure.evidence}")
         return replace(measured, boundary=found, notes=notes)
+
+    def _left_for_boundary_s(self) -> float:
+        """Seconds for the fit boundary: up to the time-out, or the entry's part of the night."""
+        now_s = self.clock()
+        until_timed_out_s = self._deadline - _LEAST_LEFT_S - now_s
+        kept_s = boundary_part_s(self.entry, self.budget_s)
+        if not kept_s:
+            return until_timed_out_s
+        granted_until_s = self._deadline - self._limit_s + self.budget_s
+        return min(until_timed_out_s, max(kept_s, granted_until_s - now_s))
 
     def _boundary_on_one_device(self, winner: Winner) -> Iterator[BoundaryRow]:
         """What to look for where nothing is known of the layout but that it is one device."""

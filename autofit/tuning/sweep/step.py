@@ -15,6 +15,8 @@ from autofit.tuning.sweep.suite import Entry
 # -P: what lies in the working directory is no module of ours.
 PROGRAM = (sys.executable, "-P", "-m", "autofit")
 LEAST_BUDGET_S = 1
+# Of an entry that has less time than it wants so much is kept for its fit boundary.
+_BOUNDARY_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,11 @@ class Step:
 
 
 def first_step(entry: Entry, kept: EntryRecord | None, budget_s: float) -> Step:
-    """What measures an entry's settings.
+    """What measures an entry's settings, in the seconds that the entry was granted.
 
     To remeasure where nothing was kept is to tune, so that there is something to keep.
     """
+    budget_s -= boundary_part_s(entry, budget_s)
     settings = kept_settings(entry, kept)
     if entry.mode == "tune" or (entry.mode == "remeasure" and not settings):
         return _tune(entry, budget_s)
@@ -53,6 +56,16 @@ def first_step(entry: Entry, kept: EntryRecord | None, budget_s: float) -> Step:
     words += ["--neighbours"] if entry.mode == "remeasure" and entry.neighbours else []
     words += [] if entry.answers else ["--no-answers"]
     return Step("remeasure", ("remeasure", *words), entry.args)
+
+
+def boundary_part_s(entry: Entry, budget_s: float) -> float:
+    """Seconds that are kept for the fit boundary, of those that an entry was granted.
+
+    None of an entry that has all that it wants: only its time-out ends what comes after.
+    """
+    is_short = budget_s < entry.wanted_s
+    has_boundary = entry.boundary and entry.mode != "compare"
+    return _BOUNDARY_SHARE * budget_s if is_short and has_boundary else 0.0
 
 
 def kept_settings(entry: Entry, kept: EntryRecord | None) -> list[str]:
@@ -70,7 +83,9 @@ def kept_step(entry: Entry, kept: EntryRecord, budget_s: float) -> Step:
     return Step("kept", ("remeasure", *words, *_given("--budget", _seconds(budget_s))), entry.args)
 
 
-def boundary_step(entry: Entry, rows: tuple[BoundaryRow, ...], winner: Winner) -> Step:
+def boundary_step(
+    entry: Entry, rows: tuple[BoundaryRow, ...], winner: Winner, budget_s: float
+) -> Step:
     """What finds the fit boundaries of the same layouts and KV types by launches."""
     layouts = dict.fromkeys(row.layout for row in rows)
     kinds = dict.fromkeys(row.cache_type for row in rows)
@@ -80,6 +95,7 @@ def boundary_step(entry: Entry, rows: tuple[BoundaryRow, ...], winner: Winner) -
     words += _given("--ubatch", winner.params.get("ubatch"))
     pins = {name: value for name, value in entry.pins.items() if name != "ubatch"}
     words += [word for name, value in pins.items() for word in ("--set", f"{name}={value}")]
+    words += _given("--budget", _seconds(budget_s))
     return Step("probe", ("probe", *words, "--yes"), entry.args)
 
 

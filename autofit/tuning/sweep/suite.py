@@ -115,12 +115,19 @@ def _is_called(entry: Entry, name: str) -> bool:
 def granted_s(entry: Entry, later: Sequence[Entry], left_s: float | None) -> float:
     """Seconds that an entry may measure for, of what is left for it and all later ones.
 
-    Where that is less than all of them want, each has its part of it.
+    Where that is less than all of them want it is shared evenly, and what one does not want of
+    its part the others have.
     """
     if left_s is None:
         return entry.wanted_s
-    wanted_s = entry.wanted_s + sum(one.wanted_s for one in later)
-    return entry.wanted_s * min(1.0, max(0.0, left_s) / wanted_s)
+    rest_s = max(0.0, left_s)
+    wanted = sorted(one.wanted_s for one in (entry, *later))
+    for place, wanted_s in enumerate(wanted):
+        part_s = rest_s / (len(wanted) - place)
+        if wanted_s > part_s:
+            return min(entry.wanted_s, part_s)
+        rest_s -= wanted_s
+    return entry.wanted_s
 
 
 def task_words(entry: Entry, workload: Workload) -> str:

@@ -160,7 +160,8 @@ class SuiteFile(_Strict):
     about: str = ""
     """One line for people."""
     budget: Duration | None = None
-    """Time for all entries together; what one leaves over the others have."""
+    """Time for all entries together, shared evenly where they want more; what one leaves over or
+    does not want the others have."""
     baseline: str = ""
     """The baseline's file; `SUITE.baseline.json` beside the suite where it is left out."""
     defaults: TaskFile = TaskFile()

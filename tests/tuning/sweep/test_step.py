@@ -12,7 +12,13 @@ from autofit.cli.remeasure import command as remeasure
 from autofit.cli.tune import command as tune
 from autofit.runtime.secret import without_secret_values, without_secrets
 from autofit.tuning.sweep.record import BoundaryRow, EntryRecord, Winner
-from autofit.tuning.sweep.step import PROGRAM, boundary_step, first_step, kept_step
+from autofit.tuning.sweep.step import (
+    PROGRAM,
+    boundary_part_s,
+    boundary_step,
+    first_step,
+    kept_step,
+)
 from autofit.tuning.sweep.suite import Entry
 
 ENTRY = Entry(
@@ -35,7 +41,7 @@ def _steps():
         yield first_step(replace(ENTRY, mode=mode), KEPT, 60.4)
     yield first_step(replace(ENTRY, mode="remeasure", preset="llama-server -c 1"), None, 0.2)
     yield kept_step(ENTRY, KEPT, 60)
-    yield boundary_step(ENTRY, ROWS, KEPT.winner)
+    yield boundary_step(ENTRY, ROWS, KEPT.winner, 60)
 
 
 @pytest.mark.parametrize("step", list(_steps()), ids=lambda step: step.name)
@@ -74,6 +80,20 @@ def test_kept_settings_are_launched_as_they_were(tmp_path):
     assert "--neighbours" in words
     assert first_step(again, None, 60).name == "tune"
     assert first_step(replace(again, mode="compare"), None, 60).name == "remeasure"
+
+
+def test_an_entry_that_is_short_of_time_keeps_some_for_its_boundary():
+    """What measures and what finds the boundary together take what was granted."""
+
+    def budget_s(**changed):
+        words = first_step(replace(ENTRY, **changed), None, 60).words
+        return words[words.index("--budget") + 1]
+
+    assert (budget_s(), budget_s(boundary=False)) == ("45s", "60s")
+    assert budget_s(budget_s=60.0) == "60s"
+    assert budget_s(mode="compare", preset="llama-server -c 1") == "60s"
+    assert boundary_part_s(ENTRY, 60) == 15
+    assert boundary_step(ENTRY, ROWS, KEPT.winner, 15).words[-3:] == ("--budget", "15s", "--yes")
 
 
 def test_keys_are_masked():

@@ -106,10 +106,23 @@ def test_shares_of_time_never_exceed_what_there_is(wanted, total, used):
     for place, entry in enumerate(entries):
         share = granted_s(entry, entries[place + 1 :], left)
         assert 0 < share <= entry.wanted_s
+        assert share >= min(entry.wanted_s, left / (len(entries) - place)) * (1 - 1e-9)
         took = share * used[place]
         left, spent = left - took, spent + took
     assert spent <= total * (1 + 1e-9)
     assert granted_s(entries[0], entries[1:], None) == entries[0].wanted_s
+
+
+def test_an_entry_without_a_budget_does_not_take_that_of_the_others():
+    """A tune that would go on for an hour leaves a short entry what that one wants."""
+    tune = Entry(name="tune", place=0, model="m")
+    again, other = (Entry(name=n, place=1, model="m", mode="remeasure") for n in ("b", "c"))
+    short = replace(again, budget_s=40.0)
+
+    assert granted_s(tune, [short], 240) == pytest.approx(200)
+    assert granted_s(short, [], 40) == pytest.approx(40)
+    assert granted_s(tune, [again, other], 600) == pytest.approx(200)
+    assert granted_s(tune, [again, other], 1e6) == tune.wanted_s
 
 
 def test_what_one_leaves_over_the_later_ones_have():
