@@ -115,6 +115,7 @@ def test_what_was_spent_is_told_by_fidelity(tuned):
     assert {(t.phase, t.fidelity) for t in trials} == {
         (row["phase"], row["fidelity"]) for row in spent["by_phase"]
     }
+    assert spent["by_fidelity"]["estimate"]["questions"] >= 1
     whole = sum(row["seconds"] for row in spent["by_phase"]) + spent["own_seconds"]
     whole += spent["by_fidelity"]["estimate"]["seconds"]
     assert whole == pytest.approx(result["seconds"], abs=1.0)

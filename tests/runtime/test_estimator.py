@@ -135,8 +135,11 @@ def test_an_answer_is_kept(llama_cpp: Path, model: Path, tmp_path: Path) -> None
     after = Estimator(runtime, model, rpc=servers, cache=tmp_path)
     assert before is not None
     assert after.estimate(Candidate(BASE)) == before
+    assert after.asked.questions == 0
     # Without a split the layers go by free memory, which is another one each time.
     assert after.estimate(loose) is None
+    assert after.asked.questions == 1
+    assert after.asked.seconds > 0
 
 
 @pytest.mark.runtime
