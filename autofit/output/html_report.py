@@ -76,6 +76,7 @@ def html_report(study: Study, *, preset: str = "") -> str:
     sections = [
         ("edges", "Both sides" if is_comparison else "Boundary", bool(tables)),
         ("plots", "Plots", bool(drawn)),
+        ("spent", "Spent", bool(found.spent)),
         ("launches", "Launches", bool(rows)),
         ("environment", "Measured on", True),
         ("caveats", "Caveats", bool(remarks)),

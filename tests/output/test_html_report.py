@@ -66,6 +66,16 @@ def test_answer_settings_and_preset_are_there(pages):
     assert page.count("button") == 2 + 17
 
 
+def test_what_was_spent_has_a_table_of_its_own(pages):
+    """Phase, how closely was looked, launches, time; the menu leads there."""
+    page = pages[False]
+
+    assert "What was spent where" in page.texts["h2"]
+    assert {"loads, takes first ubatches", "16 min 30 s", "14 asked"} <= set(page.texts["td"])
+    assert ("a", {"href": "#spent"}) in page.tags
+    assert ("section", {"id": "spent"}) in page.tags
+
+
 def test_every_plot_has_a_title_and_a_text(pages):
     """Each drawing is an image for screen readers, named by its heading and told in words."""
     ids = {attributes.get("id") for _, attributes in pages[False].tags}
