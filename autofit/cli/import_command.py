@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autofit.cli.output_file import deliver
+from autofit.cli.output_file import check_target, deliver
 from autofit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def command(
     )
     from autofit.output.preset.reading import read_preset  # noqa: PLC0415
 
+    if output is not None:
+        check_target(output)
     preset = read_preset(given[0] if len(given) == 1 else shlex.join(given), section=section)
     found = _imported(preset, runtime, dialect)
     document = json.dumps(import_document(found), indent=2)

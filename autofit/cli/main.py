@@ -209,8 +209,9 @@ def _run(words: list[str]) -> int:
         _silence(sys.stdout)
         return 0
     except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        return _fail(AutofitError(f"{error.strerror or error}{where}"), words)
+        from autofit.cli.path_fault import path_error  # noqa: PLC0415 - --help is quick
+
+        return _fail(path_error(error), words)
     except Exception as error:  # noqa: BLE001 - no traceback reaches a user
         return _fail(_internal(error), words)
     return _written(status if isinstance(status, int) else 0, words)

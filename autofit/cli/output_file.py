@@ -7,24 +7,20 @@ from pathlib import Path
 
 import click
 
-from autofit.errors import AutofitError, UsageError
+from autofit.cli.path_fault import check_writable
+from autofit.errors import AutofitError
 
 _EXECUTABLE = 0o111
 
 
 def check_target(target: str) -> None:
-    """See that a file may be written there, before any work is done for it.
+    """See that a file may be written there, before any work is done for it; `-` is stdout.
 
     Raises:
-        UsageError: the target is a folder, or its folder is not there.
+        UsageError: it may not.
     """
-    if target == "-":
-        return
-    path = Path(target).expanduser()
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder", "give the name of a file in it")
-    if not path.parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent}", f"mkdir -p {path.parent}")
+    if target != "-":
+        check_writable(Path(target).expanduser())
 
 
 def deliver(text: str, target: str, *, is_program: bool = False, like: Path | None = None) -> None:
@@ -34,7 +30,7 @@ def deliver(text: str, target: str, *, is_program: bool = False, like: Path | No
     be `like` another may be read by those who may read that one.
 
     Raises:
-        UsageError: the target is a folder, or its folder is not there.
+        UsageError: the target may not be written.
         AutofitError: it cannot be written.
     """
     from autofit.results.durable_file import write_durably  # noqa: PLC0415 - --help is quick

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autofit.cli.output_file import deliver
+from autofit.cli.output_file import check_target, deliver
 from autofit.cli.study_argument import open_study, study_argument, tell_damage
 from autofit.errors import AutofitError
 
@@ -29,6 +29,8 @@ def command(study: Path, html: str | None) -> None:
     from autofit.output.markdown_report import markdown_report  # noqa: PLC0415
     from autofit.output.preset_text import preset_text  # noqa: PLC0415
 
+    if html is not None:
+        check_target(html)
     opened = open_study(study)
     preset = preset_text(opened)
     text = markdown_report(opened, preset=preset)

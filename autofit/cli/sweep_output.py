@@ -6,13 +6,11 @@ import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
 
-from autofit.cli.output_file import deliver
-from autofit.errors import UsageError
+from autofit.cli.output_file import check_target, deliver
 from autofit.output.sweep_junit import junit_xml
 from autofit.output.sweep_summary import headline, markdown_summary
 from autofit.tuning.sweep.night_folder import NightFolder
@@ -43,13 +41,8 @@ class Outputs:
             UsageError: one cannot.
         """
         for target in (self.junit, self.summary):
-            if target in (None, "-"):
-                continue
-            path = Path(target).expanduser()
-            if path.is_dir():
-                raise UsageError(f"{path} is a folder", "give the name of a file in it")
-            if not path.parent.is_dir():
-                raise UsageError(f"there is no folder {path.parent}", f"mkdir -p {path.parent}")
+            if target is not None:
+                check_target(target)
 
     def write(
         self,

@@ -214,9 +214,9 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
     except FileNotFoundError:
         raise MissingError(f"{path}: no such file", "give the path of a .gguf file") from None
     except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}", "is it yours to read?"
-        ) from error
+        is_forbidden = isinstance(error, PermissionError)
+        hint = "is it yours to read?" if is_forbidden else "give the path of a .gguf file"
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint) from error
 
 
 class _Cursor:

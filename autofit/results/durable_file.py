@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autofit.errors import AutofitError
+from autofit.errors import AutofitError, UsageError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_IN_THE_WAY = {errno.EEXIST, errno.ENOTDIR}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -114,6 +115,11 @@ def storage_error(error: OSError, path: Path) -> AutofitError:
     if error.errno in _FORBIDDEN:
         return AutofitError(
             f"cannot write {path}: {reason}", "choose a folder you may write to with `--study DIR`"
+        )
+    in_the_way = next((one for one in (path, *path.parents) if one.is_file()), None)
+    if error.errno in _IN_THE_WAY and in_the_way is not None:
+        return UsageError(
+            f"{in_the_way} is a file, not a folder", "choose another folder with `--study DIR`"
         )
     return AutofitError(f"cannot use {path}: {reason}", "choose another folder with `--study DIR`")
 

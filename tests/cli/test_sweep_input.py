@@ -93,7 +93,7 @@ def test_only_takes_combinations_together(cli, suite):
         (["--junit", "no/where.xml"], "there is no folder no"),
         (["--summary", "."], ". is a folder"),
         (["--folder", "."], "there is something else in"),
-        (["--folder", "night.yaml"], "cannot"),
+        (["--folder", "night.yaml"], "night.yaml is a file, not a folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

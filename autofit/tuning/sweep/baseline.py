@@ -60,7 +60,8 @@ class Baseline:
             raise UsageError(f"there is no baseline {path}", hint) from error
         except OSError as error:
             reason = error.strerror or str(error)
-            raise UsageError(f"cannot read the baseline {path}: {reason}") from error
+            hint = "give the JSON file that `--update-baseline` has written"
+            raise UsageError(f"cannot read the baseline {path}: {reason}", hint) from error
         except UnicodeDecodeError as error:
             raise UsageError(f"{path} is no baseline: it is not UTF-8", _HINT) from error
         return cls.parse(text, str(path))

@@ -123,8 +123,11 @@ class NightFolder:
         try:
             head = NightHead.from_dict(json.loads((path / _HEAD).read_text(encoding="utf-8")))
         except (OSError, *_DAMAGED) as error:
+            reason = getattr(error, "strerror", None) or f"{_HEAD}: {error}"
+            if isinstance(error, FileNotFoundError):
+                reason = f"it has no {_HEAD}" if path.is_dir() else "it is not there"
             raise UsageError(
-                f"{path} is no folder of a sweep: {error}", "`ls results/sweeps` shows them"
+                f"{path} is no folder of a sweep: {reason}", "`ls results/sweeps` shows them"
             ) from error
         return cls(path.absolute(), head)
 
@@ -216,7 +219,7 @@ def sweeps_folder() -> Path:
 
 def _refused(error: AutofitError) -> AutofitError:
     """What a study says of a disk that refuses, with the option that a sweep has."""
-    return AutofitError(error.message, error.hint.replace("--study DIR", "--folder DIR"))
+    return type(error)(error.message, error.hint.replace("--study DIR", "--folder DIR"))
 
 
 def _elsewhere() -> Path:
