@@ -14,7 +14,7 @@ from autofit.trial.candidate import Limits
 from autofit.trial.trial import Fidelity
 from autofit.trial.workload import Workload
 
-EffortName = Literal["load", "fit", "short", "full", "prove"]
+EffortName = Literal["fit", "ask", "short", "full", "prove"]
 
 # Tokens the runtime needs beside prompt and generation at the end of the context.
 CONTEXT_RESERVE_TOKENS = 64
@@ -64,9 +64,9 @@ class Effort:
     @property
     def fidelity(self) -> Fidelity:
         """How closely such a launch looks."""
-        if self.name in ("load", "fit"):
-            return "load" if self.questions is None else "short"
-        return "short" if self.name == "short" else "full"
+        if self.name == "fit":
+            return "load"
+        return "short" if self.name in ("ask", "short") else "full"
 
     def within(self, slot_context: int) -> Effort:
         """The same effort with prompts cut so that each request fits a slot's context."""
@@ -85,9 +85,9 @@ def _fit_proof(workload: Workload, ubatch: int) -> PlannedRequest:
     return PlannedRequest(prompt, _FIT_PREDICTED_TOKENS, is_warmup=True)
 
 
-def load_effort() -> Effort:
-    """Load only: nothing is asked once the server is ready."""
-    return Effort("load", ())
+def asking_effort() -> Effort:
+    """Nothing is measured: there are questions, or a program asks by itself."""
+    return Effort("ask", ())
 
 
 def fit_effort(workload: Workload, ubatch: int) -> Effort:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from autofit.model.block_type import block_type_named
-from autofit.runtime.effort import load_effort
+from autofit.runtime.effort import asking_effort
 from autofit.trial.candidate import Candidate
 from autofit.tuning.equality import Equality, compare_answers
 from autofit.tuning.interview import Answers, Interview, interviewed
@@ -130,7 +130,7 @@ def check_answers(
     for finalist, words in _references(situation, winner, baseline):
         reference_words = words
         _, reference = interviewed(
-            *(runner, interview, "prove", finalist.candidate, load_effort()),
+            *(runner, interview, "prove", finalist.candidate, asking_effort()),
             layout=finalist.layout,
             purpose=f"answers of {words}",
         )
@@ -139,7 +139,7 @@ def check_answers(
     other, by_program = None, None
     if reference is not None:
         trial, other = interviewed(
-            *(runner, interview, "prove", winner.candidate, load_effort()),
+            *(runner, interview, "prove", winner.candidate, asking_effort()),
             layout=winner.layout,
             purpose="answers of the winner",
         )

@@ -16,7 +16,7 @@ from autofit.runtime.divergence_program import (
     has_divergence,
     kept_bytes,
 )
-from autofit.runtime.effort import load_effort
+from autofit.runtime.effort import asking_effort
 from autofit.runtime.launch import Launcher
 from autofit.runtime.prompt import read_text
 from autofit.trial.candidate import Candidate
@@ -106,7 +106,7 @@ def _scored(
     # Kept chances are gone after their score, so another one keeps its own.
     purpose = f"answers of {kv_words(narrow.candidate)} against {kv_words(wide)} KV by {program}"
     kept = replace(runner, launching=keeping).run(
-        "prove", wide, load_effort(), layout=narrow.layout, purpose=f"{purpose}: kept"
+        "prove", wide, asking_effort(), layout=narrow.layout, purpose=f"{purpose}: kept"
     )
     if not kept.is_completed:
         return KvScore(words=f"{program} told nothing: {kept.outcome.evidence}")
@@ -114,7 +114,7 @@ def _scored(
     scored = replace(runner, launching=scoring).run(
         "prove",
         narrow.candidate,
-        load_effort(),
+        asking_effort(),
         layout=narrow.layout,
         purpose=f"{purpose}: scored",
     )

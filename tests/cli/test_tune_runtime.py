@@ -65,7 +65,7 @@ def test_two_remote_devices_are_tuned(llama_cpp, tmp_path, words):
     assert any(int(trial.candidate.params.get("n_gpu_layers", 0)) > 0 for trial in trials)
     for trial in trials:
         assert "--rpc" in trial.argv
-        if trial.is_completed:
+        if trial.is_completed and trial.measurement:  # a score of KV types measures nothing
             used = trial.measurement.reported
             assert used["RPC0"].model_mib + used["RPC0"].context_mib < 60
             assert used["RPC1"].model_mib + used["RPC1"].context_mib < 50

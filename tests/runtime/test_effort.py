@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit.runtime.effort import (
     CONTEXT_RESERVE_TOKENS,
+    asking_effort,
     fit_effort,
-    load_effort,
     measuring_effort,
     proving_effort,
 )
 from autofit.trial.workload import Request, Workload
-from autofit.tuning.interview import Interview
 
 REQUESTS = st.lists(
     st.builds(Request, st.integers(1, 40_000), st.integers(1, 2_000), st.floats(0.1, 9)),
@@ -27,21 +24,20 @@ WORKLOADS = st.builds(
 UBATCHES = st.sampled_from([1, 128, 512, 2048, 4096])
 
 
-def test_loading_asks_nothing():
-    """The cheapest effort ends when the server is ready."""
-    assert load_effort().requests == ()
+def test_asking_measures_nothing():
+    """Without questions it ends when the server is ready."""
+    assert asking_effort().requests == ()
 
 
 def test_every_effort_is_of_a_fidelity():
-    """Loading with the proof of fit, short requests, the whole workload; questions are short."""
+    """The proof of fit alone, short requests, the whole workload; questions are short."""
     workload = Workload("any", context=8192, parallel=1, requests=(Request(100, 90),))
 
-    assert load_effort().fidelity == fit_effort(workload, 512).fidelity == "load"
+    assert fit_effort(workload, 512).fidelity == "load"
+    assert asking_effort().fidelity == "short"
     assert measuring_effort(workload, 512, repeats=1, is_short=True).fidelity == "short"
     assert measuring_effort(workload, 512, repeats=1).fidelity == "full"
     assert proving_effort(workload, 8192).fidelity == "full"
-    asking = Interview(workload, slot_context=8192)
-    assert replace(load_effort(), questions=asking).fidelity == "short"
 
 
 @given(WORKLOADS, UBATCHES)

@@ -8,7 +8,7 @@ from process_stage import MARK, Stage
 from runtime.launch_sample import WORKLOAD, launcher, machine
 
 from autofit.errors import Interrupted, UsageError
-from autofit.runtime.effort import load_effort, measuring_effort
+from autofit.runtime.effort import asking_effort, measuring_effort
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 from autofit.trial.outcome import Rejected
 from autofit.trial.workload import Request, Workload
@@ -78,7 +78,7 @@ def test_a_good_launch_measures_all_requests(fake):
 
 def test_loading_only_asks_nothing(fake):
     """The cheapest effort has no samples, and still knows what was applied."""
-    result = Launch(fake, load_effort()).run()
+    result = Launch(fake, asking_effort()).run()
 
     assert result.outcome.kind == "completed"
     assert result.measurement.samples == ()
@@ -197,7 +197,7 @@ def test_a_program_that_is_not_there_ends_the_run(fake):
 def test_a_slow_release_is_waited_for(tmp_path, stage):
     """A driver that gives memory back late does not take it from the next launch."""
     fake = FakeMachine(tmp_path, machine(release_s=0.6))
-    launch = Launch(fake, load_effort())
+    launch = Launch(fake, asking_effort())
 
     first, second = launch.run(), launch.run()
 

@@ -13,7 +13,7 @@ from tuning.answer_sample import answers
 from tuning.task_sample import runner, situation
 
 from autofit.model.synth import SynthSpec, write
-from autofit.runtime.effort import load_effort
+from autofit.runtime.effort import asking_effort
 from autofit.runtime.launch import RUNTIME_FIT
 from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request, Workload
@@ -232,7 +232,7 @@ def test_the_real_runtime_gives_the_same_answers_and_another_model_does_not(llam
         wanted = [{}, {"ubatch": 64}, {"cache_type_k": "q4_0"}] if seed == 1 else [{}]
         for params in wanted:
             trial, said = interviewed(
-                *(trials, interview, "prove", base.with_params(**params), load_effort()),
+                *(trials, interview, "prove", base.with_params(**params), asking_effort()),
                 layout="balanced",
                 purpose="answers",
             )

@@ -9,7 +9,7 @@ from tune_machine import TuneMachine
 from tuning.task_sample import situation
 
 from autofit.cli.preparation import launcher, planner
-from autofit.runtime.effort import load_effort
+from autofit.runtime.effort import asking_effort
 from autofit.runtime.launch import RUNTIME_FIT
 from autofit.search.space_file import read_workload
 from autofit.trial.candidate import Candidate
@@ -59,7 +59,7 @@ def test_what_ran_runs_again_the_same(about, machine, tmp_path):
     def launch(candidate: Candidate, layout: str):
         plan = with_.plan(candidate, layout=layout, as_served=True)
         return with_.launch(
-            plan, load_effort(), log_path=tmp_path / "log",
+            plan, asking_effort(), log_path=tmp_path / "log",
             on_stage=lambda _: None, check_stop=lambda: None,
         ).measurement  # fmt: skip
 

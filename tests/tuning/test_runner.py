@@ -10,7 +10,7 @@ from tuning.simulated_launching import NO_ROOM, SimulatedLaunching
 
 from autofit.errors import AutofitError, Interrupted
 from autofit.results.study import Study
-from autofit.runtime.effort import fit_effort, load_effort, measuring_effort
+from autofit.runtime.effort import asking_effort, fit_effort, measuring_effort
 from autofit.runtime.estimator import Asked
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import OutOfMemory, Rejected, Spilled
@@ -46,7 +46,7 @@ def make(tmp_path):
 def run(runner: TrialRunner, candidate=CANDIDATE, phase="search", purpose="why", effort=None):
     """One trial."""
     return runner.run(
-        phase, candidate, effort or load_effort(), layout="balanced", purpose=purpose
+        phase, candidate, effort or asking_effort(), layout="balanced", purpose=purpose
     )
 
 
