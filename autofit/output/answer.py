@@ -142,8 +142,12 @@ def _spent(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     phases = result.get("launches_by_phase") or {}
     facts = []
     if "launches" in result:
-        by_phase = ", ".join(f"{phase} {count}" for phase, count in phases.items() if count)
-        facts.append(("launches", f"{result['launches']}" + (f" ({by_phase})" * bool(by_phase))))
+        counted = [f"{phase} {count}" for phase, count in phases.items() if count]
+        counted += _without_outcome(
+            result["launches"], sum(outcomes.values()) if outcomes else None
+        )
+        told = f" ({', '.join(counted)})" if counted else ""
+        facts.append(("launches", f"{result['launches']}{told}"))
     if outcomes:
         told = (f"{kind.replace('_', ' ')} {count}" for kind, count in outcomes.items() if count)
         facts.append(("outcomes", one_line(", ".join(told))))
@@ -155,6 +159,15 @@ def _spent(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     if result.get("search"):
         facts.append(("search ended", _ending(result["search"])))
     return facts
+
+
+def _without_outcome(launches: int, ended: int | None) -> list[str]:
+    """Why there are more or fewer launches than outcomes; nothing where there are as many."""
+    if ended is None or ended == launches:
+        return []
+    if ended < launches:
+        return [f"cut off by a stop {launches - ended}"]
+    return [f"of these refused before a start {ended - launches}"]
 
 
 def _ending(search: Mapping[str, Any]) -> str:

@@ -64,6 +64,26 @@ def test_a_study_of_before_spending_was_told_is_shown_without_it(tmp_path, rende
     assert "spent where" not in text
 
 
+@pytest.mark.parametrize("render", [_shown, markdown_report])
+@pytest.mark.parametrize(
+    ("launches", "told"),
+    [
+        (9, "9 (baseline 1, search 8)"),
+        (10, "10 (baseline 1, search 8, cut off by a stop 1)"),
+        (8, "8 (baseline 1, search 8, of these refused before a start 1)"),
+    ],
+)
+def test_launches_that_have_no_outcome_are_named(tmp_path, render, launches, told):
+    """After a resume there are more launches than outcomes: the words tell what is counted."""
+    counts = {"completed": 7, "out_of_memory": 2}
+    phases = {"baseline": 1, "boundary": 0, "search": 8}
+    result = {**RESULT, "launches": launches, "outcomes": counts, "launches_by_phase": phases}
+    text = " ".join(render(make_study(tmp_path / "study", result=result)).split())
+
+    assert told in text
+    assert "completed 7, out of memory 2" in text
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_screen_is_never_wider_than_asked(tmp_path, width):
     """On a terminal of 80 columns nothing runs over the edge."""
