@@ -146,8 +146,8 @@ def _spent(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         counted += _without_outcome(
             result["launches"], sum(outcomes.values()) if outcomes else None
         )
-        told = f" ({', '.join(counted)})" if counted else ""
-        facts.append(("launches", f"{result['launches']}{told}"))
+        by_phase = f" ({', '.join(counted)})" if counted else ""
+        facts.append(("launches", f"{result['launches']}{by_phase}"))
     if outcomes:
         told = (f"{kind.replace('_', ' ')} {count}" for kind, count in outcomes.items() if count)
         facts.append(("outcomes", one_line(", ".join(told))))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -32,8 +33,24 @@ from autofit.tuning.event import (
 _LOG_COLUMNS = 10_000
 
 
+# Rich fills the last column of a table with blanks.
+_TRAILING = re.compile(r"[ \t]+$", re.MULTILINE)
+
+
 class _PipedConsole(Console):
-    """A console that leaves it to the caller what a closed pipe means; rich would exit."""
+    """A console that leaves it to the caller what a closed pipe means; rich would exit.
+
+    In a file or a log no line ends in blanks.
+    """
+
+    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
+        """Print as rich does."""
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        self.file.write(_TRAILING.sub("", captured.get()))
 
     def on_broken_pipe(self) -> None:
         """Let the error pass."""

@@ -104,6 +104,16 @@ def test_pipe_gets_whole_lines(tmp_path):
     assert "n_cpu_moe=16" in line
 
 
+def test_no_line_of_a_log_ends_in_blanks(tmp_path):
+    """Neither tables nor facts; what is within a line keeps its columns."""
+    lines = _shown(make_study(tmp_path / "study")).splitlines()
+
+    assert [line for line in lines if line != line.rstrip()] == []
+    heads = next(line for line in lines if line.startswith("layout "))
+    rows = lines[lines.index(heads) + 1 :]
+    assert rows[0].index("q8_0") == heads.index("KV type")
+
+
 @pytest.mark.parametrize("render", [_shown, markdown_report])
 def test_unfinished_study_says_how_to_go_on(tmp_path, render):
     """A study without a conclusion shows its launches and how to resume."""
