@@ -183,10 +183,9 @@ def _look_at_memory(found: MachineCheck, situation: Situation, own: OwnCommand) 
     if estimate is None:
         found.notes.append("what it takes is not known: its placing is beyond the estimate")
         return
-    peak = found.preset.facts.get("peak_mib")
-    found.needs = needs(
-        estimate, situation.host_available_mib, peak if isinstance(peak, dict) else {}
-    )
+    measured = (found.preset.facts.get(key) for key in ("peak_mib", "taken_mib"))
+    peak_mib, taken_mib = (told if isinstance(told, dict) else {} for told in measured)
+    found.needs = needs(estimate, situation.host_available_mib, peak_mib, taken_mib)
     others = named_files(own.command.rest, situation.runtime.help, Path())
     if others:
         found.notes.append(f"not counted: what {', '.join(map(str, others))} take")

@@ -38,14 +38,15 @@ class Reason:
 class Need:
     """What a device (or `host`) must give, and what it has free.
 
-    `peak_mib` is what was in use at the peak of a proof, other programs included; None where
-    nobody knows.
+    `peak_mib` is what was in use at the peak of a proof, other programs included, `taken_mib`
+    what the server itself held then; None where nobody knows.
     """
 
     name: str
     needed_mib: float
     free_mib: float
     peak_mib: float | None = None
+    taken_mib: float | None = None
 
     @property
     def fits(self) -> bool:
@@ -106,15 +107,18 @@ def is_placed_by_runtime(candidate: Candidate, arguments: Sequence[str]) -> bool
 
 
 def needs(
-    estimate: MemoryEstimate, host_available_mib: float, peak_mib: Mapping[str, float | None]
+    estimate: MemoryEstimate,
+    host_available_mib: float,
+    peak_mib: Mapping[str, float | None],
+    taken_mib: Mapping[str, float | None],
 ) -> tuple[Need, ...]:
     """What each device and the host must give, beside the peaks that were measured."""
-    found = [
-        Need(row.name, row.total_mib, row.usable_mib, peak_mib.get(row.name))
-        for row in estimate.devices
-    ]
-    host = Need("host", estimate.host.resident_mib, host_available_mib, peak_mib.get("host"))
-    return (*found, host)
+
+    def need(name: str, needed_mib: float, free_mib: float) -> Need:
+        return Need(name, needed_mib, free_mib, peak_mib.get(name), taken_mib.get(name))
+
+    found = [need(row.name, row.total_mib, row.usable_mib) for row in estimate.devices]
+    return (*found, need("host", estimate.host.resident_mib, host_available_mib))
 
 
 def memory_reasons(found: Sequence[Need]) -> Iterator[Reason]:
@@ -136,8 +140,14 @@ def memory_reasons(found: Sequence[Need]) -> Iterator[Reason]:
 def memory_notes(found: Sequence[Need]) -> Iterator[str]:
     """The devices where it is close: less free than was used at the measured peak."""
     for need in found:
-        if need.fits and need.peak_mib is not None and need.peak_mib > need.free_mib:
+        peak_mib = need.peak_mib if need.taken_mib is None else need.taken_mib
+        if need.fits and peak_mib is not None and peak_mib > need.free_mib:
+            whose = (
+                "were in use, those of other programs included"
+                if need.taken_mib is None
+                else "were the server's"
+            )
             yield (
                 f"{need.name} has {need.free_mib:,.0f} MiB free; at the peak of the proof "
-                f"{need.peak_mib:,.0f} MiB were in use, those of other programs included"
+                f"{peak_mib:,.0f} MiB {whose}"
             )

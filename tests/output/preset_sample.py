@@ -79,6 +79,7 @@ def facts(**changes) -> PresetFacts:
         "proven": True,
         "estimates": {"tg_per_s": {"median": 41.0, "low": 40.0, "high": 42.0, "n": 5}},
         "free_mib": {"CUDA0": 900.0, "host": None},
+        "taken_mib": {"CUDA0": 9100.0, "host": 4000.0},
         "made_on": date(2026, 11, 29),
         "autofit_version": "0.1.0",
     }

@@ -161,6 +161,7 @@ def test_json_carries_what_programs_need():
     assert document["estimates"]["tg_per_s"]["n"] == 5
     assert document["machine"]["cpu"] == "AMD Ryzen 9 7950X"
     assert document["free_mib"] == {"CUDA0": 900.0, "host": None}
+    assert document["taken_mib"] == {"CUDA0": 9100.0, "host": 4000.0}
     assert document["check"] == facts().environment.check_value
 
 

@@ -32,9 +32,10 @@ class PresetFacts:
     with a `{port}` that say where to listen, added where the arguments do not. `folder` is
     where relative paths in the arguments start. `formats` are those the runtime can use, None
     for any. `gain` and `estimates` are as in the result of a tune; `free_mib` is the
-    headroom. `help` is the runtime's help text, None where it has none. `decided` are the
-    flags and variables that a tune may choose, `origin` says what the settings were taken
-    from where that is not a tune's winner, `image` is the container's where the user names one.
+    headroom, `taken_mib` the peak without what others held. `help` is the runtime's help text,
+    None where it has none. `decided` are the flags and variables that a tune may choose,
+    `origin` says what the settings were taken from where that is not a tune's winner, `image`
+    is the container's where the user names one.
     """
 
     model_name: str
@@ -62,6 +63,7 @@ class PresetFacts:
     proven: bool = False
     estimates: Mapping[str, Any] = field(default_factory=dict)
     peak_mib: Mapping[str, float | None] = field(default_factory=dict)
+    taken_mib: Mapping[str, float | None] = field(default_factory=dict)
     free_mib: Mapping[str, float | None] = field(default_factory=dict)
     made_on: date
     autofit_version: str
@@ -153,6 +155,7 @@ def winner_facts(
         proven=bool(winner.get("proven")),
         estimates=winner.get("estimates") or {},
         peak_mib=winner.get("peak_mib") or {},
+        taken_mib=winner.get("taken_mib") or {},
         free_mib=winner.get("free_mib") or {},
         made_on=made_on,
         autofit_version=header.autofit_version,

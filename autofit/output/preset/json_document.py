@@ -27,6 +27,7 @@ def write(facts: PresetFacts) -> str:
         "proven": facts.proven,
         "estimates": facts.estimates,
         "peak_mib": dict(facts.peak_mib),
+        "taken_mib": dict(facts.taken_mib),
         "free_mib": dict(facts.free_mib),
         "machine": facts.environment.to_dict(),
         "build": facts.environment.build,

@@ -260,7 +260,8 @@ def _heading_facts(text: str) -> dict[str, Any]:
 
 def _document_facts(data: Mapping[str, Any], label: str) -> dict[str, Any]:
     """What a document of ours says beside its command."""
-    facts = {key: data[key] for key in ("check", "build", "peak_mib", "free_mib") if key in data}
+    told = ("check", "build", "peak_mib", "taken_mib", "free_mib")
+    facts = {key: data[key] for key in told if key in data}
     if data.get("workload") and isinstance(data["workload"], Mapping):
         workload = _guarded(_workload, data["workload"], label)
         facts["workload"] = workload

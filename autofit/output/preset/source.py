@@ -67,6 +67,7 @@ def trial_facts(
         "env": plan.env,
         "estimates": found,
         "peak_mib": measured.peak_mib if measured else {},
+        "taken_mib": measured.taken_mib() if measured else {},
         "free_mib": measured.free_mib if measured else {},
         "proven": trial.phase == "prove",
     }
