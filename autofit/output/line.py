@@ -111,13 +111,13 @@ def round_line(event: RoundEnded, numbers: Mapping[str, int]) -> str:
 
 
 def overrun_line(phase: str, budget_s: float, spent_s: float) -> str:
-    """That a phase goes on past the budget, and why it must."""
-    why = (
-        "without a proof there is no result"
+    """That a phase goes on past the budget, for how long and why."""
+    what = (
+        "prove goes on: without a proof there is no result"
         if phase == "prove"
-        else "it needs a few rounds to say anything"
+        else "confirm takes a little more while there are too few rounds to say anything"
         if phase == "confirm"
-        else "its launch is not cut off"
+        else f"{phase} ends with this launch, which is not cut off"
     )
     over = duration(spent_s - budget_s)
-    return f"the budget of {duration(budget_s)} is spent ({over} over); {phase} goes on: {why}"
+    return f"the budget of {duration(budget_s)} is spent ({over} over); {what}"

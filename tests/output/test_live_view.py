@@ -181,7 +181,10 @@ def test_a_phase_that_goes_on_past_the_budget_is_announced_once():
         "notice: the budget of 1 min 00 s is spent (15 s over); prove goes on: without a proof "
         "there is no result\n"
     )
-    assert "a few rounds" in overrun_line("confirm", 60.0, 61.0)
+    # It may stop before the next launch: nothing more is promised.
+    assert "confirm takes a little more while there are too few rounds" in overrun_line(
+        "confirm", 60.0, 61.0
+    )
 
 
 @pytest.mark.parametrize(
