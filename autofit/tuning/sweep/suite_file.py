@@ -170,17 +170,8 @@ class SuiteFile(_Strict):
     """What is run, in this order."""
 
 
-def read_suite(path: Path) -> Suite:
-    """Read a suite; its entries have their defaults and absolute paths.
-
-    Raises:
-        UsageError: it cannot be read or is faulty; every fault is told as `file:line: what`.
-    """
-    return suite_of(definition.read_yaml(path), path)
-
-
 def suite_of(data: Any, path: Path) -> Suite:  # noqa: ANN401 - what a YAML file holds
-    """The suite that a file's data describe.
+    """The suite that a file's data describe; entries have their defaults and absolute paths.
 
     Raises:
         UsageError: it is faulty; every fault is told as `file:line: what`.

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autofit import definition
 from autofit.errors import UsageError
 from autofit.tuning.sweep.suite import Entry, granted_s
-from autofit.tuning.sweep.suite_file import read_suite
+from autofit.tuning.sweep.suite_file import suite_of
 
 SUITES = Path(__file__).parents[3] / "search_spaces" / "suites"
 
@@ -23,14 +24,15 @@ def read(tmp_path):
     def suite(text: str):
         path = tmp_path / "night.yaml"
         path.write_text(text)
-        return read_suite(path)
+        return suite_of(definition.read_yaml(path), path)
 
     return suite
 
 
 def test_the_shipped_example_is_read_whole():
     """Its lists become entries of their own, its times seconds, its paths absolute."""
-    suite = read_suite(SUITES / "example.yaml")
+    path = SUITES / "example.yaml"
+    suite = suite_of(definition.read_yaml(path), path)
 
     names = ["big-on-one-card", "everyday+chat", "everyday+agent", "fork-against-stock"]
     assert [entry.name for entry in suite.entries] == names
