@@ -1,43 +1,20 @@
-"""The study folder: what is written stays, whatever happens in between."""
+"""The study folder: what is written stays and is read back, by one writer at a time."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from results.study_process import python_process
 from results.study_sample import ENVIRONMENT, header, trial
 
 from autofit.errors import AutofitError, UsageError
-from autofit.results.running import MACHINE_WENT_DOWN
 from autofit.results.skipped import SkippedCandidate
 from autofit.results.study import Study
 from autofit.trial.candidate import Candidate
-from autofit.trial.outcome import Crashed, OutOfMemory, Skipped
-
-TESTS = Path(__file__).parents[1]
-REPOSITORY = TESTS.parent
-
-
-def _python(code: str, *arguments: str, **options) -> subprocess.Popen[str]:
-    """Start a Python process in which the tests' modules can be imported."""
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+from autofit.trial.outcome import OutOfMemory, Skipped
 
 
 def test_trials_read_back_equal(tmp_path):
@@ -128,7 +105,7 @@ def test_two_writers_are_refused(tmp_path):
     """A second autofit is turned away while the first writes, and may read all the same."""
     with Study.create(tmp_path / "study", header()) as study:
         study.write_trial(trial(1))
-        child = _python(
+        child = python_process(
             """
             import sys
             from pathlib import Path
@@ -241,219 +218,3 @@ def test_newer_study_is_refused(tmp_path):
         Study.open(tmp_path / "study")
 
     assert "upgrade" in caught.value.hint
-
-
-def _mark(path: Path, **changes) -> None:
-    """Leave the mark of a launch behind, as a death of autofit would."""
-    study = Study.resume(path, header())
-    candidate = Candidate({"n_cpu_moe": 5})
-    number = study.next_number()
-    with study.launching(
-        number, candidate=candidate, phase="boundary", layout="balanced", started_at=9.0
-    ):
-        mark = json.loads((path / f"trials/{number:04d}.running").read_text())
-    study.close()
-    (path / f"trials/{number:04d}.running").write_text(json.dumps({**mark, **changes}))
-
-
-def test_launch_during_which_the_machine_went_down_is_a_crash(tmp_path):
-    """After a boot the candidate that was running counts as crashed, with that evidence."""
-    Study.create(tmp_path / "study", header()).close()
-    _mark(tmp_path / "study", boot_id="an earlier boot")
-
-    with Study.resume(tmp_path / "study", header()) as study:
-        (crashed,) = study.trials()
-
-        assert crashed.outcome == Crashed(stage="load", evidence=MACHINE_WENT_DOWN)
-        assert (crashed.phase, crashed.layout) == ("boundary", "balanced")
-        assert crashed.candidate == Candidate({"n_cpu_moe": 5})
-        assert "not tried again" in study.notices[0]
-    with Study.resume(tmp_path / "study", header()) as study:
-        assert len(study.trials()) == 1
-        assert study.notices == []
-
-
-def test_launch_cut_off_by_a_kill_may_be_tried_again(tmp_path):
-    """Without a boot in between it is no trial, but its number and log are not reused."""
-    Study.create(tmp_path / "study", header()).close()
-    _mark(tmp_path / "study")
-
-    with Study.resume(tmp_path / "study", header()) as study:
-        assert study.trials() == ()
-        assert study.cut_off() == (1,)
-        assert study.next_number() == 2
-        assert "may be tried again" in study.notices[0]
-
-
-def test_trial_written_just_before_the_kill_counts(tmp_path):
-    """A mark beside a finished trial is dropped, also after a boot."""
-    Study.create(tmp_path / "study", header()).close()
-    _mark(tmp_path / "study", boot_id="an earlier boot")
-    (tmp_path / "study/trials/0001.json").write_text(
-        json.dumps({"schema": 1, **trial(1).to_dict()})
-    )
-
-    with Study.resume(tmp_path / "study", header()) as study:
-        assert study.trials() == (trial(1),)
-        assert study.cut_off() == ()
-
-
-def test_garbage_mark_does_not_stop_a_resume(tmp_path):
-    """A mark that cannot be read is put aside."""
-    Study.create(tmp_path / "study", header()).close()
-    (tmp_path / "study/trials/0003.running").write_bytes(b"\x00\x00")
-
-    with Study.resume(tmp_path / "study", header()) as study:
-        assert study.cut_off() == (3,)
-        assert study.next_number() == 4
-
-
-def test_mark_goes_when_the_launch_fails_inside_autofit(tmp_path):
-    """An exception during a launch leaves no mark: the server has been stopped by then."""
-    study = Study.create(tmp_path / "study", header())
-    mark = tmp_path / "study/trials/0001.running"
-
-    def launch():
-        with study.launching(1, candidate=Candidate({}), phase="search", started_at=0.0):
-            assert mark.exists()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        launch()
-    study.close()
-
-    assert not mark.exists()
-
-
-@pytest.mark.parametrize("delay_s", [0.0, 0.004, 0.02])
-def test_kill_loses_no_trial_that_was_told(tmp_path, delay_s):
-    """Every trial whose writing returned before a kill -9 is read back, and none is torn."""
-    child = _python(
-        """
-        import sys
-        from pathlib import Path
-        from results.study_sample import header, trial
-        from autofit.results.study import Study
-        study = Study.create(Path(sys.argv[1]), header())
-        for number in range(1, 100000):
-            with study.launching(number, candidate=trial(number).candidate, phase="search",
-                                 started_at=0.0):
-                study.write_trial(trial(number))
-            print(number, flush=True)
-        """,
-        str(tmp_path / "study"),
-    )
-    told = [int(child.stdout.readline()) for _ in range(5)]
-    time.sleep(delay_s)
-    child.send_signal(signal.SIGKILL)
-    rest, _ = child.communicate(timeout=30)
-    told += [int(line) for line in rest.splitlines()]
-
-    with Study.resume(tmp_path / "study", header()) as study:
-        numbers = [found.number for found in study.trials()]
-
-        assert numbers[: len(told)] == told
-        assert not [notice for notice in study.notices if "cannot be read" in notice]
-        assert study.next_number() > told[-1]
-        study.write_trial(trial(study.next_number()))
-
-
-def _can_mount() -> bool:
-    """Whether this user may mount a file system of its own, as most Linux systems allow."""
-    unshare = shutil.which("unshare")
-    return (
-        unshare is not None
-        and not subprocess.run(
-            [unshare, "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"],
-            check=False,
-            capture_output=True,
-        ).returncode
-    )
-
-
-@pytest.mark.skipif(not _can_mount(), reason="no user namespaces: no small disk can be mounted")
-def test_full_disk_keeps_the_trial_and_says_so(tmp_path):
-    """When the disk is full the measured trial goes into the reserve, and the run ends."""
-    code = """
-        import sys
-        from pathlib import Path
-        from results.study_sample import header, trial
-        from autofit.errors import AutofitError
-        from autofit.results.study import Study
-        study = Study.create(Path(sys.argv[1]), header(), needed_mib=0)
-        study.write_trial(trial(1))
-        with study.log_path(2).open("wb", buffering=0) as log:
-            for size in (65536, 1):
-                try:
-                    while log.write(b"x" * size):
-                        pass
-                except OSError:
-                    pass
-        for number in (2, 3):
-            try:
-                study.write_trial(trial(number))
-                print(number, "written")
-            except AutofitError as error:
-                print(error.message, "|", error.hint)
-        print([found.number for found in study.trials()])
-        """
-    done = subprocess.run(
-        [
-            *("unshare", "-Urm", "sh", "-c"),
-            'mount -t tmpfs -o size=2m none "$1" && exec "$2" -c "$3" "$1/study"',
-            *("sh", str(tmp_path), sys.executable, textwrap.dedent(code)),
-        ],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(TESTS), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    told, after, numbers = done.stdout.splitlines() or [done.stderr] * 3
-
-    assert "no room to write" in told
-    assert "--resume" in told
-    assert after == "3 written"
-    assert numbers == "[1, 2, 3]"
-
-
-def test_write_that_fails_leaves_what_was_there(tmp_path):
-    """A trial that cannot be written ends the run, and the file before it stays whole."""
-    code = """
-        import resource, sys
-        from pathlib import Path
-        from results.study_sample import header, trial
-        from autofit.errors import AutofitError
-        from autofit.results.study import Study
-        study = Study.create(Path(sys.argv[1]), header())
-        study.write_trial(trial(1))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
-        for number in (1, 2):
-            try:
-                study.write_trial(trial(number, n_cpu_moe=0))
-            except AutofitError as error:
-                print(error.message)
-        """
-    out, err = _python(code, str(tmp_path / "study")).communicate(timeout=30)
-
-    assert [line.partition(" to write ")[0] for line in out.splitlines()] == ["no room"] * 2, err
-    assert Study.open(tmp_path / "study").trials() == (trial(1),)
-    assert not list((tmp_path / "study/trials").glob(".*tmp"))
-
-
-def test_folder_that_cannot_be_written_is_an_error():
-    """A read-only place is named, with what to do, before anything is launched."""
-    with pytest.raises(AutofitError) as caught:
-        Study.create(Path("/sys/kernel/autofit-study"), header(), needed_mib=0)
-
-    assert "/sys/kernel/autofit-study" in caught.value.message
-    assert "--study DIR" in caught.value.hint
-
-
-def test_too_little_disk_is_refused_before_the_start(tmp_path):
-    """A disk with less room than a study may need is named with its free space."""
-    with pytest.raises(AutofitError, match="MiB of disk free"):
-        Study.create(tmp_path / "study", header(), needed_mib=1e12)
-
-    assert not (tmp_path / "study").exists()

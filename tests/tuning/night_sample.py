@@ -20,6 +20,7 @@ from autofit.tuning.sweep.record import (
     Winner,
 )
 from autofit.tuning.sweep.surroundings import Surroundings
+from autofit.tuning.sweep.verdict import EntryVerdict, MetricVerdict
 
 WINNER = Winner(
     {"n_cpu_moe": 17, "ubatch": 1024},
@@ -104,3 +105,8 @@ def kept(nights: int = 3, **changes: object) -> Kept:
     found = baseline.entry("qwen")
     assert found is not None
     return found
+
+
+def by_metric(verdict: EntryVerdict) -> dict[str, MetricVerdict]:
+    """The verdicts on an entry's metrics by name."""
+    return {one.metric: one for one in verdict.metrics}
