@@ -58,12 +58,14 @@ class SliceSolver:
     """Solves one problem in several ways; what all need is computed once.
 
     Tables are by first unit and unit after the last: `_whole` the bytes of a slice with
-    nothing moved, `_freed` the bytes that moving its largest 0, 1, 2.. layers frees.
+    nothing moved, `_freed` the bytes that moving its largest 0, 1, 2.. layers frees,
+    `_all_freed` those that moving all of its layers does.
     """
 
     problem: SliceProblem
     _whole: _Table = field(init=False)
     _freed: _Table = field(init=False)
+    _all_freed: _Table = field(init=False)
     _count: npt.NDArray[np.int64] = field(init=False)
     _fewest: list[Slices | None] = field(init=False, default_factory=list)
 
@@ -77,6 +79,7 @@ class SliceSolver:
         self._freed, self._count = _freed_by_slice(
             problem.movable, units, is_ordered=problem.is_ordered
         )
+        self._all_freed = np.take_along_axis(self._freed, self._count[..., None], -1)[..., 0]
 
     @property
     def movable_layers(self) -> int:
@@ -168,22 +171,15 @@ class SliceSolver:
 
     def _needed(self, device: int, tightness: float) -> _Table:
         """The fewest hosted layers by slice, infinite where not even all are enough."""
-        needed = np.full(self._whole.shape, _INFEASIBLE)
-        output = len(self.problem.fixed)
-        for has_output, columns in ((False, slice(0, output)), (True, slice(output, output + 1))):
-            bare, keeping = self.problem.overheads[device][has_output]
-            budget = self.problem.budgets[device] * tightness
-            whole, count = self._whole[:, columns], self._count[:, columns]
-            freed = self._freed[:, columns]
-            excess = whole - (budget - keeping)
-            hosted = _first_reaching(freed, excess)
-            fits = np.take_along_axis(freed, count[..., None], -1)[..., 0] >= whole - (
-                budget - bare
-            )
-            keeps = np.where(count == 0, hosted == 0, hosted < count)
-            needed[:, columns] = np.where(
-                keeps, hosted, np.where(fits & (count > 0), count, _INFEASIBLE)
-            )
+        bare, keeping = np.array(self.problem.overheads[device], dtype=np.float64).T
+        # By unit after the last: only a slice that ends with the last unit has the output layer.
+        has_output = (np.arange(self._whole.shape[1]) == len(self.problem.fixed)).astype(int)
+        room = self._whole - self.problem.budgets[device] * tightness
+        hosted = _first_reaching(self._freed, room + keeping[has_output])
+        fits = self._all_freed >= room + bare[has_output]
+        count = self._count
+        keeps = np.where(count == 0, hosted == 0, hosted < count)
+        needed = np.where(keeps, hosted, np.where(fits & (count > 0), count, _INFEASIBLE))
         np.fill_diagonal(needed, 0.0)
         needed[np.tril_indices_from(needed, -1)] = _INFEASIBLE
         return needed
@@ -317,15 +313,16 @@ def _first_reaching(rising: _Table, wanted: _Table) -> _Table:
 
     One past the last where none is.
     """
+    depth = rising.shape[-1]
+    begins = np.arange(wanted.size).reshape(wanted.shape) * depth
     low = np.zeros(wanted.shape, dtype=np.int64)
-    high = np.full(wanted.shape, rising.shape[-1], dtype=np.int64)
-    while (low < high).any():
-        middle = np.minimum((low + high) // 2, rising.shape[-1] - 1)
-        is_low = np.take_along_axis(rising, middle[..., None], -1)[..., 0] < wanted
-        low, high = (
-            np.where((low < high) & is_low, middle + 1, low),
-            np.where((low < high) & ~is_low, middle, high),
-        )
+    high = np.full(wanted.shape, depth, dtype=np.int64)
+    for _ in range(depth.bit_length()):
+        middle = (low + high) // 2
+        is_low = rising.take(begins + np.minimum(middle, depth - 1)) < wanted
+        is_open = low < high
+        low = np.where(is_open & is_low, middle + 1, low)
+        high = np.where(is_open & ~is_low, middle, high)
     return low.astype(np.float64)
 
 
