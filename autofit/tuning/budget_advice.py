@@ -43,16 +43,21 @@ def tune_need(first: Trial, workload: Workload, max_launches: int | None) -> Nee
     most = max_launches if max_launches is not None else _SENSIBLE_CANDIDATES + 1
     proof_s = max(first.seconds, _proof_s(first, workload))
 
-    def seconds(candidates: int) -> float:
-        return first.seconds * (1 + candidates + _ROUND_LAUNCHES) + proof_s * _PROOF_LAUNCHES
+    least = min(_LEAST_CANDIDATES, most - 1)
+    sensible = min(_SENSIBLE_CANDIDATES, most - 1)
+    rounds = _ROUND_LAUNCHES if least else 0  # the baseline alone meets nobody
 
-    least = max(0, min(_LEAST_CANDIDATES, most - 1))
-    sensible = max(0, min(_SENSIBLE_CANDIDATES, most - 1))
+    def seconds(candidates: int) -> float:
+        return first.seconds * (1 + candidates + rounds) + proof_s * _PROOF_LAUNCHES
+
+    candidates = f"{least} candidate{'s' if least > 1 else ''}"
     return Need(
         seconds(least),
         seconds(sensible),
-        1 + least + _ROUND_LAUNCHES + _PROOF_LAUNCHES,
-        f"trying {_counted(least, 'candidate')}, confirming the best and proving it",
+        1 + least + rounds + _PROOF_LAUNCHES,
+        f"trying {candidates}, confirming the best and proving it"
+        if least
+        else "proving the baseline",
     )
 
 
@@ -78,10 +83,6 @@ def shortage(budget: Budget, launch_s: float, need: Need) -> str | None:
         f"{_rounded(budget.total_s)} allows {count}; {need.purpose} takes about "
         f"{need.least_launches}: a budget of {_option(need.sensible_s)} would be sensible"
     )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
 
 
 @dataclass(slots=True)

@@ -62,6 +62,23 @@ def test_too_little_time_is_told_in_launches_and_with_a_better_budget():
     )
 
 
+@pytest.mark.parametrize(
+    ("most", "launches", "purpose"),
+    [
+        (1, 4, "proving the baseline"),
+        (2, 13, "trying 1 candidate, confirming the best and proving it"),
+        (30, 15, "trying 3 candidates, confirming the best and proving it"),
+        (None, 15, "trying 3 candidates, confirming the best and proving it"),
+    ],
+)
+def test_fewer_launches_need_less(most, launches, purpose):
+    """With --max-launches 1 there is nobody to confirm."""
+    need = tune_need(launch(10.0), WORKLOAD, most)
+
+    assert (need.least_launches, need.purpose) == (launches, purpose)
+    assert need.least_s == pytest.approx(10.0 * launches)
+
+
 def test_a_launch_longer_than_the_budget_is_told():
     """Not even a second launch is begun then."""
     words = shortage(Budget(clock, 60.0), 75.0, launches_need(75.0, 6, 12, "telling"))
