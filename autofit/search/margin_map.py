@@ -11,8 +11,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from autofit.search.dominance import demand, is_free
+from autofit.search.dominance import demand, is_free, needing_at_least
 from autofit.search.grid import Floats, Grid, Rows
 from autofit.search.problem import MEMORIES, Fit, Memory
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
@@ -151,12 +152,25 @@ class MarginMap:
         known = np.array(list(self._rows.values())).reshape(-1, len(self._grid.axes))
         values = np.array(list(self._exact.values())).reshape(-1, 2)[:, MEMORIES.index(memory)]
         found = self._lines[memory].told(rows[first], known, values)
+        for row in known[values <= IMPOSSIBLE_MIB]:
+            found[self._asks_as_much(rows[first], row)] = IMPOSSIBLE_MIB
         exact = np.array(list(self._exact), dtype=np.int64)
         place = np.minimum(np.searchsorted(codes, exact), len(codes) - 1)
         hit = codes[place] == exact
         found[place[hit]] = values[hit]
         margins: Floats = found[back.reshape(-1)]
         return margins
+
+    def _asks_as_much(self, rows: Rows, refused: Rows) -> NDArray[np.bool_]:
+        """Which rows no device can hold either: alike, with at least the demands of the refused.
+
+        Fewer host layers may be possible where more are not, if there are not as many.
+        """
+        found = needing_at_least(self._grid, rows, refused, "device")
+        layers = self._grid.place(HOST_LAYERS_AXIS)
+        if layers is not None:
+            found &= rows[:, layers] == refused[layers]
+        return found
 
 
 class _Lines:

@@ -19,7 +19,7 @@ from autofit.search.similarity import Similarity
 from autofit.search.space import Point
 
 # Passes over the points, for estimates move the boundary and with it the points worth judging,
-# and the most estimates asked for in each: the map of margins tells the rest.
+# and the most estimates asked for in each but the last: the map of margins tells the rest.
 _PASSES = 3
 _MOST_ESTIMATES = 8
 # A gain that is only rounding.
@@ -54,21 +54,24 @@ class ModelProposer:
         history = History(self._grid, observations)
         model = PerformanceModel(self._grid, self._similarity, history)
         points = OpenPoints(self._grid, self._margins, self._similarity, history)
-        for _ in range(_PASSES):
+        for left in reversed(range(_PASSES)):
             rows = np.concatenate([points.rows(), model.rows])
             likely = points.chances(rows) >= points.least_chance
             rows = rows[likely] if likely.any() else rows
             if not len(rows):
                 return None
             judged = self._judge(model, rows)
-            if not self._estimate_best(judged, points):
+            if not self._estimate_best(judged, points, most=_MOST_ESTIMATES if left else None):
                 break
         return self._proposal(model, judged, points)
 
-    def _estimate_best(self, judged: _Judged, points: OpenPoints) -> bool:
-        """Ask for estimates until the best point has one; whether any was asked for."""
+    def _estimate_best(self, judged: _Judged, points: OpenPoints, *, most: int | None) -> bool:
+        """Ask for estimates until the best point has one; whether any was asked for.
+
+        With `most` None as many as it takes: what is proposed last must be known to be possible.
+        """
         has_asked = False
-        for _ in range(_MOST_ESTIMATES):
+        for _ in range(len(judged.rows) if most is None else most):
             worth = _worth(judged, points)
             best = judged.rows[np.argmax(worth if worth.any() else points.chances(judged.rows))]
             if not self._margins.has_estimates or self._margins.is_exact(best):
