@@ -118,8 +118,10 @@ def storage_error(error: OSError, path: Path) -> AutofitError:
         )
     in_the_way = next((one for one in (path, *path.parents) if one.is_file()), None)
     if error.errno in _IN_THE_WAY and in_the_way is not None:
+        below = f"cannot use {path}: " * (in_the_way != path)
         return UsageError(
-            f"{in_the_way} is a file, not a folder", "choose another folder with `--study DIR`"
+            f"{below}{in_the_way} is a file, not a folder",
+            "choose another folder with `--study DIR`",
         )
     return AutofitError(f"cannot use {path}: {reason}", "choose another folder with `--study DIR`")
 

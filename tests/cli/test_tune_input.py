@@ -312,7 +312,7 @@ def test_a_place_that_cannot_be_written(cli, machine, tmp_path, name):
     (tmp_path / "file").write_text("")
     done = cli(*machine.words(tmp_path / name))
 
-    assert done.code == 1
+    assert done.code == 2
     assert str(tmp_path / name) in done.err
     assert "--study DIR" in done.err
 
