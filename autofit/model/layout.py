@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from autofit.model.inventory import ModelInventory
 from autofit.model.memory import MemoryEstimate, estimate_memory
@@ -198,7 +199,7 @@ class _Planner:
         best = self.with_all(hosted)
         if len(self.devices) == 1:
             return best
-        if hosted is not None and not best.fits and not self._holds_all():
+        if hosted is not None and not best.fits and not _holds_all(self):
             # The first device is left out for every number alike, so that they compare.
             fewer = self._using(self.devices[1:])
             return fewer.plan(hosted) if fewer.plan(None).fits else best
@@ -216,10 +217,6 @@ class _Planner:
             if is_alike and _rank(rival) < _rank(best):
                 best = rival
         return best
-
-    def _holds_all(self) -> bool:
-        """Whether it fits with all the host expert layers that there can be."""
-        return self.with_all(self.inventory.block_count).fits
 
     def _without(self, index: int) -> _Planner:
         return self._using(self.devices[:index] + self.devices[index + 1 :])
@@ -357,6 +354,13 @@ class _Planner:
 def _rank(layout: Layout) -> tuple[bool, int, int]:
     """Lower is better: what fits, then fewer layers left to the host whole, then fewer experts."""
     return (not layout.fits, -_units(layout), layout.host_expert_layers)
+
+
+# Asked again for every number of host layers of one base.
+@lru_cache(maxsize=64)
+def _holds_all(planner: _Planner) -> bool:
+    """Whether it fits with all the host expert layers that there can be."""
+    return planner.with_all(planner.inventory.block_count).fits
 
 
 def _units(layout: Layout) -> int:

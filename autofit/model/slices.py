@@ -103,7 +103,9 @@ class SliceSolver:
             found = self._capacity(tightness)
             return found if found and len(found.host_layers) <= hosted else None
 
-        best = _tightest(attempt) or self._all_on_first()
+        # One device alone holds whatever is asked for: nothing is to be found out.
+        best = _tightest(attempt) if len(self.problem.budgets) > 1 else None
+        best = best or self._all_on_first()
         return self._with_more(best, hosted)
 
     def spread(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 
 from autofit.search.dominance import demand, is_free, needing_at_least
 from autofit.search.grid import Floats, Grid, Rows
@@ -247,8 +248,7 @@ class _Lines:
         gram = scaled.T @ scaled + _RIDGE * np.eye(len(spread))
         weights = common + spread * np.linalg.solve(gram, scaled.T @ (missed - middle))
         missed = values - middle - features @ weights
-        distance = np.abs(wanted[:, None, :] - features[None, :, :]).sum(axis=2)
-        near = np.exp(-_NEARNESS * distance)
+        near = np.exp(-_NEARNESS * cdist(wanted, features, "cityblock"))
         correction = (near @ missed) / (near.sum(axis=1) + 1e-9)
         found: Floats = middle + wanted @ weights + correction + self._step(weights)
         return found

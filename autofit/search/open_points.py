@@ -14,7 +14,7 @@ from autofit.search.history import History
 from autofit.search.margin_map import IMPOSSIBLE_MIB, MarginMap
 from autofit.search.problem import MEMORIES, Memory
 from autofit.search.refusal import works
-from autofit.search.similarity import Similarity
+from autofit.search.similarity import MINOR, Similarity
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 
 # Points less likely to fit than this are not worth a launch that probably fails; while
@@ -113,11 +113,16 @@ class OpenPoints:
         return found
 
     def rows(self) -> Rows:
-        """The points worth judging: all, or those near the fit boundary of each layout."""
+        """The points worth judging: all, or those near the fit boundary of each layout.
+
+        Of those that differ in what seldom matters only the one that is most like the launch
+        before: `variants` has the others.
+        """
         combinations = self._grid.combinations(self._ran[-3:].tolist())
         layers, layout = self._grid.place(HOST_LAYERS_AXIS), self._grid.place(LAYOUT_AXIS)
         if not self._grid.problem.walks_layers or layers is None or layout is None:
             return combinations
+        combinations = self._alike_in_minor(combinations)
         places = [
             place
             for place, axis in enumerate(self._grid.axes)
@@ -132,6 +137,42 @@ class OpenPoints:
             rows[:, layout], rows[:, layers] = layout_place, host_layers
             found.append(rows)
         return np.concatenate(found) if found else combinations[:0]
+
+    def variants(self, rows: Rows) -> Rows:
+        """The rows and those that differ from them only in what seldom matters."""
+        minor = self._minor
+        if not minor:
+            return rows
+        combinations = self._grid.combinations(self._ran[-3:].tolist())
+        kept = [place for place in self._kept if place not in minor]
+        codes, wanted = self._grid.codes(combinations, kept), self._grid.codes(rows, kept)
+        found = [rows]
+        for row, code in zip(rows, wanted, strict=True):
+            others = np.repeat(row[None, :], np.count_nonzero(codes == code), axis=0)
+            others[:, minor] = combinations[codes == code][:, minor]
+            found.append(others)
+        return np.unique(np.concatenate(found), axis=0)
+
+    def _alike_in_minor(self, combinations: Rows) -> Rows:
+        """One of those that differ in what seldom matters: the most like the last launch."""
+        minor = self._minor
+        wanted = self._ran[-1] if len(self._ran) else np.zeros(len(self._grid.axes), np.int64)
+        codes = self._grid.codes(combinations, [p for p in self._kept if p not in minor])
+        unlike = (combinations[:, minor] != wanted[minor]).sum(axis=1)
+        order = np.lexsort((unlike, codes))
+        _, first = np.unique(codes[order], return_index=True)
+        return combinations[np.sort(order[first])]
+
+    @property
+    def _minor(self) -> list[int]:
+        """Axes that seldom matter and take no memory."""
+        return [place for place in self._kept if self._grid.axes[place].name in MINOR]
+
+    @property
+    def _kept(self) -> list[int]:
+        """All axes apart from layout and host layers."""
+        names = (LAYOUT_AXIS, HOST_LAYERS_AXIS)
+        return [place for place, axis in enumerate(self._grid.axes) if axis.name not in names]
 
     def _near_boundary(self, firsts: Sequence[Rows]) -> Iterator[tuple[int, int, int]]:
         """Which host layers are worth a look, as places of first row, layout and layers."""

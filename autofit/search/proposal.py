@@ -22,6 +22,8 @@ from autofit.search.space import Point
 # and the most estimates asked for in each but the last: the map of margins tells the rest.
 _PASSES = 3
 _MOST_ESTIMATES = 8
+# Points of which those are judged too that differ in what seldom matters.
+_MOST_VARIED = 48
 # A gain that is only rounding.
 _NOTHING = 1e-9
 # A limit counts as kept where that is more likely than not.
@@ -63,6 +65,9 @@ class ModelProposer:
             judged = self._judge(model, rows)
             if not self._estimate_best(judged, points, most=_MOST_ESTIMATES if left else None):
                 break
+        best = np.argsort(-_worth(judged, points), kind="stable")[:_MOST_VARIED]
+        judged = self._judge(model, points.variants(np.unique(judged.rows[best], axis=0)))
+        self._estimate_best(judged, points, most=None)
         return self._proposal(model, judged, points)
 
     def _estimate_best(self, judged: _Judged, points: OpenPoints, *, most: int | None) -> bool:

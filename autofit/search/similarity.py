@@ -18,7 +18,7 @@ _LAYERS_SHARE = 1 / 6
 _KV_BYTES = 0.5
 # Settings that seldom matter bring points no further apart than this share of it, and so do
 # layouts over the same devices.
-_MINOR = {"batch": 0.3, "threads": 0.5, "threads_batch": 0.5}
+MINOR = {"batch": 0.3, "threads": 0.5, "threads_batch": 0.5}
 _SAME_DEVICES = 0.5
 # What a point has of its own and shares with no neighbour: cliffs are that steep. Points that
 # differ in what seldom matters share most of it, or each would be worth a launch.
@@ -33,7 +33,7 @@ class Similarity:
 
     def __init__(self, grid: Grid) -> None:
         self._distances = [_distances(axis) for axis in grid.axes]
-        self._is_minor = [axis.name in _MINOR for axis in grid.axes]
+        self._is_minor = [axis.name in MINOR for axis in grid.axes]
 
     def between(self, rows: Rows, others: Rows) -> Floats:
         """Similarities, of shape (rows, others)."""
@@ -58,7 +58,7 @@ def _distances(axis: Axis) -> Floats:
     if axis.name == LAYOUT_AXIS:
         shared = np.array([not is_alone(value) for value in axis.values])
         distances[np.outer(shared, shared)] *= _SAME_DEVICES
-    found: Floats = distances * _MINOR.get(axis.name, 1.0)
+    found: Floats = distances * MINOR.get(axis.name, 1.0)
     return found
 
 
