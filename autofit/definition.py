@@ -124,6 +124,10 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML can be anything
         raise UsageError(f"{path}:1: {error}") from error
     except RecursionError as error:
         raise UsageError(f"{path}:1: nested too deeply") from error
+    except (LookupError, AttributeError, TypeError) as error:
+        # The parser's own constructors stumble so over a mapping merged into itself, or a tag
+        # whose value is no such thing.
+        raise UsageError(f"{path}:1: a `<<` or a `!!` in it makes no sense") from error
 
 
 def _too_deep(text: str) -> int | None:

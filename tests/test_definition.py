@@ -84,6 +84,21 @@ def test_bad_files_are_refused_with_file_and_line(path):
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: &a {<<: *a}\n",
+        "name: &a {<<: [*a]}\n",
+        "steps:\n  - &a\n    label: x\n    <<: *a\n",
+        'name: !!bool "zz"\n',
+    ],
+)
+def test_what_the_parser_stumbles_over_is_a_fault_of_the_file(text, tmp_path):
+    """A mapping merged into itself, or a tag that does not fit its value, is told as such."""
+    with pytest.raises(UsageError, match=r"sample\.yaml:1: a `<<` or a `!!` in it"):
+        _load(text, tmp_path)
+
+
 def test_every_bad_file_says_what_is_expected_of_it():
     """The table of lines and the folder hold the same names."""
     assert {path.stem for path in (DATA / "bad").glob("*.yaml")} == set(FAULTY_LINES)
