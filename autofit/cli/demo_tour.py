@@ -15,6 +15,7 @@ from autofit.cli.preparation import look
 from autofit.cli.task_options import TaskOptions
 from autofit.model.synth import SynthSpec, write
 from autofit.output.plan_table import print_layout
+from autofit.output.text import number
 from autofit.search.landscape import PARAMS, Landscape, Row, read_landscape
 from autofit.tuning.plan import PlannedLayout, make_plan
 from autofit.tuning.replay import find_table, replay, summary
@@ -55,8 +56,8 @@ def tour(console: Console, task: TaskOptions) -> None:
     reached = told["launches_to_98pct"]
     _say(
         console,
-        f"replayed {_SEEDS} times, the search found {told['best_found']:.3g} of at best "
-        f"{told['best_possible']:.3g} t/s, "
+        f"replayed {_SEEDS} times, the search found {number(told['best_found'])} of at best "
+        f"{number(told['best_possible'])} t/s, "
         + (
             f"within 2% of it after {reached:g} of {told['settings']} launches (median)"
             if reached is not None

@@ -11,6 +11,7 @@ import click
 
 from autofit.cli.task_options import read_devices
 from autofit.errors import UsageError
+from autofit.output.text import number
 from autofit.trial.metric import METRICS, Metric
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
     reached = told["launches_to_98pct"]
     yield f"  launches to 98% of the best  {'not reached' if reached is None else f'{reached:g}'}"
     yield f"  failed launches              {told['failures']:g}"
-    found = told["best_found"]
-    yield f"  found                        {'nothing' if found is None else f'{found:.4g} {unit}'}"
-    yield f"  best possible                {told['best_possible']:.4g} {unit}"
+    best = told["best_found"]
+    found = "nothing" if best is None else f"{number(best)} {unit}"
+    yield f"  found                        {found}"
+    yield f"  best possible                {number(told['best_possible'])} {unit}"
     yield f"  medians of {len(told['per_seed'])} seeds"

@@ -84,7 +84,7 @@ def speedup(ratio: float) -> str:
     """A gain in words, to be followed by what it is against: `25% faster than`."""
     percent = (ratio - 1) * 100
     if abs(percent) >= 150:  # noqa: PLR2004 - a factor reads better then
-        return f"{ratio:.2g} times as fast as"
+        return f"{number(float(f'{ratio:.2g}'))} times as fast as"
     return f"{abs(percent):.3g}% {'faster' if percent >= 0 else 'slower'} than"
 
 
@@ -95,7 +95,7 @@ def gain_sentence(gain: Mapping[str, Any] | None, *, tie: bool) -> str:
     low, high = gain.get("low"), gain.get("high")
     interval = ""
     if low is not None and high is not None:
-        interval = f" (interval {low:.3g} to {high:.3g} times its speed)"
+        interval = f" (interval {number(low)} to {number(high)} times its speed)"
     if gain["median"] == low == high == 1.0:
         if not gain.get("n"):
             return "the baseline as it is: nothing else was confirmed against it"

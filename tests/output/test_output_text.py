@@ -82,8 +82,13 @@ def test_gains_are_said_as_they_are():
     assert speedup(1.25) == "25% faster than"
     assert speedup(0.9) == "10% slower than"
     assert speedup(3.0) == "3 times as fast as"
+    assert speedup(137.2) == "140 times as fast as"
     assert gain_sentence(gain, tie=False) == (
         "25% faster than the baseline (interval 1.2 to 1.3 times its speed)"
+    )
+    assert gain_sentence({"median": 40.0, "low": 0.5, "high": 3210.0}, tie=False) == (
+        "no gain shown: 40 times as fast as the baseline "
+        "(interval 0.5 to 3,210 times its speed); more rounds might tell"
     )
     assert gain_sentence(gain, tie=True).startswith("a tie with the baseline")
     assert gain_sentence(None, tie=False).startswith("gain unknown")

@@ -46,7 +46,7 @@ def depth_plot(data: PlotData) -> Plot | NoPlot:
             yaxis="y" if rate == "tg" else "y2",
             line={"color": BASELINE, "dash": "dash"} if is_baseline else {"color": WINNER},
             marker={"symbol": "diamond" if is_baseline else "circle", "size": 9},
-            hovertemplate="%{x:,} tokens deep: %{y:.4g} tokens/s<extra></extra>",
+            hovertemplate="%{x:,} tokens deep: %{y:,.4r} tokens/s<extra></extra>",
         )
     return Plot(
         _TITLE,

@@ -52,7 +52,7 @@ def rounds_plot(data: PlotData) -> Plot | NoPlot:
             y=list(row.values()),
             mode="markers",
             name=short_name(name),
-            hovertemplate="round %{x}: %{y:.4g}<extra></extra>",
+            hovertemplate="round %{x}: %{y:,.4r}<extra></extra>",
             marker={
                 "color": _colour(name, index),
                 "symbol": _SYMBOLS[index % len(_SYMBOLS)],

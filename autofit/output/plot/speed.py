@@ -161,7 +161,7 @@ def _baseline(figure: go.Figure, layers: Sequence[int], data: PlotData) -> list[
         mode="lines",
         name="baseline",
         line={"color": GREY, "dash": "dot"},
-        hovertemplate="baseline, median %{y:.4g}<extra></extra>",
+        hovertemplate="baseline, median %{y:,.4r}<extra></extra>",
     )
     return [f"The baseline, whose layers the runtime placed, has {number(middle)} (median)."]
 

@@ -196,8 +196,8 @@ def _words(
     if figure.now is None:
         return "not measured tonight"
     if figure.kept is None:
-        return f"{figure.now:.4g} {unit}; nothing is kept to compare with"
-    both = f"{figure.now:.4g} {unit} beside {before} {figure.kept:.4g}"
+        return f"{_number(figure.now)} {unit}; nothing is kept to compare with"
+    both = f"{_number(figure.now)} {unit} beside {before} {_number(figure.kept)}"
     if ratio is None or low is None or high is None:
         return f"undecided: {both}; too few launches to tell their noise"
     interval = f"{ratio:.3g} times as fast ({low:.3g} to {high:.3g})"
@@ -209,6 +209,11 @@ def _words(
     if verdict == "same":
         return f"no change shown: {both}, {interval}"
     return f"undecided: {both}, {interval}; more launches or nights would tell"
+
+
+def _number(value: float) -> str:
+    """Four digits, and never a power of ten: prompts reach tens of thousands of tokens/s."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # noqa: PLR2004
 
 
 def _share(ratio: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -61,6 +62,15 @@ def test_a_slower_night_is_a_regression_in_every_figure():
         assert len(one.nights) == 4
     assert found["outcome"].verdict == "same"
     assert verdict.reproduce
+
+
+def test_no_figure_is_told_as_a_power_of_ten():
+    """Prompts of a small model reach tens of thousands of tokens per second."""
+    fast = {"slowdown": 0.02, "seed": 20}
+    words = by_metric(judge(kept(), night(20, launches=launches(**fast))))["pp_per_s"].words
+
+    assert re.search(r"\b\d\d,\d{3} ", words), words
+    assert "e+" not in words
 
 
 def test_a_faster_night_is_an_improvement():
