@@ -62,6 +62,12 @@ class Trial:
         return self.outcome.kind == "completed"
 
     @property
+    def spent_s(self) -> float:
+        """Seconds since the launch before it ended: what decided on this one, and itself."""
+        before = self.preparation or Preparation()
+        return self.seconds + before.questions_s + before.own_s
+
+    @property
     def shows_fit_only(self) -> bool:
         """Whether the launch was asked no more than whether it fits, and it does."""
         return self.is_completed and self.fidelity == "load"

@@ -67,7 +67,7 @@ class Budget:
 
     @property
     def spent_s(self) -> float:
-        """Seconds since the run began, and those of launches that an earlier run has made.
+        """Seconds since the run began, and those that an earlier run spent on its launches.
 
         Else a resumed run would plan its rounds for time that has gone.
         """
@@ -93,11 +93,13 @@ class Budget:
                 until_s = self.total_s * _SHARE_FOR_THE_LEAST
         return max(0.0, until_s - self.spent_s)
 
-    def count(self, phase: Phase, seconds: float = 0.0, *, is_earlier: bool = False) -> None:
-        """Note a launch and how long it took, now or in an earlier run."""
+    def count(self, phase: Phase, seconds: float = 0.0, *, earlier_s: float = 0.0) -> None:
+        """Note a launch and how long it took.
+
+        Of one that an earlier run made, `earlier_s` is all that was spent on it.
+        """
         self._seconds.append(seconds)
-        if is_earlier:
-            self._earlier_s += seconds
+        self._earlier_s += earlier_s
         if phase in ("baseline", "boundary", "search"):
             self.launches += 1
 

@@ -73,8 +73,8 @@ class TrialRunner:
 
     @property
     def untaken_s(self) -> float:
-        """Seconds of launches that the study holds and this run has not come to, yet."""
-        return sum(trial.seconds for known in self._known.values() for trial in known)
+        """Seconds spent on launches that the study holds and this run has not come to, yet."""
+        return sum(trial.spent_s for known in self._known.values() for trial in known)
 
     def run(
         self, phase: Phase, candidate: Candidate, effort: Effort, *, layout: str, purpose: str
@@ -89,7 +89,7 @@ class TrialRunner:
             self._check_stop()
         trial = known or self._launch(phase, candidate, effort, layout, purpose)
         is_reused = known is not None
-        self.budget.count(phase, trial.seconds, is_earlier=is_reused)
+        self.budget.count(phase, trial.seconds, earlier_s=trial.spent_s if is_reused else 0.0)
         self.trials.append(trial)
         self.emit(LaunchEnded(trial, is_reused))
         return trial

@@ -102,10 +102,10 @@ def test_the_search_leaves_time_to_confirm_what_it_found():
 
 
 def test_time_of_an_earlier_run_is_spent():
-    """A launch that an earlier run has made counts its time, as if the run had not stopped."""
+    """What an earlier run spent on a launch counts, as if the run had not stopped."""
     clock = Clock()
     budget = Budget(clock, 600.0, launches=10)
-    budget.count("search", 300.0, is_earlier=True)
+    budget.count("search", 250.0, earlier_s=300.0)
     clock.now_s += 50.0
     budget.count("search", 50.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from results.study_sample import WORKLOAD, header
@@ -18,6 +19,7 @@ from autofit.trial.trial import Preparation
 from autofit.tuning.budget import Budget
 from autofit.tuning.event import LaunchEnded, LaunchStarted, StageStarted
 from autofit.tuning.runner import TrialRunner, resume_hint
+from autofit.tuning.spending import spending
 
 CANDIDATE = Candidate({"n_cpu_moe": 3})
 
@@ -118,6 +120,27 @@ def test_a_resumed_run_repeats_no_launch(make):
     assert again.budget.launches == 3
     assert run(again).number == 5
     assert len(launching.made) == 1
+
+
+def test_what_a_resumed_run_spent_adds_up_with_its_time(make):
+    """Deciding on the launches of an earlier run took its time, too."""
+    clock = itertools.count(0.0, 1.0)
+    budget = Budget(lambda: next(clock))
+    first = replace(make(budget=budget), wall_clock=lambda: next(clock))
+    earlier = [run(first), run(first, purpose="another")]
+    first.study.close()
+    assert all(trial.preparation.own_s > 0 for trial in earlier)
+
+    budget = Budget(lambda: next(clock))
+    again = replace(make(budget=budget), wall_clock=lambda: next(clock))
+    assert again.untaken_s == sum(trial.spent_s for trial in earlier)
+    run(again), run(again, purpose="another"), run(again, phase="confirm")
+    told = spending(again.trials, budget.pause.spent)
+
+    launches_s = sum(row["seconds"] for row in told["by_phase"])
+    # Each look at this clock takes a second.
+    assert budget.spent_s == pytest.approx(launches_s + told["own_seconds"], abs=4.0)
+    assert budget.spent_s - launches_s > sum(trial.preparation.own_s for trial in earlier)
 
 
 @pytest.mark.parametrize(
