@@ -87,6 +87,9 @@ def command(
     if merge and output == "-":
         raise UsageError("--merge needs the file to merge into", "name it with -o FILE")
     check_target(output)
+    target = Path(output).expanduser()
+    if merge and target.exists() and not target.is_file():
+        raise UsageError(f"{output} is no file that can be merged into", "leave --merge out")
     presets, found = _presets(sources, trial, runtime, names)
     notices = _notices(format_name, presets)
     old = _old_text(output)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from autofit.cli.path_fault import check_writable
+from autofit.cli.path_fault import check_writable, resolved
 from autofit.errors import AutofitError
 
 _EXECUTABLE = 0o111
@@ -44,7 +44,7 @@ def deliver(text: str, target: str, *, is_program: bool = False, like: Path | No
         if path.exists() and not path.is_file():
             path.write_bytes(os.fsencode(text))  # a pipe or device must not be replaced
             return
-        place = path.resolve()
+        place = resolved(path)
         write_durably(place, text, like=like)
         if is_program:
             place.chmod(place.stat().st_mode | _EXECUTABLE)

@@ -50,7 +50,7 @@ def check_writable(path: Path) -> None:
     """
     if path.is_dir():
         raise UsageError(f"{path} is a folder", "give the name of a file in it")
-    folder = path.resolve().parent
+    folder = resolved(path).parent
     if not folder.is_dir():
         in_the_way = next((one for one in (path.parent, *path.parents) if one.is_file()), None)
         if in_the_way is not None:
@@ -61,6 +61,18 @@ def check_writable(path: Path) -> None:
     if not _may_write(folder if is_replaced else path):
         what = f"the folder {path.parent}" if is_replaced else f"{path}"
         raise UsageError(f"{what} may not be written to", "choose another place; `-` is stdout")
+
+
+def resolved(path: Path) -> Path:
+    """The path with its links followed.
+
+    Raises:
+        OSError: they lead in a circle.
+    """
+    try:
+        return path.resolve()
+    except RuntimeError:  # Python 3.11 and 3.12 say so; 3.13 does not mind
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
 
 
 def _may_write(path: Path) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from autofit import __version__, definition
 from autofit.cli.check import known_parameters, require_small_file
 from autofit.cli.demo import demo_model, demo_model_path
+from autofit.cli.path_fault import resolved
 from autofit.cli.suite_check import checked_suite
 from autofit.cli.sweep_output import Outputs, tell, tell_verdicts
 from autofit.errors import Interrupted, UsageError
@@ -76,7 +77,7 @@ class Sweep:
             raise UsageError("this shard has no entry", f"{path} has {len(suite.entries)}")
         kept_in = baseline or _kept_in(suite)
         if outputs.updates_baseline:
-            _require_writable(kept_in.resolve().parent)
+            _require_writable(resolved(kept_in).parent)
         is_new = not kept_in.exists() and (baseline is None or outputs.updates_baseline)
         return cls(
             suite=suite,
@@ -268,7 +269,7 @@ class Sweep:
         self.outputs.write(verdicts, document, night, sweep=self.suite.name)
         if self.outputs.updates_baseline:
             # A link stays one.
-            self.baseline.updated(records, limits).write(self.baseline_path.resolve())
+            self.baseline.updated(records, limits).write(resolved(self.baseline_path))
             tell(f"kept in {self.baseline_path}")
         return document
 
@@ -293,6 +294,8 @@ def _kept_in(suite: Suite) -> Path:
 def _require_writable(folder: Path) -> None:
     """See that a baseline can be kept, before a night is spent on it."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
+    if not existing.is_dir():
+        raise UsageError(f"{existing} is a file, not a folder", "give another path")
     if not os.access(existing, os.W_OK):
         hint = "let it be written, or name another file with `--baseline FILE`"
         raise UsageError(f"a baseline cannot be kept in {folder}: it may not be written", hint)

@@ -111,6 +111,16 @@ def test_file_is_replaced_and_a_device_is_not(cli, tmp_path, study):
     assert not Path(os.devnull).is_file()
 
 
+def test_a_pipe_or_device_holds_nothing_to_merge_into(cli, tmp_path, study):
+    """It is told, and not waited for a reader."""
+    os.mkfifo(tmp_path / "pipe.ini")
+
+    for target in (tmp_path / "pipe.ini", os.devnull):
+        done = cli("export", study, "--format", "ini", "--merge", "-o", target)
+        assert done.code == 2
+        assert f"{target} is no file that can be merged into" in done.err
+
+
 @pytest.mark.parametrize("words", [[], ["--format", "yaml"]])
 def test_unknown_format_lists_the_known(cli, study, words):
     """Without a known format, those that there are are listed."""

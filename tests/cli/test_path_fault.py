@@ -37,6 +37,7 @@ def there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("text")
     Path("folder").mkdir()
+    Path("circle").symlink_to("circle")
     return tmp_path
 
 
@@ -47,6 +48,7 @@ def there(tmp_path, monkeypatch):
         ("folder", "folder is a folder", "the name of a file in it"),
         ("file/models.ini", "file is a file, not a folder", "another path"),
         (f"{LONG}.ini", "the name is longer than the system takes", "a shorter one"),
+        ("circle", "its links lead in a circle", "the path of the file itself"),
     ],
 )
 @pytest.mark.parametrize(
@@ -72,8 +74,29 @@ def test_where_nothing_can_be_written_is_told_before_any_work(cli, words, target
     assert ended.out == ""
     assert not RAW.search(ended.err)
     assert sorted(path.name for path in Path().iterdir() if path.name != "cache") == [
-        "file", "folder",
+        "circle", "file", "folder",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("folder", "folder"),
+        ("file/night.json", "file is a file, not a folder"),
+        (f"{LONG}/night.json", "the name is longer than the system takes"),
+        ("circle", "its links lead in a circle"),
+        ("circle/night.json", "its links lead in a circle"),
+    ],
+)
+@pytest.mark.usefixtures("there")
+def test_where_no_baseline_can_be_kept_is_told_before_a_night(cli, target, told):
+    """A folder that is not there is made, everything else is refused."""
+    ended = cli("sweep", "demo", "--dry-run", "--update-baseline", "--baseline", target)
+
+    assert ended.code == 2, ended.err
+    assert told in ended.err
+    assert "hint: " in ended.err
+    assert not RAW.search(ended.err)
 
 
 def test_a_folder_that_may_not_be_written_to_is_told():
