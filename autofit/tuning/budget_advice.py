@@ -80,8 +80,9 @@ def shortage(budget: Budget, launch_s: float, need: Need) -> str | None:
     count = f"about {allowed} launches" if allowed > 1 else "no more than one launch"
     return (
         f"a launch takes about {_rounded(launch_s)} here, so the budget of "
-        f"{_rounded(budget.total_s)} allows {count}; {need.purpose} takes about "
-        f"{need.least_launches}: a budget of {_option(need.sensible_s)} would be sensible"
+        f"{_exact(budget.total_s)} allows {count}; {need.purpose} takes about "
+        f"{need.least_launches}, {_rounded(need.least_s)} in all: a budget of "
+        f"{_option(need.sensible_s)} would be sensible"
     )
 
 
@@ -108,6 +109,12 @@ def _rounded(seconds: float) -> str:
     if seconds < 120:  # noqa: PLR2004 - two minutes
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004
     return f"{seconds / 60:.0f} min"
+
+
+def _exact(seconds: float) -> str:
+    """A budget as it was given."""
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes:g} min" if minutes > 1 and not rest else f"{seconds:g} s"
 
 
 def _option(seconds: float) -> str:

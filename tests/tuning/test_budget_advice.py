@@ -57,8 +57,8 @@ def test_too_little_time_is_told_in_launches_and_with_a_better_budget():
 
     assert words == (
         "a launch takes about 14 s here, so the budget of 60 s allows about 4 launches; "
-        "trying 3 candidates, confirming the best and proving it takes about 15: "
-        "a budget of 6m would be sensible"
+        "trying 3 candidates, confirming the best and proving it takes about 15, "
+        "4 min in all: a budget of 6m would be sensible"
     )
 
 
@@ -77,6 +77,16 @@ def test_fewer_launches_need_less(most, launches, purpose):
 
     assert (need.least_launches, need.purpose) == (launches, purpose)
     assert need.least_s == pytest.approx(10.0 * launches)
+
+
+@pytest.mark.parametrize(
+    ("total_s", "told"), [(150.0, "150 s"), (120.0, "2 min"), (60.0, "60 s"), (90.5, "90.5 s")]
+)
+def test_the_budget_is_told_as_it_was_given(total_s, told):
+    """What an estimate may round, a user knows better."""
+    words = shortage(Budget(clock, total_s), 60.0, launches_need(60.0, 6, 12, "telling"))
+
+    assert f"the budget of {told} allows" in words
 
 
 def test_a_launch_longer_than_the_budget_is_told():
