@@ -103,7 +103,7 @@ def _learn_device(name: str, observations: Sequence[ObservedMemory]) -> DeviceCo
                 factors.append(factor)
         taken = seen.taken_mib.get(name)
         if taken is not None:
-            buffers = reported.model_mib + reported.context_mib + reported.compute_mib
+            buffers = reported.buffers_mib
             offsets.append(taken - buffers - row.other_mib)
     return DeviceCorrection(
         compute_factor=median(factors) if factors else 1.0,

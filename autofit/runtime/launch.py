@@ -252,7 +252,7 @@ def _left_mib(
     for name, limit_mib in limits_mib.items():
         row = log.reported.get(name)
         if row is not None:
-            allowed = limit_mib - row.model_mib - row.context_mib - row.compute_mib
+            allowed = limit_mib - row.buffers_mib
             counted = left.get(name)
             left[name] = allowed if counted is None else min(allowed, counted)
     return left

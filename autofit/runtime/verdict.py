@@ -114,7 +114,7 @@ def _spilled(seen: Seen, log: ServerLog) -> Spilled | None:
         [
             Holding(
                 device=name,
-                buffers_mib=row.model_mib + row.context_mib + row.compute_mib,
+                buffers_mib=row.buffers_mib,
                 unreported_mib=watched.unreported_mib.get(name),
                 is_shared=name in watched.shared,
             )
@@ -149,7 +149,7 @@ def _over_limit(log: ServerLog, limits_mib: Mapping[str, float]) -> OutOfMemory 
     """A device that holds more than the user lets it, though it had the room."""
     for name, limit_mib in limits_mib.items():
         row = reported_memory(log).get(name)
-        taken_mib = row.model_mib + row.context_mib + row.compute_mib if row else 0.0
+        taken_mib = row.buffers_mib if row else 0.0
         if taken_mib > limit_mib:
             text = f"{name} took {taken_mib:.0f} MiB, {limit_mib:.0f} MiB are allowed"
             return OutOfMemory("context", text, "device", None, name, taken_mib)

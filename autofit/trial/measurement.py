@@ -60,6 +60,11 @@ class ReportedMemory:
     unaccounted_mib: float | None = None
     total_mib: float | None = None
 
+    @property
+    def buffers_mib(self) -> float:
+        """What the runtime has allocated itself."""
+        return self.model_mib + self.context_mib + self.compute_mib
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
@@ -101,13 +106,16 @@ class Measurement:
     def taken_mib(self) -> dict[str, float | None]:
         """By device what the server itself held at the peak, without what others held before.
 
-        None where nothing tells it.
+        None where nothing tells it. It is never less than the server's own buffers: a remote
+        device's process keeps what launches before it have taken, and seems to take no more.
         """
         before = self.readings[0].device_used_mib if self.readings else {}
         taken: dict[str, float | None] = {}
         for name, peak in self.peak_mib.items():
             held = 0.0 if name == "host" else before.get(name)
-            taken[name] = None if peak is None or held is None else max(0.0, peak - held)
+            own = self.reported.get(name)
+            least = own.buffers_mib if own else 0.0
+            taken[name] = None if peak is None or held is None else max(least, peak - held)
         return taken
 
     def to_dict(self) -> dict[str, Any]:

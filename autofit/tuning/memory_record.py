@@ -13,7 +13,7 @@ from statistics import median
 from autofit.model.memory import DeviceMemory
 from autofit.runtime.spill import Holding, find_spill, free_at_peak_mib, is_steady, taken_mib
 from autofit.trial.candidate import Candidate
-from autofit.trial.measurement import Measurement, ReportedMemory
+from autofit.trial.measurement import Measurement
 from autofit.trial.outcome import Outcome, Spilled
 from autofit.trial.trial import Trial
 from autofit.tuning.candidates import CandidateMaker
@@ -59,7 +59,7 @@ class MemoryRecord:
         holdings = [
             Holding(
                 device=name,
-                buffers_mib=_buffers_mib(row),
+                buffers_mib=row.buffers_mib,
                 unreported_mib=unreported.get(name),
                 is_shared=name in self.shared,
             )
@@ -158,7 +158,7 @@ class MemoryRecord:
                     and is_steady(measured.readings, name)
                     and not _is_at(measured, name, brims)
                 ):
-                    yield trial, name, taken - _buffers_mib(row)
+                    yield trial, name, taken - row.buffers_mib
 
     def _slowdown(self, trial: Trial, brims: Mapping[str, float]) -> float | None:
         """How many times slower a launch is than the nearest that resembles it."""
@@ -178,7 +178,7 @@ class MemoryRecord:
 
     def _distance_mib(self, trial: Trial, other: Trial) -> float:
         sizes = [
-            sum(_buffers_mib(row) for row in one.measurement.reported.values())
+            sum(row.buffers_mib for row in one.measurement.reported.values())
             for one in (trial, other)
             if one.measurement
         ]
@@ -212,7 +212,7 @@ class MemoryRecord:
             left = [] if free is None else [free + there.total_mib - row.total_mib]
             if limit_mib is not None:
                 differ = buffers_mib - there.weights_mib - there.kv_mib - there.compute_mib
-                left.append(limit_mib - _buffers_mib(told) - differ)
+                left.append(limit_mib - told.buffers_mib - differ)
             if left:
                 found.append((not is_alike, distance, min(left)))
         if found:
@@ -232,10 +232,6 @@ class MemoryRecord:
 
 def _agree(one: Candidate, other: Candidate, params: Sequence[str]) -> bool:
     return all(one.params.get(name) == other.params.get(name) for name in params)
-
-
-def _buffers_mib(row: ReportedMemory) -> float:
-    return row.model_mib + row.context_mib + row.compute_mib
 
 
 def _full_to_the_brim(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from trial.trial_strategy import measurements, samples
 
-from autofit.trial.measurement import Measurement, MemoryReading, Sample
+from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory, Sample
 
 
 @given(measurements)
@@ -73,3 +73,18 @@ def test_what_a_server_took_leaves_out_what_others_held():
         "RPC1": None,
         "host": 300.0,
     }
+
+
+def test_what_a_server_took_is_never_less_than_its_buffers():
+    """The process behind a remote device keeps what launches before it have taken."""
+    measured = Measurement(
+        peak_mib={"RPC0": 52.9, "CUDA0": 900.0, "RPC1": None},
+        readings=(MemoryReading(0.0, {"RPC0": 52.9, "CUDA0": 100.0, "RPC1": None}, {}),),
+        reported={
+            "RPC0": ReportedMemory(11.0, 3.0, 10.0),
+            "CUDA0": ReportedMemory(500.0, 100.0, 50.0),
+            "RPC1": ReportedMemory(1.0, 1.0, 1.0),
+        },
+    )
+
+    assert measured.taken_mib() == {"RPC0": 24.0, "CUDA0": 800.0, "RPC1": None}
