@@ -178,6 +178,8 @@ def _ending(search: Mapping[str, Any]) -> str:
     expected = "" if gain is None else f"one more launch was expected to bring {gain:.2%}"
     if search.get("ended_by") == "budget":
         return f"by the budget{'; ' * bool(expected)}{expected}"
+    if search.get("ended_by") == "stalled":
+        return f"the last launches brought nothing better{'; ' * bool(expected)}{expected}"
     return f"{expected}, less than the {least:.2%} that a launch must promise"
 
 

@@ -1,7 +1,8 @@
 """The course of a search: which launch comes next, for what, and when it is enough.
 
 First whatever is likeliest to run and fast, until something has run; then what promises
-most, until the promise is under the noise; last the other side of the winner's boundary.
+most, until the promise is under the noise or has long not been kept; last the other side of
+the winner's boundary.
 Everything follows from what was told, so a resumed search goes the same way.
 
 Closing the boundary, a neighbour that may or may not fit is measured: the search held it for
@@ -30,6 +31,10 @@ StepPhase = Literal["boundary", "search"]
 
 # A fall of log cost that no launch is worth, where nobody says better.
 LEAST_GAIN = 0.001
+# Launches since what is now the best point was first seen, after which promises are not believed
+# any more: on a machine that was disturbed now and then 60 launches in a row promised 0.3% each
+# and brought nothing.
+_PATIENCE = 12
 # No stop before that many launches say something about the axes that usually matter.
 _LEAST_LAUNCHES = 3
 # A neighbour less likely to fit than this is believed to fail without a launch.
@@ -61,13 +66,15 @@ class Course:
     What a step that asks for the fit only shows is told by `tell_fits`, a failure as always.
 
     `least_gain` is the expected fall of log cost below which a launch is not worth it. `last`
-    is the launch that was proposed last, `declined` the one that was not worth it any more.
+    is the launch that was proposed last, `declined` the one that was not worth it any more, or
+    was not believed any more where the search `has_stalled`.
     """
 
     study: SearchStudy
     least_gain: float = LEAST_GAIN
     last: Proposal | None = None
     declined: Proposal | None = None
+    has_stalled: bool = False
     _is_over: bool = False
     _fitting: list[Point] = field(default_factory=list)
 
@@ -75,7 +82,8 @@ class Course:
         """What to launch next, None when the search is over."""
         if not self._is_over:
             proposal = self.study.ask()
-            if proposal is not None and not self.is_enough(proposal):
+            self.has_stalled = proposal is not None and self._is_stalled()
+            if proposal is not None and not self.has_stalled and not self.is_enough(proposal):
                 self.last = proposal
                 return Step("search" if self._has_run() else "boundary", proposal)
             self.declined = proposal
@@ -96,6 +104,14 @@ class Course:
         """Whether the most promising point is not worth a launch any more."""
         launches = len(self.study.observations)
         return launches >= _LEAST_LAUNCHES and proposal.expected_gain < self.least_gain
+
+    def _is_stalled(self) -> bool:
+        """Whether the best point has been there for long, whatever was launched since."""
+        seen = [observation.point for observation in self.study.observations]
+        if len(seen) <= _PATIENCE:
+            return False
+        best = next(iter(self.study.ranked()), None)
+        return best is not None and len(seen) - 1 - seen.index(best.point) >= _PATIENCE
 
     def _has_run(self) -> bool:
         return any(observation.cost is not None for observation in self.study.observations)

@@ -65,9 +65,11 @@ class ModelProposer:
             judged = self._judge(model, rows)
             if not self._estimate_best(judged, points, most=_MOST_ESTIMATES if left else None):
                 break
-        best = np.argsort(-_worth(judged, points), kind="stable")[:_MOST_VARIED]
-        judged = self._judge(model, points.variants(np.unique(judged.rows[best], axis=0)))
-        self._estimate_best(judged, points, most=None)
+        if model.measured:
+            # Before, a point's promise is told against the slowest of all.
+            best = np.argsort(-_worth(judged, points), kind="stable")[:_MOST_VARIED]
+            judged = self._judge(model, points.variants(np.unique(judged.rows[best], axis=0)))
+            self._estimate_best(judged, points, most=None)
         return self._proposal(model, judged, points)
 
     def _estimate_best(self, judged: _Judged, points: OpenPoints, *, most: int | None) -> bool:

@@ -163,12 +163,15 @@ class Explorer:
 
         `expected_gain` is the share by which the objective's time would fall, failure counted
         as none; None where no launch was left. `ended_by` is `gain` (not worth it any more),
-        `space` (nothing left) or `budget`.
+        `stalled` (nothing better for long, whatever was promised), `space` (nothing left) or
+        `budget`.
         """
         proposal = self.course.declined or self.course.last
         is_known = proposal is not None and math.isfinite(proposal.expected_gain)
         if not self.course.is_over:
             ended_by = "budget"
+        elif self.course.has_stalled:
+            ended_by = "stalled"
         else:
             ended_by = "gain" if self.course.declined is not None else "space"
         return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from search.toy_machine import LAYERS, SPACE, ToyMachine, explore, tell
+from search.toy_machine import LAYERS, SPACE, ArbitraryMachine, ToyMachine, explore, tell
 
 from autofit.search.course import Course
 from autofit.search.goal import Goal, Limit
@@ -296,3 +296,22 @@ def test_a_problem_of_one_point_asks_for_it_and_ends() -> None:
     study.tell({}, 1.0)
 
     assert study.ask() is None
+
+
+def test_promises_that_are_long_not_kept_end_a_search() -> None:
+    """On a machine that nothing explains there is always hope; it ends when none came true."""
+    machine, rng = ArbitraryMachine(), random.Random(0)
+    study = SearchStudy(machine.problem(), seed=0)
+    course = Course(study)
+
+    while not course.is_over and len(study.observations) < 100:
+        step = course.next()
+        if step is not None and not course.is_over:
+            tell(study, machine.observe(step.proposal.point, rng))
+
+    assert course.has_stalled
+    best = study.ranked()[0].point
+    since = len(study.observations) - 1 - [o.point for o in study.observations].index(best)
+    assert since == 12
+    assert course.declined is not None
+    assert course.declined.expected_gain > course.least_gain
