@@ -16,6 +16,8 @@ HOST = "host"
 
 Experts = Literal["on the device", "partly in system RAM", "in system RAM"]
 _PARTS = ("gate", "up", "down")
+# What sends layers to system RAM, in the order in which the runtime asks.
+_SENDING = ("override_tensor", "n_cpu_moe", "n_cpu_ffn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +77,32 @@ def _experts(place: str, hosted: int) -> Experts:
 
 
 def host_layers(candidate: Candidate, layers: int | None) -> int | None:
-    """In how many layers experts, or dense feed-forwards, are sent to system RAM.
+    """In how many layers experts, or dense feed-forwards, are in system RAM.
 
-    None where the params do not say, so that the runtime decides, or where only a model of a
-    known number of `layers` could tell.
+    Those of layers that are not offloaded at all are, too. None where the params do not say,
+    so that the runtime decides, or where only a model of a known number of `layers` could tell.
     """
-    if not {"n_cpu_moe", "n_cpu_ffn", "override_tensor"} & set(candidate.params):
-        return None
-    if "override_tensor" not in candidate.params:
-        count = candidate.get_int("n_cpu_moe", 0) or candidate.get_int("n_cpu_ffn", 0)
-        return count if layers is None else min(count, layers)
-    return None if layers is None else len(hosted_parts(candidate, layers))
+    offloaded = candidate.get_int("n_gpu_layers", -1)
+    if not sends_layers(candidate):
+        if offloaded <= 0 or layers is None or candidate.params.get("devices", "none") == "none":
+            return None
+        return max(0, layers + 1 - offloaded)  # the output, too, counts as offloaded
+    if layers is None:
+        if "override_tensor" in candidate.params:
+            return None
+        return candidate.get_int("n_cpu_moe", 0) or candidate.get_int("n_cpu_ffn", 0)
+    left = range(max(0, layers + 1 - offloaded) if offloaded >= 0 else 0)
+    return len({*left, *hosted_parts(candidate, layers)} & {*range(layers)})
+
+
+def sends_layers(candidate: Candidate) -> bool:
+    """Whether the params say of which layers experts, or feed-forwards, go to system RAM."""
+    return any(name in candidate.params for name in _SENDING)
 
 
 def hosted_parts(candidate: Candidate, layers: int) -> dict[int, int]:
     """By layer, how many of the three expert tensors are sent to system RAM."""
-    chosen = tuple(
-        (name, candidate.params[name])
-        for name in ("override_tensor", "n_cpu_moe", "n_cpu_ffn")
-        if name in candidate.params
-    )
+    chosen = tuple((name, candidate.params[name]) for name in _SENDING if name in candidate.params)
     return dict(_hosted_parts(chosen, layers))
 
 

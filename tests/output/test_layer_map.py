@@ -56,6 +56,14 @@ def test_two_devices_share_layers_by_their_split():
         ({"override_tensor": "exps=CPU"}, None, None),
         ({"override_tensor": "^$=CPU"}, 8, 0),
         ({"override_tensor": "no rule"}, 8, 0),
+        ({"devices": "CUDA0", "n_gpu_layers": 9}, 8, 0),
+        ({"devices": "CUDA0", "n_gpu_layers": 99}, 8, 0),
+        ({"devices": "CUDA0", "n_gpu_layers": 3}, 8, 6),
+        ({"devices": "CUDA0", "n_gpu_layers": 3, "n_cpu_moe": 7}, 8, 7),
+        ({"devices": "CUDA0", "n_gpu_layers": 3, "n_cpu_moe": 2}, 8, 6),
+        ({"devices": "CUDA0", "n_gpu_layers": 3}, None, None),
+        ({"devices": "none", "n_gpu_layers": 9}, 8, None),
+        ({"n_gpu_layers": 0}, 8, None),
     ],
 )
 def test_host_layers_are_counted_in_every_spelling(params, layers, expected):

@@ -109,6 +109,20 @@ def test_what_was_asked_for_its_fit_only_has_no_speed(tmp_path):
     assert "Only the fit was asked of #99." in plot.alternative
 
 
+def test_a_launch_with_all_experts_on_the_device_is_drawn_at_none(tmp_path):
+    """Nothing then says how many layers keep experts in system RAM; that is none, not unknown."""
+    study = whole(tmp_path / "study")
+    fast = trial(99, measured=told(measurement(90.0)))
+    params = {"devices": "CUDA0", "n_gpu_layers": 49, "ubatch": 512}
+    trials = [*study.trials(), replace(fast, candidate=Candidate(params))]
+    made = plots(PlotData(trials, study.header.workload, study.header.objective, study.result))[0]
+    speed, by_ubatch = (plot for plot in made if plot.title in (SPEED, MAP))
+
+    assert "the best single launch is #99" in speed.alternative
+    assert "with 0 to 30 host expert layers" in speed.alternative
+    assert any(row[:2] == ("512", "0") for row in by_ubatch.rows)
+
+
 def test_map_shades_what_failures_rule_out(full):
     """The region grows with ubatch: what fails at a smaller one fails at a larger one."""
     shapes = json.loads(full[MAP].to_json())["layout"]["shapes"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from autofit.output.layer_map import host_layers
+from autofit.output.layer_map import host_layers, sends_layers
 from autofit.output.live.strip import Strip
 from autofit.trial.outcome import is_memory_failure
 from autofit.trial.trial import Trial
@@ -99,9 +99,9 @@ class LiveState:
         model_layers = told if isinstance(told, int) else self.layers
         strips = self.strips
         layers = host_layers(trial.candidate, model_layers)
-        if layers is not None:
+        line = trial.layout, trial.candidate.get_str("cache_type_k", "f16")
+        if layers is not None and (sends_layers(trial.candidate) or line in strips):
             mark = "x" if is_memory_failure(trial.outcome) else "o" if trial.is_completed else "!"
-            line = trial.layout, trial.candidate.get_str("cache_type_k", "f16")
             strips = _changed(strips, line, _strip(strips, line).marked(layers, mark))
         numbers = {trial.candidate.key: trial.number, **self.numbers}
         return replace(self, layers=model_layers, strips=strips, numbers=numbers)

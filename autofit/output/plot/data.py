@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from autofit.output.layer_map import host_layers
+from autofit.output.layer_map import host_layers, sends_layers
 from autofit.output.plot.figure import lines
 from autofit.output.text import METRIC_WORDS, number
 from autofit.output.trial_row import brief_params, outcome_text
@@ -57,6 +57,10 @@ class PlotData:
         return None
 
     @cached_property
+    def _sends_layers(self) -> bool:
+        return any(sends_layers(trial.candidate) for trial in self.trials)
+
+    @cached_property
     def hosted(self) -> str:
         """What is sent to system RAM: experts, or of a dense model the feed-forwards."""
         is_dense = any(_sends_feed_forwards(trial.candidate) for trial in self.trials)
@@ -90,8 +94,11 @@ class PlotData:
         return min(measured, key=lambda pair: cost(pair[1], self.metric))
 
     def host_layers(self, trial: Trial) -> int | None:
-        """In how many layers a launch kept experts in system RAM, None where it left that."""
-        return host_layers(trial.candidate, self.layers)
+        """In how many layers a launch kept experts in system RAM, None where it left that.
+
+        Nor is it told of a study in which no launch sent any there: it does not vary.
+        """
+        return host_layers(trial.candidate, self.layers) if self._sends_layers else None
 
     def shown_pair(self) -> list[tuple[str, Trial]]:
         """The baseline and the winner (else the best so far), each by its last good launch.
