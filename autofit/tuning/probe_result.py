@@ -60,7 +60,9 @@ def probe_document(
         "model": str(situation.model_path),
         "runtime": situation.runtime.name,
         "workload": situation.workload.name,
-        "boundary": [_boundary(line, trials, candidate_of) for line in lines],
+        "boundary": [
+            _boundary(line, trials, candidate_of, situation.inventory.units) for line in lines
+        ],
         "launches": len(study.started()),
         "outcomes": dict(Counter(trial.outcome.kind for trial in trials)),
         "skipped": len(study.skipped()),
@@ -71,11 +73,14 @@ def probe_document(
     }
 
 
-def _boundary(line: Line, trials: Sequence[Trial], candidate_of: CandidateOf) -> dict[str, Any]:
+def _boundary(
+    line: Line, trials: Sequence[Trial], candidate_of: CandidateOf, units: int
+) -> dict[str, Any]:
     """One boundary: the keys of `tune`, then what shows it.
 
     Where one device is used, counts are values of `n_cpu_moe`, which counts leading layers
-    without experts too; with several devices they are host expert layers in all.
+    without experts too, and those that are not among the `units` on the device; with several
+    devices they are host expert layers in all.
     """
     walk = line.walk
     fits, fails = walk.fits, walk.fails
@@ -84,7 +89,10 @@ def _boundary(line: Line, trials: Sequence[Trial], candidate_of: CandidateOf) ->
     failed = None if failure is None else trials[failure]
 
     def told(host_layers: int | None) -> int | None:
-        return None if host_layers is None else _value(line, candidate_of, host_layers)
+        if host_layers is None or not line.layout.startswith(SINGLE):
+            return host_layers
+        candidate = candidate_of(line, host_layers)
+        return host_layers if candidate is None else first_layers(candidate, units, host_layers)
 
     is_proven = walk.is_closed and line.stopped_by is None
     measured = best.measurement if best else None
@@ -139,9 +147,11 @@ def _failure(line: Line, trials: Sequence[Trial]) -> int | None:
     return failed[-1] if failed else None
 
 
-def _value(line: Line, candidate_of: CandidateOf, host_layers: int) -> int:
-    """A number of host layers as the setting that gives it."""
-    candidate = candidate_of(line, host_layers) if line.layout.startswith(SINGLE) else None
-    if candidate is None:
-        return host_layers
-    return candidate.get_int("n_cpu_moe", candidate.get_int("n_cpu_ffn", host_layers))
+def first_layers(candidate: Candidate, units: int, host_layers: int) -> int:
+    """How many of the first layers have their experts in system RAM, on one device.
+
+    `n_cpu_moe` does not say it where none of the device's layers is among them.
+    """
+    left = max(0, units - candidate.get_int("n_gpu_layers", units))
+    sent = candidate.get_int("n_cpu_moe", candidate.get_int("n_cpu_ffn", left + host_layers))
+    return max(left, sent)
