@@ -21,7 +21,7 @@ from autofit.tuning.budget_advice import BudgetAdvice, Need, launches_need
 from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.event import BoundaryMoved, CandidateSkipped, Listener, Notice, PhaseStarted
 from autofit.tuning.memory_record import MemoryRecord
-from autofit.tuning.probe_result import Line, budget_words, probe_document
+from autofit.tuning.probe_result import Line, budget_words, first_layers, probe_document
 from autofit.tuning.ruling_out import ruled_out
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.situation import Situation
@@ -84,14 +84,14 @@ class Probe:
         for line in lines:
             self._note_exceptions(line)
         if self.is_cut_off:
-            for text in budget_words(lines, self.runner.study):
+            for text in budget_words(lines, self.runner.study, self._told):
                 self._note(text)
         return probe_document(
             self.situation,
             study=self.runner.study,
             lines=lines,
             trials=self.trials,
-            candidate_of=self._candidate,
+            told_of=self._told,
             rest=self.runner.budget.pause.spent,
             seconds=self.runner.budget.spent_s,
             is_cut_off=self.is_cut_off,
@@ -119,6 +119,15 @@ class Probe:
         return self.maker.candidate_of(
             {**line.point, LAYOUT_AXIS: line.layout, HOST_LAYERS_AXIS: host_layers}
         )
+
+    def _told(self, line: Line, host_layers: int | None) -> int | None:
+        """A number of host layers as a user is told it: on one device as `n_cpu_moe` counts."""
+        if host_layers is None or not line.layout.startswith(SINGLE):
+            return host_layers
+        candidate = self._candidate(line, host_layers)
+        if candidate is None:
+            return host_layers
+        return first_layers(candidate, self.situation.inventory.units, host_layers)
 
     def _take_up(self, line: Line) -> None:
         """Begin a line with what the study holds of it.
@@ -158,7 +167,8 @@ class Probe:
                 break
             is_new = True
             self._review([line])
-            self.emit(BoundaryMoved(line.layout, line.cache_type, line.walk.fits, line.walk.fails))
+            fits, fails = (self._told(line, n) for n in (line.walk.fits, line.walk.fails))
+            self.emit(BoundaryMoved(line.layout, line.cache_type, fits, fails))
         return is_new
 
     def _free_mib(self, line: Line, host_layers: int) -> float | None:
@@ -286,13 +296,15 @@ class Probe:
     def _note_exceptions(self, line: Line) -> None:
         """Say where the truth is not monotone, and why no host layer at all was not tried."""
         for host_layers, fits in line.walk.exceptions.items():
-            what = f"{line.layout}, {line.cache_type}: {host_layers} host expert layers"
+            where, told = f"{line.layout}, {line.cache_type}", self._told(line, host_layers)
+            what = f"{where}: {told} host expert layers"
             if fits:
-                self._note(f"{what} fit, though {line.walk.fails} do not: less is not always more")
+                fails = self._told(line, line.walk.fails)
+                self._note(f"{what} fit, though {fails} do not: less is not always more")
             elif self._wants_host(line, host_layers):
                 self._note(f"{what} are more than the host has memory for")
             else:
-                self._note(f"{what} do not fit, though {line.walk.fits} do")
+                self._note(f"{what} do not fit, though {self._told(line, line.walk.fits)} do")
         zero = self._candidate(line, 0)
         free = self._free_mib(line, 0) or 0.0
         if line.walk.zero_is_apart and zero and 0 not in line.walk.known and free < 0:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autofit.model.layout import SINGLE
 from autofit.results.study import Study
 from autofit.search.space import Point
 from autofit.trial.candidate import Candidate
@@ -36,7 +35,8 @@ class Line:
     stopped_by: int | None = None
 
 
-CandidateOf = Callable[[Line, int], Candidate | None]
+# A number of host layers along a line as people are told it.
+ToldOf = Callable[[Line, int | None], int | None]
 
 
 def probe_document(
@@ -45,7 +45,7 @@ def probe_document(
     study: Study,
     lines: Sequence[Line],
     trials: Sequence[Trial],
-    candidate_of: CandidateOf,
+    told_of: ToldOf,
     rest: Preparation,
     seconds: float,
     is_cut_off: bool,
@@ -60,9 +60,7 @@ def probe_document(
         "model": str(situation.model_path),
         "runtime": situation.runtime.name,
         "workload": situation.workload.name,
-        "boundary": [
-            _boundary(line, trials, candidate_of, situation.inventory.units) for line in lines
-        ],
+        "boundary": [_boundary(line, trials, told_of) for line in lines],
         "launches": len(study.started()),
         "outcomes": dict(Counter(trial.outcome.kind for trial in trials)),
         "skipped": len(study.skipped()),
@@ -73,9 +71,7 @@ def probe_document(
     }
 
 
-def _boundary(
-    line: Line, trials: Sequence[Trial], candidate_of: CandidateOf, units: int
-) -> dict[str, Any]:
+def _boundary(line: Line, trials: Sequence[Trial], told_of: ToldOf) -> dict[str, Any]:
     """One boundary: the keys of `tune`, then what shows it.
 
     Where one device is used, counts are values of `n_cpu_moe`, which counts leading layers
@@ -88,25 +84,19 @@ def _boundary(
     failure = _failure(line, trials)
     failed = None if failure is None else trials[failure]
 
-    def told(host_layers: int | None) -> int | None:
-        if host_layers is None or not line.layout.startswith(SINGLE):
-            return host_layers
-        candidate = candidate_of(line, host_layers)
-        return host_layers if candidate is None else first_layers(candidate, units, host_layers)
-
     is_proven = walk.is_closed and line.stopped_by is None
     measured = best.measurement if best else None
     return {
         "layout": line.layout,
         "cache_type": line.cache_type,
-        "n_cpu_moe": told(fits),
-        "fits": told(fits),
-        "fails": told(fails),
+        "n_cpu_moe": told_of(line, fits),
+        "fits": told_of(line, fits),
+        "fails": told_of(line, fails),
         "outcome": failed.outcome.kind if failed else None,
         "proven": is_proven,
         "source": "launch" if is_proven else "estimate",
         "host_expert_layers": fits,
-        "also_fits": [told(n) for n, fits_too in walk.exceptions.items() if fits_too],
+        "also_fits": [told_of(line, n) for n, fits_too in walk.exceptions.items() if fits_too],
         "params": dict(best.candidate.params) if best else None,
         "free_mib": dict(measured.free_mib) if measured else None,
         "launches": [trials[index].number for _, index in sorted(line.trials.items())],
@@ -115,23 +105,24 @@ def _boundary(
     }
 
 
-def budget_words(lines: Sequence[Line], study: Study) -> Iterator[str]:
+def budget_words(lines: Sequence[Line], study: Study, told_of: ToldOf) -> Iterator[str]:
     """What is known of each boundary that a spent budget has left open, and how to go on."""
     yield f"the budget is spent; with a larger --budget {go_on(study)}"
     for line in lines:
         if not line.walk.is_closed and line.stopped_by is None:
-            yield f"{line.layout}, {line.cache_type}: {_known_words(line.walk)}"
+            yield f"{line.layout}, {line.cache_type}: {_known_words(line, told_of)}"
 
 
-def _known_words(walk: BoundaryWalk) -> str:
+def _known_words(line: Line, told_of: ToldOf) -> str:
+    walk = line.walk
     if not walk.known:
         return "nothing was launched"
-    fits, fails = walk.fits, walk.fails
+    fits, fails = told_of(line, walk.fits), told_of(line, walk.fails)
     if fits is None:
-        return f"{fails} host expert layers do not fit, more were not launched"
+        return f"host expert layers: {fails} do not fit, more were not launched"
     if fails is None:
-        return f"{fits} host expert layers fit, fewer were not launched"
-    return f"{fits} host expert layers fit, {fails} do not; the rest was not launched"
+        return f"host expert layers: {fits} fit, fewer were not launched"
+    return f"host expert layers: {fits} fit, {fails} do not; the rest was not launched"
 
 
 def _failure(line: Line, trials: Sequence[Trial]) -> int | None:

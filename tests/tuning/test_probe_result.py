@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from results.study_sample import header
 
+from autofit.results.study import Study
 from autofit.trial.candidate import Candidate
-from autofit.tuning.probe_result import first_layers
+from autofit.tuning.boundary_walk import BoundaryWalk
+from autofit.tuning.probe_result import Line, budget_words, first_layers
 
 
 @pytest.mark.parametrize(
@@ -25,3 +28,28 @@ from autofit.tuning.probe_result import first_layers
 def test_layers_are_counted_without_a_gap(params, host_layers, expected):
     """One layer less on the host is one less in the count, also the last on the device."""
     assert first_layers(Candidate(params), 13, host_layers) == expected
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ({}, "nothing was launched"),
+        ({2: True}, "host expert layers: 6 fit, fewer were not launched"),
+        ({1: False}, "host expert layers: 5 do not fit, more were not launched"),
+        ({4: True, 1: False}, "host expert layers: 8 fit, 5 do not; the rest was not launched"),
+    ],
+)
+def test_what_a_spent_budget_leaves_open_is_counted_as_the_table_does(tmp_path, known, words):
+    """Four layers that are not on the device count in both."""
+    line = Line("single:CUDA0", "f16", {}, BoundaryWalk(8, 3))
+    for host_layers, fits in known.items():
+        line.walk.tell(host_layers, fits=fits)
+
+    def told_of(_: Line, host_layers: int | None) -> int | None:
+        return None if host_layers is None else host_layers + 4
+
+    with Study.create(tmp_path / "study", header()) as study:
+        how, told = budget_words([line], study, told_of)
+
+    assert "--resume" in how
+    assert told == f"single:CUDA0, f16: {words}"
