@@ -20,8 +20,9 @@ from autofit.tuning.boundary_walk import BoundaryWalk
 from autofit.tuning.budget_advice import BudgetAdvice, Need, launches_need
 from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.event import BoundaryMoved, CandidateSkipped, Listener, Notice, PhaseStarted
+from autofit.tuning.layer_count import told_layers
 from autofit.tuning.memory_record import MemoryRecord
-from autofit.tuning.probe_result import Line, budget_words, first_layers, probe_document
+from autofit.tuning.probe_result import Line, budget_words, probe_document
 from autofit.tuning.ruling_out import ruled_out
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.situation import Situation
@@ -122,12 +123,12 @@ class Probe:
 
     def _told(self, line: Line, host_layers: int | None) -> int | None:
         """A number of host layers as a user is told it: on one device as `n_cpu_moe` counts."""
-        if host_layers is None or not line.layout.startswith(SINGLE):
-            return host_layers
-        candidate = self._candidate(line, host_layers)
-        if candidate is None:
-            return host_layers
-        return first_layers(candidate, self.situation.inventory.units, host_layers)
+        return told_layers(
+            line.layout,
+            host_layers,
+            lambda n: self._candidate(line, n),
+            self.situation.inventory.units,
+        )
 
     def _take_up(self, line: Line) -> None:
         """Begin a line with what the study holds of it.

@@ -9,7 +9,6 @@ from typing import Any
 
 from autofit.results.study import Study
 from autofit.search.space import Point
-from autofit.trial.candidate import Candidate
 from autofit.trial.trial import Preparation, Trial
 from autofit.tuning.boundary_walk import BoundaryWalk
 from autofit.tuning.runner import go_on
@@ -136,13 +135,3 @@ def _failure(line: Line, trials: Sequence[Trial]) -> int | None:
         return None
     failed = [index for index in line.trials.values() if not trials[index].is_completed]
     return failed[-1] if failed else None
-
-
-def first_layers(candidate: Candidate, units: int, host_layers: int) -> int:
-    """How many of the first layers have their experts in system RAM, on one device.
-
-    `n_cpu_moe` does not say it where none of the device's layers is among them.
-    """
-    left = max(0, units - candidate.get_int("n_gpu_layers", units))
-    sent = candidate.get_int("n_cpu_moe", candidate.get_int("n_cpu_ffn", left + host_layers))
-    return max(left, sent)

@@ -18,6 +18,7 @@ from autofit.trial.metric import Metric, cost, median_metric
 from autofit.trial.outcome import Outcome, OutOfMemory, Spilled
 from autofit.trial.trial import Phase, Trial
 from autofit.tuning.event import BoundaryMoved, Listener, PhaseStarted
+from autofit.tuning.layer_count import told_layers
 from autofit.tuning.requirement import total_shortfall
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.search_goal import token_seconds
@@ -200,7 +201,8 @@ class Explorer:
         self.launched.append(Launched(point, candidate, trial))
         if step.phase == "boundary" and HOST_LAYERS_AXIS in point:
             walk = self.course.walk(point)
-            self.emit(BoundaryMoved(*self.launched[-1].line, walk.fits, walk.fails))
+            fits, fails = (self._told(point, n) for n in (walk.fits, walk.fails))
+            self.emit(BoundaryMoved(*self.launched[-1].line, fits, fails))
 
     def _effort(self, candidate: Candidate, *, asks_fit_only: bool) -> Effort:
         workload, ubatch = self.situation.workload, candidate.get_int("ubatch", 512)
@@ -257,7 +259,17 @@ class Explorer:
             ),
             None,
         )
-        return Boundary(*one.line, walk.fits, fails, failure, walk.is_closed)
+        told_fits, told_fails = (self._told(one.point, n) for n in (walk.fits, fails))
+        return Boundary(*one.line, told_fits, told_fails, failure, walk.is_closed)
+
+    def _told(self, point: Point, host_layers: int | None) -> int | None:
+        """A number of host layers along a point's line as the launches' settings tell it."""
+        return told_layers(
+            str(point.get(LAYOUT_AXIS, "")),
+            host_layers,
+            lambda n: self.problem.candidate_of({**point, HOST_LAYERS_AXIS: n}),
+            self.situation.inventory.units,
+        )
 
     def _expected_to_fail(self, point: Point, walk: BoundarySearch) -> int | None:
         """The most host layers that probably do not fit, None where all should."""

@@ -1,0 +1,36 @@
+"""Numbers of host layers as people are told them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autofit.model.layout import SINGLE
+from autofit.trial.candidate import Candidate
+
+
+def told_layers(
+    layout: str,
+    host_layers: int | None,
+    candidate_of: Callable[[int], Candidate | None],
+    units: int,
+) -> int | None:
+    """How many layers have their experts in system RAM, where so many of the devices' have.
+
+    On one device that is what `n_cpu_moe` counts: leading layers without experts too, and
+    those that are not among the `units` on the device. With several devices it is host expert
+    layers in all.
+    """
+    if host_layers is None or not layout.startswith(SINGLE):
+        return host_layers
+    candidate = candidate_of(host_layers)
+    return host_layers if candidate is None else first_layers(candidate, units, host_layers)
+
+
+def first_layers(candidate: Candidate, units: int, host_layers: int) -> int:
+    """How many of the first layers have their experts in system RAM, on one device.
+
+    `n_cpu_moe` does not say it where none of the device's layers is among them.
+    """
+    left = max(0, units - candidate.get_int("n_gpu_layers", units))
+    sent = candidate.get_int("n_cpu_moe", candidate.get_int("n_cpu_ffn", left + host_layers))
+    return max(left, sent)

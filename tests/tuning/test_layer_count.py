@@ -1,0 +1,37 @@
+"""How host layers are counted for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from autofit.trial.candidate import Candidate
+from autofit.tuning.layer_count import first_layers, told_layers
+
+
+@pytest.mark.parametrize(
+    ("params", "host_layers", "expected"),
+    [
+        ({"n_gpu_layers": 13, "n_cpu_moe": 5}, 5, 5),
+        ({"n_gpu_layers": 13}, 0, 0),
+        ({"n_gpu_layers": 13, "n_cpu_moe": 8}, 5, 8),  # three layers without experts lead
+        ({"n_gpu_layers": 9, "n_cpu_moe": 6}, 2, 6),
+        ({"n_gpu_layers": 9, "n_cpu_moe": 5}, 1, 5),
+        ({"n_gpu_layers": 9}, 0, 4),
+        ({"n_gpu_layers": 9, "n_cpu_ffn": 6}, 2, 6),
+        ({"n_gpu_layers": 9, "override_tensor": "blk.4.ffn_up_exps=CPU"}, 1, 5),
+        ({"n_gpu_layers": 99}, 0, 0),
+    ],
+)
+def test_layers_are_counted_without_a_gap(params, host_layers, expected):
+    """One layer less on the host is one less in the count, also the last on the device."""
+    assert first_layers(Candidate(params), 13, host_layers) == expected
+
+
+def test_on_several_devices_host_layers_are_counted_as_they_are():
+    """There the first layers say nothing; nor does a number of which no candidate is made."""
+    candidate = Candidate({"n_gpu_layers": 9, "n_cpu_moe": 6})
+
+    assert told_layers("single:CUDA0", 2, lambda _: candidate, 13) == 6
+    assert told_layers("balanced", 2, lambda _: candidate, 13) == 2
+    assert told_layers("single:CUDA0", 2, lambda _: None, 13) == 2
+    assert told_layers("single:CUDA0", None, lambda _: candidate, 13) is None
