@@ -213,7 +213,9 @@ def _metrics(baseline: Mapping[str, Any], winner: Mapping[str, Any]) -> list[Row
 
 
 def _boundary_row(row: Mapping[str, Any]) -> Row:
-    proven = "yes" if row.get("proven") else f"no ({row.get('source') or 'estimate'})"
+    # A probe tells only what it launched, one side or none where it is not proven.
+    guessed = "" if "launches" in row else f" ({row.get('source') or 'estimate'})"
+    proven = "yes" if row.get("proven") else f"no{guessed}"
     cells = (
         row.get("layout"),
         row.get("cache_type"),
@@ -228,7 +230,7 @@ def _boundary_row(row: Mapping[str, Any]) -> Row:
 def _layers(row: Mapping[str, Any], side: str) -> str:
     """One side of a boundary; of a probe that left it open, none is not known to be none."""
     if row.get(side) is not None:
-        return f"{row[side]} layers"
+        return f"{row[side]} layer{'s' * (row[side] != 1)}"
     return UNKNOWN if "launches" in row and not row.get("proven") else "none"
 
 

@@ -201,7 +201,7 @@ class Tune:
                     self._note(f"a finalist does not hold at full context: {_why(self._last())}")
                     continue
                 if proof.steps_back:
-                    self._note(f"stepped back {proof.steps_back} layers to hold at full context")
+                    self._note(_stepped_back(proof))
                 finalist = proof.finalist  # noqa: PLW2901 - it takes the other's place
                 self._proofs[finalist.candidate.key] = Proof(finalist, proof.trial)
             settled.setdefault(finalist.candidate.key, finalist)
@@ -259,7 +259,7 @@ class Tune:
             if not self._answers_well(proof, baseline):
                 continue
             if proof.steps_back:
-                self._note(f"stepped back {proof.steps_back} layers to hold at full context")
+                self._note(_stepped_back(proof))
                 again = self.confirmer.confirm(baseline, [proof.finalist])
                 return proof, _gain(again, proof.finalist.candidate.key)
             return proof, _gain(confirmation, key)
@@ -392,3 +392,8 @@ def _gain(confirmation: Confirmation | None, key: str) -> Estimate | None:
     except KeyError:
         return None
     return standing.against_baseline.ratio if standing.against_baseline else None
+
+
+def _stepped_back(proof: Proof) -> str:
+    layers = "1 layer" if proof.steps_back == 1 else f"{proof.steps_back} layers"
+    return f"stepped back {layers} to hold at full context"

@@ -11,6 +11,7 @@ from results.study_sample import header
 from rich.console import Console
 
 from autofit.errors import UsageError
+from autofit.output.answer import answer
 from autofit.output.console import make_console
 from autofit.output.markdown_report import code, escape, markdown_report, table
 from autofit.output.show import launch_command, print_study
@@ -51,6 +52,16 @@ def test_answer_comes_first_and_nothing_is_missing(tmp_path, render):
     ):
         assert part in text
     assert text.index("42% faster") < text.index("19 layers") < text.index("crashed at warmup")
+
+
+def test_an_open_boundary_of_a_probe_is_no_estimate():
+    """A tune guesses the side that it did not launch, a probe leaves it unknown."""
+    row = {"layout": "single:CUDA0", "cache_type": "f16", "fits": 1, "fails": None,
+           "outcome": None, "proven": False, "source": "estimate"}  # fmt: skip
+
+    tuned, probed = answer({"boundary": [row, {**row, "launches": [1]}]}, None).boundary
+    assert tuned[2:] == ("1 layer", "none", "", "no (estimate)")
+    assert probed[2:] == ("1 layer", "unknown", "", "no")
 
 
 @pytest.mark.parametrize("render", [_shown, markdown_report])
