@@ -202,7 +202,8 @@ def _run(words: list[str]) -> int:
         hint = f"see `{context.command_path} --help`" if context else ""
         return _fail(UsageError(error.format_message(), hint), words)
     except (KeyboardInterrupt, click.Abort):
-        return _fail(Interrupted("stopped", "what was measured is saved"), words)
+        # Whoever measures says itself what is saved and how to go on.
+        return _fail(Interrupted("stopped"), words)
     except AutofitError as error:
         return _fail(error, words)
     except _ReaderGoneError:
