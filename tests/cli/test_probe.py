@@ -126,6 +126,7 @@ def test_a_spent_budget_tells_what_is_proven_and_goes_on_with_a_larger_one(
     assert (launches, result["ended_by"]) == (1, "budget")
     assert first.code == (0 if result["outcomes"].get("completed") else 3)
     assert not any(row["proven"] for row in result["boundary"])
+    assert [row["source"] for row in result["boundary"]] == ["launch", "estimate"]
     notes = result["notes"]
     assert any("proving both sides of 2 boundaries takes about 4" in note for note in notes)
     assert f"--study {study} --resume" in notes[1]
