@@ -170,7 +170,7 @@ def main() -> None:
             _run(options, seeds)
         text = report(list(_results(SearchStore(options.store), seeds)))
     if options.tables or not options.only:
-        text += "\n".join(table_lines(min(options.seeds, 5))) + "\n"
+        text += "\n".join(table_lines(options.seeds)) + "\n"
     print(text, end="")
     if options.output:
         options.output.write_text(text, "utf-8")
