@@ -220,7 +220,7 @@ def test_a_proxy_of_the_users_is_not_asked(monkeypatch):
 
 
 def test_a_connection_that_the_server_does_not_keep_after_all_fails_no_request():
-    """A server may close a connection that it offered to keep; no request is sent on such a one."""
+    """A server may close a connection that it offered to keep; no request goes on such a one."""
 
     def answer(handler) -> None:
         handler.protocol_version = "HTTP/1.1"
