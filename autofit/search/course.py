@@ -77,6 +77,10 @@ class Course:
     has_stalled: bool = False
     _is_over: bool = False
     _fitting: list[Point] = field(default_factory=list)
+    _told_before: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._told_before = len(self.study.observations)
 
     def next(self) -> Step | None:
         """What to launch next, None when the search is over."""
@@ -108,8 +112,8 @@ class Course:
     def _is_stalled(self) -> bool:
         """Whether the best point has been there for long, whatever was launched since."""
         seen = [observation.point for observation in self.study.observations]
-        if len(seen) <= _PATIENCE:
-            return False
+        if len(seen) - self._told_before <= _PATIENCE:
+            return False  # what another search launched was not launched for this one's goal
         best = next(iter(self.study.ranked()), None)
         return best is not None and len(seen) - 1 - seen.index(best.point) >= _PATIENCE
 

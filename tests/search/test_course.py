@@ -315,3 +315,18 @@ def test_promises_that_are_long_not_kept_end_a_search() -> None:
     assert since == 12
     assert course.declined is not None
     assert course.declined.expected_gain > course.least_gain
+
+
+def test_a_search_that_knows_of_many_launches_looks_for_itself() -> None:
+    """What was launched for another goal does not count as looking in vain."""
+    machine, rng = ArbitraryMachine(), random.Random(0)
+    study = SearchStudy(machine.problem(), seed=0)
+    points = [{**point, LAYOUT_AXIS: "single:A", HOST_LAYERS_AXIS: 20} for point in SPACE.points()]
+    for point in points:
+        tell(study, machine.observe(point, rng))
+    course = Course(study)
+
+    step = course.next()
+
+    assert step is not None
+    assert not course.is_over
