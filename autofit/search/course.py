@@ -33,8 +33,9 @@ StepPhase = Literal["boundary", "search"]
 LEAST_GAIN = 0.001
 # Launches since what is now the best point was first seen, after which promises are not believed
 # any more: on a machine that was disturbed now and then 60 launches in a row promised 0.3% each
-# and brought nothing.
+# and brought nothing. Only small promises are doubted, up to so many times the least gain.
 _PATIENCE = 12
+_SMALL = 5.0
 # No stop before that many launches say something about the axes that usually matter.
 _LEAST_LAUNCHES = 3
 # A neighbour less likely to fit than this is believed to fail without a launch.
@@ -86,7 +87,7 @@ class Course:
         """What to launch next, None when the search is over."""
         if not self._is_over:
             proposal = self.study.ask()
-            self.has_stalled = proposal is not None and self._is_stalled()
+            self.has_stalled = proposal is not None and self._is_stalled(proposal)
             if proposal is not None and not self.has_stalled and not self.is_enough(proposal):
                 self.last = proposal
                 return Step("search" if self._has_run() else "boundary", proposal)
@@ -109,8 +110,10 @@ class Course:
         launches = len(self.study.observations)
         return launches >= _LEAST_LAUNCHES and proposal.expected_gain < self.least_gain
 
-    def _is_stalled(self) -> bool:
-        """Whether the best point has been there for long, whatever was launched since."""
+    def _is_stalled(self, proposal: Proposal) -> bool:
+        """Whether small promises have long not been kept: the best point is an old one."""
+        if proposal.expected_gain >= _SMALL * self.least_gain:
+            return False
         seen = [observation.point for observation in self.study.observations]
         if len(seen) - self._told_before <= _PATIENCE:
             return False  # what another search launched was not launched for this one's goal

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from search.toy_machine import ArbitraryMachine, ToyMachine, tell
+from search.toy_machine import ToyMachine, tell
 
 from autofit.search.problem import Observation, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, Point
@@ -13,6 +13,16 @@ from autofit.search.study import SearchStudy
 from autofit.trial.candidate import Candidate
 
 _DRAWN = "the model is contradicted: drawn"
+
+
+@dataclass(slots=True)
+class _Arbitrary(ToyMachine):
+    """Every point has a speed of its own that nothing else tells."""
+
+    def parts(self, point: Point) -> tuple[float, float]:
+        rng = random.Random(repr(sorted(point.items())))
+        prompt_s, predicted_s = ToyMachine.parts(self, point)
+        return prompt_s * 10 ** rng.uniform(-2, 2), predicted_s * 10 ** rng.uniform(-2, 2)
 
 
 def _asked(machine: ToyMachine, problem: Problem, most: int) -> list[tuple[Point, str]]:
@@ -30,7 +40,7 @@ def _asked(machine: ToyMachine, problem: Problem, most: int) -> list[tuple[Point
 
 def test_what_nothing_explains_is_searched_by_tpe() -> None:
     """Draws take over, and only new points that probably fit are drawn."""
-    machine = ArbitraryMachine()
+    machine = _Arbitrary()
 
     asked = _asked(machine, machine.problem(), 20)
 
@@ -67,7 +77,7 @@ def test_what_cannot_be_made_is_never_proposed() -> None:
 
 def test_what_was_drawn_is_told_like_any_other() -> None:
     """A drawn point closes its own trial."""
-    machine = ArbitraryMachine()
+    machine = _Arbitrary()
     study = SearchStudy(machine.problem(), seed=1)
     rng = random.Random(1)
     told: list[Observation] = []

@@ -140,14 +140,3 @@ def explore(
         tell(study, seen)
         watch(study, seen)
     return study
-
-
-@dataclass(slots=True)
-class ArbitraryMachine(ToyMachine):
-    """Every point has a speed of its own that nothing else tells."""
-
-    def parts(self, point: Point) -> tuple[float, float]:
-        """Seconds for a prompt token and for a generated one, by the point's name alone."""
-        rng = random.Random(repr(sorted(point.items())))
-        prompt_s, predicted_s = ToyMachine.parts(self, point)
-        return prompt_s * 10 ** rng.uniform(-2, 2), predicted_s * 10 ** rng.uniform(-2, 2)
