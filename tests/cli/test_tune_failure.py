@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import jsonschema
 import pytest
 from cli.tune_document import RESULT
 from process_stage import MARK, Stage
+from small_disk import needs_small_disk
 from tune_machine import HOST, TuneMachine
 
 from autofit.results.study import Study
@@ -115,18 +115,6 @@ def test_a_server_that_will_not_end(tune, machine):
     assert result["baseline"]["outcome"]["kind"] == "completed"
 
 
-def _can_mount() -> bool:
-    """Whether this user may mount a file system of its own, as most Linux systems allow."""
-    unshare = shutil.which("unshare")
-    return (
-        unshare is not None
-        and not subprocess.run(
-            [unshare, "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"],
-            check=False, capture_output=True,
-        ).returncode
-    )  # fmt: skip
-
-
 # $1 the folder of a small disk, $2 when it fills up, the rest a tune with its study there.
 FILLING = """\
 place=$1 when=$2; shift 2
@@ -143,7 +131,7 @@ mount -o remount,ro "$place"
 """
 
 
-@pytest.mark.skipif(not _can_mount(), reason="no user namespaces: no small disk can be mounted")
+@needs_small_disk
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["0001.running", "0003.log"])
 def test_a_disk_that_fills_up_and_one_that_is_read_only(machine, tmp_path, when):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,22 +13,10 @@ from pathlib import Path
 import pytest
 from results.study_process import REPOSITORY, TESTS, python_process
 from results.study_sample import header, trial
+from small_disk import needs_small_disk
 
 from autofit.errors import AutofitError
 from autofit.results.study import Study
-
-
-def _can_mount() -> bool:
-    """Whether this user may mount a file system of its own, as most Linux systems allow."""
-    unshare = shutil.which("unshare")
-    return (
-        unshare is not None
-        and not subprocess.run(
-            [unshare, "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"],
-            check=False,
-            capture_output=True,
-        ).returncode
-    )
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.004, 0.02])
@@ -65,7 +52,7 @@ def test_kill_loses_no_trial_that_was_told(tmp_path, delay_s):
         study.write_trial(trial(study.next_number()))
 
 
-@pytest.mark.skipif(not _can_mount(), reason="no user namespaces: no small disk can be mounted")
+@needs_small_disk
 def test_full_disk_keeps_the_trial_and_says_so(tmp_path):
     """When the disk is full the measured trial goes into the reserve, and the run ends."""
     code = """
