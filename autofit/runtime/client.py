@@ -67,8 +67,9 @@ class Client:
         self._timings = dialect.timings
         # trust_env off: a proxy of the user's must not stand between us and our own server.
         # Every request on a connection of its own: llama-server now and then closes one that it
-        # said it would keep (a router under load, one request in a hundred), and a request
-        # on its way there then looks like a server that died.
+        # said it would keep (a router that loads and unloads, asked by four clients for two
+        # minutes: 4 to 15 requests of each, some in a thousand), and a request on its way there
+        # then looks like a server that died.
         self._http = httpx.Client(
             base_url=base_url,
             timeout=10.0,
