@@ -15,11 +15,13 @@ from autofit.cli.study_run import measured_folder
 from autofit.errors import UsageError
 from autofit.machine.host import host_state
 from autofit.output.console import TuneConsole
+from autofit.output.preset.label import shorten_apart
 from autofit.output.preset.reading import ReadPreset
 from autofit.process import removed_variables, system_config
 from autofit.results.fingerprint import file_digest
 from autofit.results.header import StudyHeader
 from autofit.results.study import Study
+from autofit.runtime.secret import without_secret_values, without_secrets
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
@@ -71,8 +73,7 @@ class CompareRun:
                 f"A answers {parallel[0]} requests at once and B {parallel[1]}",
                 "say how many with --parallel, for both",
             )
-        labels = (presets[0].label, presets[1].label)
-        return cls((first, second), labels, rounds, min_effect, total_s, seed)
+        return cls((first, second), _labels(*presets), rounds, min_effect, total_s, seed)
 
     @property
     def slot_context(self) -> int:
@@ -198,6 +199,21 @@ class CompareRun:
         if removed:
             yield f"not passed on to the runtimes: {', '.join(removed)}"
         yield from host_state(0.3).words()
+
+
+def _labels(one: ReadPreset, other: ReadPreset) -> tuple[str, str]:
+    """What the two are called, which differs where they do."""
+    if one.label != other.label:
+        return one.label, other.label
+    if one.section != other.section:
+        return f"{one.label} ({one.section})", f"{other.label} ({other.section})"
+    commands = _command(one), _command(other)
+    return (one.label, other.label) if commands[0] == commands[1] else shorten_apart(*commands)
+
+
+def _command(preset: ReadPreset) -> str:
+    variables = (f"{name}={value}" for name, value in without_secret_values(preset.env).items())
+    return " ".join((*variables, *without_secrets(preset.argv)))
 
 
 def _slots(candidate: Candidate) -> int:

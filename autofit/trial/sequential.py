@@ -36,9 +36,9 @@ class Rule:
 
     `alpha` is the chance that any claim of the whole family of `comparisons` is false (each
     gets an equal part, Bonferroni); `min_effect` is the smallest effect a user cares about.
-    `ended_at` is the round after which a budget ended it early: the last look then spends
-    all that is left of the chance, which is valid as long as the budget did not look at the
-    ratios (Lan and DeMets 1983).
+    `ended_at` is the round after which it ends before its time, for a budget or because no more
+    are wanted: the last look then spends all that is left of the chance, which is valid as long
+    as nobody looked at the ratios for it (Lan and DeMets 1983).
     """
 
     max_rounds: int = 12

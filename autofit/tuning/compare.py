@@ -101,13 +101,14 @@ class AsGiven:
 class Compared:
     """What came of it; the confirmation is None where the first round failed.
 
-    `scoring` are launches that only tell what a KV type costs.
+    There could be `max_rounds`. `scoring` are launches that only tell what a KV type costs.
     """
 
     trials: dict[SideName, tuple[Trial, ...]]
     scoring: tuple[Trial, ...]
     confirmation: Confirmation | None
     answers: AnswerCheck
+    max_rounds: int
 
     def failed(self, name: SideName) -> Trial | None:
         """The first launch of a side that did not complete."""
@@ -142,9 +143,12 @@ class Match:
         self._trials = {side.name: [] for side in self.sides}
         rng = random.Random(self.seed)
         said = self._first_round(rng)
-        confirmation = None
-        if all(trial.is_completed for trials in self._trials.values() for trial in trials):
-            confirmation = self._further_rounds(rng)
+        confirmation, max_rounds = None, self.rounds
+        made = [trial for trials in self._trials.values() for trial in trials]
+        if all(trial.is_completed for trial in made):
+            rule = self._rule(made)
+            max_rounds = rule.last_round
+            confirmation = self._further_rounds(rng, rule, made)
         check = self._judged(said)
         return Compared(
             trials={name: tuple(trials) for name, trials in self._trials.items()},
@@ -156,6 +160,7 @@ class Match:
             ),
             confirmation=confirmation,
             answers=check,
+            max_rounds=max_rounds,
         )
 
     def effort(self) -> Effort:
@@ -222,15 +227,14 @@ class Match:
             by_program=by_program,
         )
 
-    def _further_rounds(self, rng: random.Random) -> Confirmation:
-        made = [trial for trials in self._trials.values() for trial in trials]
+    def _further_rounds(self, rng: random.Random, rule: Rule, made: list[Trial]) -> Confirmation:
         self._look_at_budget(made)
         return confirm(
             [self._contender(side) for side in self.sides],
             workload=self.workload,
             metric=self.metric,
             rng=rng,
-            rule=Rule(max_rounds=self._affordable_rounds(made), min_effect=self.min_effect),
+            rule=rule,
             budget_left=self._may_launch,
             made=made,
             emit=self.sides[0].runner.emit,
@@ -242,7 +246,8 @@ class Match:
         least, sensible = (
             len(self.sides) * min(self.rounds, rounds) for rounds in (FIRST_LOOK, _SENSIBLE_ROUNDS)
         )
-        need = launches_need(launch_s, least, sensible, "telling which is faster")
+        purpose = "telling which is faster" if self.rounds >= FIRST_LOOK else "measuring both"
+        need = launches_need(launch_s, least, sensible, purpose)
         words = shortage(self.sides[0].runner.budget, launch_s, need)
         if words:
             self.note(words)
@@ -259,8 +264,8 @@ class Match:
 
         return Contender(side.name, launch)
 
-    def _affordable_rounds(self, first_round: list[Trial]) -> int:
-        """Rounds that the budget has room for, fixed before speeds are looked at.
+    def _rule(self, first_round: list[Trial]) -> Rule:
+        """Rounds as wanted that the budget has room for, fixed before speeds are looked at.
 
         The rule spends its chance of error over all its rounds: cut off before their end it
         would give needlessly wide intervals.
@@ -270,11 +275,13 @@ class Match:
         most = self.rounds
         if left_s is not None:
             most = min(most, 1 + int(left_s / max(0.1, round_s)))
-        return max(FIRST_LOOK, most)
+        return Rule(
+            max_rounds=max(FIRST_LOOK, most),
+            min_effect=self.min_effect,
+            ended_at=self.rounds if self.rounds < FIRST_LOOK else None,
+        )
 
     def _may_launch(self) -> bool:
         trials = [trial for side in self._trials.values() for trial in side]
-        if len(trials) >= len(self.sides) * self.rounds:
-            return False
         mean_s = sum(trial.seconds for trial in trials) / len(trials)
         return self.sides[0].runner.budget.allows("confirm", mean_s)

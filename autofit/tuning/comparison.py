@@ -12,7 +12,7 @@ from autofit.trial.estimate import estimate
 from autofit.trial.measurement import Sample
 from autofit.trial.metric import METRICS, Metric, median_metric, time_ratio
 from autofit.trial.outcome import Completed, outcome_to_dict
-from autofit.trial.sequential import Rule, Verdict, decide
+from autofit.trial.sequential import FIRST_LOOK, Rule, Verdict, decide
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 from autofit.tuning.compare import SIDES, Compared, SideName
@@ -97,7 +97,7 @@ def comparison_document(
         "quality": compared.answers.to_dict()["quality"],
         "workload": workload.name,
         "rounds": confirmation.rounds if confirmation else 1,
-        "max_rounds": rule.max_rounds,
+        "max_rounds": compared.max_rounds,
         "min_effect": rule.min_effect,
         "ended": confirmation.ended if confirmation else "failed",
         "conditions": host_report([t for trials in compared.trials.values() for t in trials]),
@@ -223,5 +223,9 @@ def _headline(compared: Compared, judgement: Judgement, ratio: Mapping[str, Any]
     if judgement.verdict == "tie":
         return f"tie: {times}"
     if judgement.verdict == "undecided":
-        return f"undecided: {times}; more rounds might tell"
+        rounds = compared.confirmation.rounds if compared.confirmation else 0
+        more = "more rounds might tell"
+        if rounds < FIRST_LOOK:
+            more = f"fewer than {FIRST_LOOK} rounds decide nothing"
+        return f"undecided: {times}; {more}"
     return f"{judgement.verdict}: {times}"

@@ -110,7 +110,7 @@ class _Contest:
         self.trials = {name: [] for name in self.contenders}
         self.values = {name: {} for name in self.contenders}
         ended: Ended = "rounds"
-        for number in range(1, self.rule.max_rounds + 1):
+        for number in range(1, self.rule.last_round + 1):
             is_complete = self._round(number, rng, budget_left)
             self._drop_slower(number)
             if not is_complete:
@@ -151,7 +151,7 @@ class _Contest:
         leader, ratio = self._leader(), None
         if leader is not None and self.baseline is not None and leader != self.baseline:
             ratio = self._decision(leader, self.baseline).ratio
-        return RoundEnded(self.rounds, self.rule.max_rounds, leader, ratio, self.baseline)
+        return RoundEnded(self.rounds, self.rule.last_round, leader, ratio, self.baseline)
 
     def _drop_slower(self, number: int) -> None:
         leader = self._leader()

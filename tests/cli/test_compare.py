@@ -76,6 +76,7 @@ def test_the_faster_of_two_commands_is_better(compare, served, fake):
     assert 1 < ratio["low"] <= ratio["median"] <= ratio["high"]
     assert found["equality"]["verdict"] == "equal"
     assert found["b"]["params"]["n_cpu_moe"] == 2
+    assert [found[side]["name"].split()[-1] for side in "ab"] == ["12", "2"]
     assert (
         found["b"]["estimates"]["tg_per_s"]["median"]
         > (found["a"]["estimates"]["tg_per_s"]["median"])
@@ -272,6 +273,8 @@ def test_people_get_a_table(cli, served, tmp_path):
     assert lines[1].startswith("undecided: B has ")
     assert any(line.startswith("first request, prompt tokens/s") for line in lines)
     assert any(line.startswith("CUDA0 left free") for line in lines)
+    assert "fewer than 3 rounds decide nothing" in lines[1]
+    assert any(line.startswith("2 of at most 2 rounds, 4 launches") for line in lines)
 
 
 @pytest.mark.runtime

@@ -38,7 +38,9 @@ def _compared(a_s=1.0, b_s=1.0, answers=SAME, *, a_fails=None, b_fails=None) -> 
         name: tuple(t for t in bench.trials if t.candidate.params["name"] == name)
         for name in ("A", "B")
     }
-    return Compared(trials=trials, scoring=(), confirmation=confirmation, answers=answers)
+    return Compared(
+        trials=trials, scoring=(), confirmation=confirmation, answers=answers, max_rounds=12
+    )
 
 
 def _document(compared: Compared) -> dict:

@@ -28,6 +28,7 @@ from autofit.output.imported.variable import file_variables
 from autofit.output.imported.yaml_file import entries_of_data, is_known
 from autofit.output.preset.format import SUFFIXES
 from autofit.output.preset.heading import heading_workload
+from autofit.output.preset.label import shorten
 from autofit.runtime.help_text import HelpText
 from autofit.runtime.secret import without_secrets
 from autofit.trial.workload import Request, Workload
@@ -126,12 +127,6 @@ def read_preset(
         facts,
         entry.in_container,
     )
-
-
-def shorten(text: str, most: int = 60) -> str:
-    """A long command cut for a label."""
-    plain = " ".join(text.split())
-    return plain if len(plain) <= most else plain[: most - 3] + "..."
 
 
 def _hint() -> str:
