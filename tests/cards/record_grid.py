@@ -1,12 +1,14 @@
 """Record a grid of settings of one model on one machine, as a table that `replay` reads.
 
     python tests/cards/record_grid.py MODEL --runtime PATH --device CUDA0=12288 \
-        --axis n_cpu_moe=17,18,20,24 --axis ubatch=512,2048 --axis cache_type=f16,q8_0 \
+        --grid 'n_cpu_moe=17,18,19 ubatch=512,2048 cache_type=f16,q8_0' \
+        --grid 'n_cpu_moe=24,32,40 ubatch=512,1024,4096 cache_type=f16,q8_0' \
         --prompt 2048 --generate 64 --repeats 2 --seconds 500 --study DIR --output FILE.csv
 
-Points are launched in random order, all of them before the first is repeated, so that a table
-for which the time did not suffice is a fair sample. An existing study is gone on with. Several
-devices take the layout named by `--layout`.
+Grids are launched one after another, the points of each in random order, and all of them before
+the first is repeated, so that a table for which the time did not suffice is a fair sample. An
+existing study is gone on with. `layout=balanced,single:CUDA0` is an axis, too, and `n_cpu_moe`
+takes `fewest+1`: the fewest that the estimate says will fit, and one more.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import itertools
 import random
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,8 +33,9 @@ from autofit.cli.study_run import opened_study
 from autofit.cli.task_options import TaskOptions, read_devices
 from autofit.results.study import Study
 from autofit.runtime.effort import measuring_effort
-from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
-from autofit.trial.metric import median_metric
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
+from autofit.trial.candidate import Candidate
+from autofit.trial.metric import Metric, median_metric
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 from autofit.tuning.budget import Budget
@@ -57,25 +61,26 @@ COLUMNS = [
     "vram_mib",
     "notes",
 ]
+_RATES: dict[str, Metric] = {"pp_tps": "pp", "tg_tps": "tg"}
 _SETS = {"cache_type": ["cache_type_k", "cache_type_v"]}
+# What a grid calls an axis, and what a point does.
+_AXES = {"layout": LAYOUT_AXIS, "n_cpu_moe": HOST_LAYERS_AXIS}
+
+Grid = dict[str, list[Any]]  # the values of each axis
 
 
 def main() -> None:
     """Record the grid that the command line asks for."""
     given = _arguments()
-    axes = dict(_axis(text) for text in given.axis)
-    host_layers = axes.pop("n_cpu_moe", [0])
+    grids = [dict(_axis(text) for text in grid.split()) for grid in given.grid]
     folder = given.study.with_suffix(".task")
     folder.mkdir(parents=True, exist_ok=True)
-    options = _task(given, axes, folder)
+    options = _task(given, _union(grids), folder)
     situation = look(options)
     maker = CandidateMaker(situation, planner(situation))
-    layout = given.layout or maker.layout_names()[0]
-    points = [
-        {LAYOUT_AXIS: layout, HOST_LAYERS_AXIS: layers, **dict(zip(axes, values, strict=True))}
-        for layers in host_layers
-        for values in itertools.product(*axes.values())
-    ]
+    for grid in grids:
+        grid.setdefault("layout", list(maker.layout_names()[:1]))
+        grid.setdefault("n_cpu_moe", [0])
     stopping = Stopping()
     with opened_study(
         given.study,
@@ -94,17 +99,60 @@ def main() -> None:
         )
         started = time.monotonic()
         for repeat in range(1, given.repeats + 1):
-            random.Random(given.seed + repeat).shuffle(points)
-            for point in points:
+            for point in _shuffled(grids, given.seed + repeat):
                 if time.monotonic() - started > given.seconds:
                     return
-                candidate = maker.candidate_of(point)
+                candidate = _placed(maker, point)
                 if candidate is None:
                     continue
                 ubatch = candidate.get_int("ubatch", 512)
                 effort = measuring_effort(situation.workload, ubatch, repeats=given.requests)
+                layout = str(point[LAYOUT_AXIS])
                 runner.run("confirm", candidate, effort, layout=layout, purpose=f"repeat {repeat}")
                 write_table(study, situation, given.output)
+
+
+def _shuffled(grids: Sequence[Grid], seed: int) -> Iterator[Point]:
+    """The points of each grid in random order, those of the first before those of the next."""
+    for grid in grids:
+        points = [
+            {_AXES.get(name, name): value for name, value in zip(grid, values, strict=True)}
+            for values in itertools.product(*grid.values())
+        ]
+        random.Random(seed).shuffle(points)
+        yield from points
+
+
+def _placed(maker: CandidateMaker, point: Point) -> Candidate | None:
+    """The candidate of a point, whose host layers may be told from the fewest that should fit."""
+    given = point[HOST_LAYERS_AXIS]
+    if isinstance(given, int):
+        return maker.candidate_of(point)
+    _, _, more = str(given).partition("+")
+    for layers in range(maker.most_host_layers() + 1):
+        candidate = maker.candidate_of({**point, HOST_LAYERS_AXIS: layers})
+        if candidate is None or not _fits(maker, candidate):
+            continue
+        maker.ask_planner(candidate)
+        if _fits(maker, candidate):
+            wanted = min(layers + int(more or 0), maker.most_host_layers())
+            return maker.candidate_of({**point, HOST_LAYERS_AXIS: wanted})
+    return None
+
+
+def _fits(maker: CandidateMaker, candidate: Candidate) -> bool:
+    fit = maker.fit_of(candidate)
+    return fit is None or fit.margin_mib >= 0
+
+
+def _union(grids: Sequence[Grid]) -> Grid:
+    """All values of each axis of the search space; where layers lie is no parameter there."""
+    union: Grid = {}
+    for grid in grids:
+        for name, values in grid.items():
+            if name not in _AXES:
+                union[name] = list(dict.fromkeys([*union.get(name, []), *values]))
+    return union
 
 
 def write_table(study: Study, situation: Situation, path: Path) -> None:
@@ -130,9 +178,9 @@ def write_table(study: Study, situation: Situation, path: Path) -> None:
 
 def _row(trial: Trial, workload: Workload) -> dict[str, Any]:
     params, request = trial.candidate.params, workload.requests[0]
-    rates: dict[str, Any] = dict.fromkeys(("pp_tps", "tg_tps"), "")
+    rates: dict[str, Any] = dict.fromkeys(_RATES, "")
     if trial.is_completed:
-        for column, metric in (("pp_tps", "pp"), ("tg_tps", "tg")):
+        for column, metric in _RATES.items():
             rate = median_metric(trial.measurement, workload, metric)
             rates[column] = f"{rate:.4g}" if rate else ""
     peaks = trial.measurement.peak_mib if trial.measurement else {}
@@ -167,7 +215,7 @@ def _status(trial: Trial) -> str:
     return "crash" if kind == "crashed" else "abort"
 
 
-def _task(given: argparse.Namespace, axes: dict[str, list[Any]], folder: Path) -> TaskOptions:
+def _task(given: argparse.Namespace, axes: Grid, folder: Path) -> TaskOptions:
     yaml = YAML(typ="safe")
     parameters = {
         name: {"values": values, "sets": _SETS.get(name, [])} for name, values in axes.items()
@@ -203,8 +251,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dialect")
     parser.add_argument("--device", action="append", default=[], metavar="NAME=MIB")
     parser.add_argument("--rpc", default="")
-    parser.add_argument("--layout")
-    parser.add_argument("--axis", action="append", default=[], metavar="NAME=V,V")
+    parser.add_argument("--grid", action="append", required=True, metavar="'NAME=V,V NAME=V,V'")
     parser.add_argument("--context", type=int, default=16384)
     parser.add_argument("--prompt", type=int, default=2048)
     parser.add_argument("--generate", type=int, default=64)

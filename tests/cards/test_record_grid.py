@@ -26,8 +26,9 @@ def recorded(tmp_path_factory):
     table = folder / "table.csv"
     words = [
         sys.executable, str(SCRIPT), str(model), "--runtime", str(machine.server),
-        "--dialect", str(machine.dialect), "--axis", "n_cpu_moe=0,13,20",
-        "--axis", "ubatch=512,1024", "--axis", "flash_attn=on", "--context", "16384",
+        "--dialect", str(machine.dialect), "--context", "16384",
+        "--grid", "n_cpu_moe=0,13 ubatch=512,1024 flash_attn=on",
+        "--grid", "n_cpu_moe=20 ubatch=512,1024 flash_attn=on",
         "--prompt", "512", "--generate", "16", "--repeats", "1",
         "--study", str(folder / "study"), "--output", str(table),
     ]  # fmt: skip
