@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fakes.machine import Device, Machine
 from fakes.model import Model
 from fakes.placement import Placement, Share
-from fakes.settings import KV_BYTES, Settings, pad
+from fakes.settings import KV_BYTES, RefusedError, Settings, pad
 
 MIB = 1024 * 1024
 # A batch of this many tokens is large: kernels then want workspaces of their own.
@@ -59,12 +59,24 @@ class HostBuffers:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertCache:
+    """A cache of host experts on the device that uploads: a slot holds one expert of a layer."""
+
+    slots: int = 0
+    layers: int = 0  # that are cached
+    left_out: int = 0  # layers that the budget is too small for
+    mib: float = 0.0
+    hosted_mib: float = 0.0  # the experts of the layers that are cached
+
+
+@dataclass(frozen=True, slots=True)
 class Allocation:
     """All buffers of a launch, by place in the device list."""
 
     devices: tuple[DeviceBuffers, ...]
     host: HostBuffers
     has_pipeline: bool
+    cache: ExpertCache = ExpertCache()
 
     @property
     def copies(self) -> int:
@@ -146,11 +158,44 @@ def compute_mib(
     return size * (1.0 + device.pipeline_growth) if pipeline else size
 
 
+def expert_cache(model: Model, settings: Settings, placement: Placement) -> ExpertCache:
+    """What of host experts is cached: whole slots, and layers whose experts are all there.
+
+    Raises:
+        RefusedError: there can be no cache.
+    """
+    if not settings.moe_cache_mib:
+        return ExpertCache()
+    if not model.n_expert:
+        raise RefusedError("MoE cache requires a MoE model")
+    if settings.uploader is None:
+        raise RefusedError("MoE cache requires a GPU backend")
+    if settings.split_mode == "tensor":
+        raise RefusedError("MoE cache does not support tensor parallelism")
+    whole = sum(share.whole_layers for share in placement.shares)
+    if not whole:
+        return ExpertCache()
+    hosted_mib = sum(share.whole_bytes for share in placement.shares) / MIB
+    slot_mib = hosted_mib / whole / model.n_expert
+    slots = min(int(settings.moe_cache_mib / slot_mib), whole * model.n_expert)
+    if slots < model.n_used:
+        raise RefusedError("MoE cache is too small to hold the experts of one token")
+    layers = min(whole, slots // model.n_used)
+    return ExpertCache(
+        slots, layers, whole - layers, slots * slot_mib, hosted_mib * layers / whole
+    )
+
+
 def _device_buffers(
-    model: Model, settings: Settings, placement: Placement, machine: Machine, *, pipeline: bool
+    model: Model,
+    settings: Settings,
+    placement: Placement,
+    machine: Machine,
+    *,
+    pipeline: bool,
+    cache_mib: float,
 ) -> tuple[DeviceBuffers, ...]:
     buffers = []
-    cache_left = min(settings.moe_cache_mib, sum(s.hosted_bytes for s in placement.shares) / MIB)
     for place, index in enumerate(settings.devices):
         device, share = machine.devices[index], placement.shares[place]
         weights = share.rest_bytes + share.expert_bytes + share.guest_bytes
@@ -166,7 +211,7 @@ def _device_buffers(
                 compute_mib=compute_mib(
                     model, settings, placement, device, place=place, pipeline=pipeline
                 ),
-                cache_mib=cache_left if place == settings.uploader else 0.0,
+                cache_mib=cache_mib if place == settings.uploader else 0.0,
             )
         )
     return tuple(buffers)
@@ -180,7 +225,12 @@ def allocate(
     *,
     may_pipeline: bool = True,
 ) -> Allocation:
-    """Everything that is allocated until the server is ready."""
+    """Everything that is allocated until the server is ready.
+
+    Raises:
+        RefusedError: there can be no cache of experts, and one was asked for.
+    """
+    cache = expert_cache(model, settings, placement)
     pipeline = may_pipeline and has_pipeline(settings, placement, machine)
     on_host = [placement.cpu] if settings.kv_offload else [placement.cpu, *placement.shares]
     # The mask of a ubatch, handed over from the host.
@@ -188,7 +238,9 @@ def allocate(
     is_mapped = settings.is_mapped
     repacked = placement.host_bytes - model.embedding_bytes if settings.repacks else 0
     return Allocation(
-        devices=_device_buffers(model, settings, placement, machine, pipeline=pipeline),
+        devices=_device_buffers(
+            model, settings, placement, machine, pipeline=pipeline, cache_mib=cache.mib
+        ),
         host=HostBuffers(
             weights_mib=(placement.host_bytes - repacked) / MIB,
             repack_mib=repacked / MIB,
@@ -206,6 +258,7 @@ def allocate(
             output_mib=4.0 * model.n_vocab * settings.parallel / MIB,
         ),
         has_pipeline=pipeline,
+        cache=cache,
     )
 
 

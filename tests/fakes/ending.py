@@ -8,7 +8,7 @@ import signal
 import time
 from typing import NoReturn
 
-from fakes import failure_text
+from fakes import failure_text, launch_log
 from fakes.failure_text import RAW, SIGNALS, Line
 from fakes.faults import Faults
 from fakes.launch import Launch, StoppedError
@@ -80,7 +80,7 @@ class Ending:
         else:
             index, name, buffer = self._device(launch, failure.device)
             backend = launch.machine.devices[index].backend
-            place = self._ordinal(launch, index)
+            place = self.ordinal(launch, index)
             if failure.buffer == "compute":
                 lines = failure_text.refused_compute(backend, name, place, buffer, mib)
             else:
@@ -104,7 +104,7 @@ class Ending:
         return index, names[index], buffer_name(launch.machine, index)
 
     @staticmethod
-    def _ordinal(launch: Launch, index: int) -> int:
+    def ordinal(launch: Launch, index: int) -> int:
         """The number a backend gives its device: its place among those of its kind."""
         backend = launch.machine.devices[index].backend
         return sum(d.backend == backend for d in launch.machine.devices[:index])
@@ -130,10 +130,14 @@ class Ending:
                 f"{launch.settings.batch}, ret = -3"
             )
             return
+        if failure.reason == "slot":
+            mib = failure.requested_mib or 0.0
+            self.write(failure_text.slot_loss(mib, self.ordinal(launch, index)))
+            self.signal(signal.SIGABRT)
         by_cublas = failure.reason == "cublas" or (failure.requested_mib or 0) % 2 > 1
         self.write(
             failure_text.run_time_loss(
-                backend, self._ordinal(launch, index), failure.requested_mib or 0.0,
+                backend, self.ordinal(launch, index), failure.requested_mib or 0.0,
                 by_cublas=by_cublas,
             )
         )  # fmt: skip
@@ -168,5 +172,6 @@ class Ending:
                 rows, host.weights_mib, host.kv_mib, host.compute_mib, host.repack_mib
             ):
                 self.log.tell(text)
+        launch_log.cache_hits(self.log, launch)
         status = self.faults.get("exit-status")
         self.exit(int(status.number(1)) if status else 0)

@@ -149,10 +149,16 @@ def run_time_loss(backend: str, index: int, mib: float, *, by_cublas: bool) -> l
     ]
 
 
-def refused_slot(mib: float) -> list[Line]:
+def refused_slot(mib: float, index: int = 0) -> list[Line]:
     """A prefetch slot was refused; the runtime goes on with fewer, and says no more."""
-    words = f"allocating {mib:.2f} MiB on device 0: cudaMalloc failed: out of memory"
+    words = f"allocating {mib:.2f} MiB on device {index}: cudaMalloc failed: out of memory"
     return [("E", f"ggml_backend_cuda_buffer_type_alloc_buffer: {words}")]
+
+
+def slot_loss(mib: float, index: int) -> list[Line]:
+    """The last words of a build that cannot go on without its prefetch slots."""
+    last = "ggml/src/ggml-backend.cpp:1617: GGML_ASSERT(slot->buffer != NULL) failed"
+    return [*refused_slot(mib, index), (RAW, last)]
 
 
 def metal_loss() -> list[Line]:

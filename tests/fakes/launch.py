@@ -106,7 +106,8 @@ class Launch:
         self.largest_batch = 0
         self.slots_mib = 0.0
         self.prefetch_slots = 0
-        self.lost_slots = False
+        self.refused_slot_mib = 0.0
+        self.generated_tokens = 0
         self.is_pinned = self.allocation.host.is_pinned
         self.missing_share = 0.0
         self.lost_pipeline = False
@@ -232,8 +233,12 @@ class Launch:
         self._grow_slots(tokens)
 
     def _grow_slots(self, tokens: int) -> None:
-        """Allocate prefetch slots once; where they do not fit, fewer, and none below two."""
-        if self.slots_mib or self.lost_slots:
+        """Allocate prefetch slots once; where they do not fit, fewer, and none below two.
+
+        Raises:
+            StoppedError: they do not fit, and this build does not go on with fewer.
+        """
+        if self.slots_mib or self.refused_slot_mib:
             return
         if not wants_prefetch(self.model, self.settings, self.placement, tokens):
             return
@@ -244,11 +249,19 @@ class Launch:
             try:
                 self.memory.take(index, size)
             except FullError:
-                self.lost_slots = True
+                self.refused_slot_mib = size
                 break
             taken += 1
+        if self.refused_slot_mib and self.machine.runtime.prefetch_dies:
+            name = self.machine.devices[index].name
+            raise StoppedError(
+                Failure("out_of_memory", "prompt", "device", "pool", name, size, reason="slot")
+            )
+        if taken == 1:
+            self.memory.give(index, size)
+            taken = 0
         self.slots_mib = taken * size
-        self.prefetch_slots = taken if taken > 1 else 0
+        self.prefetch_slots = taken
 
     # ---- speed
 
@@ -294,6 +307,7 @@ class Launch:
             StoppedError: run-time pools did not fit as the cache filled.
         """
         self.grow_pools(self.largest_batch, depth + tokens, stage="generate")
+        self.generated_tokens += tokens
         return self.speed.predicted_s(tokens, depth, streams)
 
     def load_s(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fakes.allocation import swa_cells
 from fakes.launch import Launch
 from fakes.log import Log
+from fakes.model import TYPES
 from fakes.placement import buffer_name
 from fakes.settings import KV_BYTES
 from fakes.startup_log import host_buffer
@@ -161,6 +162,46 @@ def cache_total(log: Log, launch: Launch) -> None:
         if mib := launch.allocation.devices[at].recurrent_mib:
             name = buffer_name(launch.machine, index)
             log.tell(f"llama_memory_recurrent: {name:>10} RS buffer size = {mib:8.2f} MiB")
+
+
+def expert_cache_lines(log: Log, launch: Launch) -> None:
+    """The cache of host experts, or why there is none."""
+    cache, settings = launch.allocation.cache, launch.settings
+    if not settings.moe_cache_mib:
+        return
+    if not cache.layers:
+        why = "no layer has all of its experts in host memory, MoE cache is disabled"
+        log.say("W", f"llama_moe_cache: {why}")
+        return
+    if cache.left_out:
+        left = f"{cache.left_out} layers, they are not cached"
+        log.say("W", f"llama_moe_cache: MoE cache budget is too small for {left}")
+    name = buffer_name(launch.machine, settings.devices[settings.uploader or 0])
+    log.tell(
+        f"llama_moe_cache: {name:>10} MoE cache size = {cache.mib:8.2f} MiB for "
+        f"{cache.hosted_mib:.2f} MiB of host experts"
+    )
+    kind = next(t.type_id for t in launch.model.tensors if "_exps" in t.name)
+    percent = 100.0 * cache.slots / (cache.layers * launch.model.n_expert)
+    log.tell(
+        f"llama_moe_cache: {cache.layers:2d} layers, {TYPES[kind][0]}: {cache.slots:5d} slots "
+        f"({percent:.1f}%)"
+    )
+
+
+def cache_hits(log: Log, launch: Launch) -> None:
+    """How often an expert was in the cache; at the end."""
+    cache = launch.allocation.cache
+    if not cache.layers or not launch.generated_tokens:
+        return
+    asked = launch.generated_tokens * cache.layers * launch.model.n_used
+    rate = launch.speed.hit_rate
+    hits = round(asked * rate)
+    uploaded = (asked - hits) * cache.hosted_mib / cache.layers / launch.model.n_expert
+    log.tell(
+        f"llama_moe_cache: ubatch <= 8: hits = {hits}, misses = {asked - hits}, "
+        f"hit rate = {100 * rate:.1f}%, uploaded = {uploaded:.0f} MiB"
+    )
 
 
 def reserving(log: Log, launch: Launch) -> None:

@@ -39,7 +39,7 @@ def estimate(machine: Machine, model: Model, params: dict[str, Any], memory: Led
         buffers = launch.allocation.devices[at]
         compute = buffers.compute_mib * share + constant
         compute += logits if at == launch.placement.output else 0.0
-        context = buffers.kv_mib + buffers.recurrent_mib
+        context = buffers.kv_mib + buffers.recurrent_mib + buffers.cache_mib
         name = machine.devices[index].name
         lines.append(f"{name} {int(buffers.weights_mib)} {int(context)} {int(compute)} ")
     host = launch.allocation.host

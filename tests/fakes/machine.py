@@ -139,6 +139,7 @@ class RuntimeTraits:
 
     log_format: Literal["new", "old"] = "new"  # b11434 or b10434
     prefetch: Literal["", "env", "slots", "weights"] = ""
+    prefetch_dies: bool = False  # where slots do not fit; else it goes on with fewer, or none
     has_moe_cache: bool = False
     has_load_mode: bool = True  # --load-mode; older builds have --no-mmap and --mlock only
     moe_cache_locality: float = 0.45  # hit rate = (cached share of host experts) ** locality

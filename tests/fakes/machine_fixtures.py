@@ -30,14 +30,6 @@ export FAKE_MACHINE FAKE_STATE
 """
 _LIBRARIES = {"CUDA": "cuda", "ROCm": "hip", "Vulkan": "vulkan", "SYCL": "sycl",
               "Metal": "metal"}  # fmt: skip
-_PREFETCH = {
-    "slots": "  prefetch_slots:\n    type: integer\n"
-    "    spellings: [{flag: --prefetch-experts-slots}]\n",
-    "weights": "  prefetch_weights:\n    type: boolean\n"
-    '    spellings: [{flag: --prefetch-weights, values: {on: "1", off: "0"}}]\n',
-    "env": "  prefetch_slots:\n    type: integer\n"
-    "    spellings: [{env: GGML_SCHED_PREFETCH_EXPERTS, files: [libggml-base*]}]\n",
-}
 _PROGRAMS = {
     "llama-server": "llama_server.py",
     "llama-fit-params": "llama_fit_params.py",
@@ -92,13 +84,15 @@ class FakeMachine:
             (self.bin / f"libggml-{_LIBRARIES[kind]}.so").write_bytes(words)
 
     def _dialect(self) -> str:
-        """fake_server.yaml for this machine: its memory command, its prefetch."""
+        """fake_server.yaml for this machine: its memory command, the dialect of its build."""
         text = (_FAKES / "fake_server.yaml").read_text(encoding="utf-8")
         text = text.replace(
             "[fake-memory]", json.dumps([str(self.memory_command), *self.memory_words])
         )
-        spelling = _PREFETCH.get(self.machine.runtime.prefetch)
-        return f"{text}\nparameters:\n{spelling}" if spelling else text
+        traits = self.machine.runtime
+        build = f"_prefetch_{traits.prefetch}" if traits.prefetch else ""
+        build = build or "_moe_cache" * traits.has_moe_cache
+        return text.replace("extends: llama_server", f"extends: llama_server{build}")
 
     def _write_script(self, path: Path, program: str) -> None:
         exports = "".join(

@@ -35,6 +35,8 @@ class Share:
     hosted_layers: int = 0
     hosted_bytes: int = 0
     hosted_elements: int = 0
+    whole_layers: int = 0  # those of hosted_layers whose experts all lie in host memory
+    whole_bytes: int = 0
     hosted_ffn_bytes: int = 0
     hosted_ffn_elements: int = 0
     lent_layers: int = 0
@@ -146,6 +148,9 @@ class _Tally:
                     self.shares[target].expert_elements += elements
         self._keep(own, kept, kept_elements)
         own.hosted_layers += hosted
+        if hosted and block.expert_bytes and not any(kept[part] for part in EXPERT_PARTS):
+            own.whole_layers += 1
+            own.whole_bytes += block.expert_bytes
         own.lent_layers += lent
         if place == HOST:
             self.host_bytes += sum(kept)

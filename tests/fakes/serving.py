@@ -58,7 +58,7 @@ class Serving:
             jsonl=line.other.get("--log-jsonl") == "--log-jsonl",
         )
         self.ending = Ending(self.log, self.memory, self.faults, self.path)
-        self.is_stopping = False
+        self.is_stopping = self._has_told_of_slots = False
         self.argv = argv
         self.address = ""
 
@@ -202,6 +202,8 @@ class Serving:
                 launch_log.context_lines(log, launch)
                 self.ending.strike("context")
             self.take(launch, step)
+            if step.buffer == "cache" and step.place == (launch.settings.uploader or 0):
+                launch_log.expert_cache_lines(log, launch)
             if step.buffer == "kv":
                 launch_log.cache_line(log, launch, step.place)
                 if step.place is None:
@@ -345,6 +347,11 @@ class Serving:
         if faults.get("device-lost") and stage == "prompt":
             ending.lose_device(launch)
             raise StoppedError(Failure("out_of_memory", stage, reason="decode"))
+        if stage == "generate" and launch.refused_slot_mib and not self._has_told_of_slots:
+            self._has_told_of_slots = True
+            index = launch.settings.devices[launch.settings.uploader or 0]
+            place = ending.ordinal(launch, index)
+            ending.write(failure_text.refused_slot(launch.refused_slot_mib, place))
         if faults.get("retry-prefetch") and stage == "prompt":
             self.ending.write(failure_text.refused_slot(420.0))
 

@@ -192,12 +192,100 @@ def test_prefetch_can_lose():
     assert on.samples[0].prompt_s > off.samples[0].prompt_s
 
 
+def test_prefetch_can_slow_short_prompts_and_speed_long_ones():
+    """Whole tensors are uploaded where a small batch wants some of their experts only."""
+    machine = prefetching(prefetch_link_share=0.7)
+    ttft_s = {
+        (tokens, slots): truth(machine, [(tokens, 4)], n_cpu_moe=34, prefetch_slots=slots)
+        .samples[0]
+        .prompt_s
+        for tokens in (64, 8192)
+        for slots in (0, 4)
+    }
+
+    assert ttft_s[64, 4] > 1.2 * ttft_s[64, 0]
+    assert ttft_s[8192, 4] < 0.95 * ttft_s[8192, 0]
+
+
 def test_prefetch_slots_that_do_not_fit_are_left_out():
-    """Too little memory for the slots is no failure; the launch runs without them."""
+    """Too little memory for the slots is no failure; the launch runs with fewer."""
     run = truth(prefetching(), n_cpu_moe=20, prefetch_slots=8)
 
     assert run.failure is None
     assert run.devices[0].free_mib < 144
+    assert run.devices[0].pool_mib > 2 * 144
+
+
+def test_one_prefetch_slot_is_none():
+    """Where only one slot fits it is given back, and prompts take as long as without."""
+    fits = truth(prefetching(), n_cpu_moe=20)
+    pools = fits.devices[0].free_mib - 200
+    card = replace(CARD, other_mib=CARD.other_mib + pools)
+    tight = replace(prefetching(), devices=(card,))
+    off, on = (truth(tight, n_cpu_moe=20, prefetch_slots=n) for n in (0, 4))
+
+    assert on.devices[0].used_mib == off.devices[0].used_mib
+    assert on.samples[0].prompt_s == off.samples[0].prompt_s
+
+
+def test_some_builds_die_where_prefetch_slots_do_not_fit():
+    """They load, and run out of memory at the first large batch."""
+    traits = RuntimeTraits(prefetch="slots", prefetch_dies=True)
+    run = truth(replace(ONE, runtime=traits), n_cpu_moe=20, prefetch_slots=8)
+
+    assert (run.failure.kind, run.failure.stage, run.failure.device) == (
+        "out_of_memory", "prompt", "CUDA0",
+    )  # fmt: skip
+    assert not run.samples
+
+
+def cached(**fields) -> Machine:
+    """The machine with a runtime that caches experts, and a card of these fields."""
+    card = replace(CARD, **fields)
+    return replace(ONE, devices=(card,), runtime=RuntimeTraits(has_moe_cache=True))
+
+
+def test_an_expert_cache_gains_by_its_size_and_its_link():
+    """A large one beats slow memory; a small one over a slow link slows generation down."""
+
+    def tg(machine: Machine, mib: int) -> float:
+        run = truth(machine, [(512, 64)], n_cpu_moe=34, moe_cache_mib=mib)
+        assert run.failure is None
+        return run.samples[0].tg_per_s
+
+    slow = replace(cached(), host=replace(HOST, memory_gb_s=25.0))
+    assert tg(slow, 4000) > 1.2 * tg(slow, 0)
+    assert tg(cached(link_gb_s=3.0), 512) < 0.6 * tg(cached(link_gb_s=3.0), 0)
+
+
+def test_an_expert_cache_takes_whole_slots_and_no_more_than_there_is():
+    """An expert of a layer is a slot; without host experts the cache takes nothing."""
+    off, on = (truth(cached(), n_cpu_moe=34, moe_cache_mib=n).devices[0] for n in (0, 1000))
+    roomy = cached(total_mib=40000.0)
+    none, disabled = (truth(roomy, moe_cache_mib=n).devices[0] for n in (0, 1000))
+
+    assert 998 < on.used_mib - off.used_mib <= 1000
+    assert disabled.used_mib == none.used_mib
+
+
+def test_an_expert_cache_must_hold_one_token():
+    """Less is refused, as is a cache without a device that takes work on host weights."""
+    small = truth(cached(), n_cpu_moe=34, moe_cache_mib=2)
+    alone = truth(cached(), n_cpu_moe=34, moe_cache_mib=512, op_offload=False)
+
+    assert "too small to hold the experts of one token" in small.failure.reason
+    assert "requires a GPU backend" in alone.failure.reason
+
+
+def test_layers_beyond_a_small_cache_stay_with_the_cpu():
+    """A budget for some of the layers costs the misses of those only."""
+    machine = cached(link_gb_s=3.0)
+    times = [
+        truth(machine, [(512, 64)], n_cpu_moe=34, moe_cache_mib=mib).samples[0].predicted_s
+        for mib in (0, 200, 512)
+    ]
+
+    assert times[0] < times[1] < times[2]
 
 
 def test_a_spilling_machine_never_fails_and_gets_slow():

@@ -58,9 +58,13 @@ class TokenSpeed(Rates):
         work = cpu.rest_elements + cpu.expert_elements * self.used_share
         threads = self.settings.threads
         waiting = self._waiting_s()
-        cache = sum(buffers.cache_mib for buffers in self.allocation.devices)
-        if cache and hosted:
-            return self._cached_s(nbytes, cache * MIB / hosted) + self.cpu_s(own, work, threads)
+        cache = self.allocation.cache
+        if cache.layers:
+            # Layers without a place in the cache are computed by the CPU as ever.
+            share = cache.hosted_mib * MIB / hosted
+            seconds = self._cached_s(share * nbytes)
+            rest = 1.0 - share
+            return seconds + self.cpu_s(rest * nbytes + own, rest * elements + work, threads)
         cached = min(nbytes, self.machine.quirks.cached_mib * MIB)
         seconds = self.cpu_s(nbytes - cached + own, elements + work, threads)
         return self._ripple(seconds) + waiting
@@ -82,9 +86,17 @@ class TokenSpeed(Rates):
         angle = 2.0 * math.pi * self.placement.hosted_layers / quirks.ripple_layers
         return seconds * (1.0 + quirks.ripple_share * math.sin(angle))
 
-    def _cached_s(self, nbytes: float, cached_share: float) -> float:
+    @property
+    def hit_rate(self) -> float:
+        """How often the expert that a token wants lies in the cache."""
+        cache = self.allocation.cache
+        if not cache.layers:
+            return 0.0
+        return min(1.0, cache.mib / cache.hosted_mib) ** self.machine.runtime.moe_cache_locality
+
+    def _cached_s(self, nbytes: float) -> float:
         """Host experts through a cache on the device: hits are fast, misses cross the link."""
-        hits = min(1.0, cached_share) ** self.machine.runtime.moe_cache_locality
+        hits = self.hit_rate
         device = self.devices[self.settings.uploader or 0]
         missing = (1.0 - hits) * nbytes / (self.upload_gb_s(device) * GB)
         reading = hits * nbytes / (device.memory_gb_s * device.expert_decode_share * GB)
