@@ -35,7 +35,7 @@ _METRICS = (
     ("tg_per_s", "generated tokens/s"),
     ("ttft_s", "seconds to first token"),
 )
-BOUNDARY_HEAD: Row = ("layout", "KV type", "fits", "fails", "as", "proven")
+BOUNDARY_HEAD: Row = ("layout", "KV type", "ubatch", "fits", "fails", "as", "proven")
 CLIFF_HEAD: Row = ("parameter", "step", "loss", "layout", "KV type")
 FRONT_HEAD: Row = ("prompt tokens/s", "generated tokens/s", "s/request", "headroom", "settings")
 METRIC_HEAD: Row = ("", "baseline", "winner")
@@ -219,6 +219,7 @@ def _boundary_row(row: Mapping[str, Any]) -> Row:
     cells = (
         row.get("layout"),
         row.get("cache_type"),
+        UNKNOWN if row.get("ubatch") is None else row["ubatch"],
         _layers(row, "fits"),
         _layers(row, "fails"),
         _kind(row.get("outcome")),

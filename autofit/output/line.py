@@ -76,7 +76,7 @@ def boundary_line(event: BoundaryMoved) -> str:
     """What is known of a boundary."""
     fits = "nothing known to fit" if event.fits is None else f"{event.fits} fit"
     fails = "nothing known to fail" if event.fails is None else f"{event.fails} fail"
-    where = one_line(f"{event.layout} {event.cache_type}")
+    where = one_line(f"{event.layout} {event.cache_type} ubatch={event.ubatch}")
     return f"host expert layers, {where}: {fits}, {fails}"
 
 

@@ -79,6 +79,7 @@ class BoundaryMoved:
     cache_type: str
     fits: int | None
     fails: int | None
+    ubatch: int
 
 
 @dataclass(frozen=True, slots=True)

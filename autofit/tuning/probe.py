@@ -105,7 +105,9 @@ class Probe:
             guess=self._fewest(layout, self.points[cache_type]),
             zero_is_apart=not layout.startswith(SINGLE),
         )
-        return Line(layout, cache_type, self.points[cache_type], walk)
+        base = self.maker.candidate_of(self.points[cache_type])
+        ubatch = base.get_int("ubatch", 512) if base else 512
+        return Line(layout, cache_type, ubatch, self.points[cache_type], walk)
 
     def _fewest(self, layout: str, point: Point) -> int:
         """The fewest host layers that fit by the estimate, all where none are enough."""
@@ -169,7 +171,7 @@ class Probe:
             is_new = True
             self._review([line])
             fits, fails = (self._told(line, n) for n in (line.walk.fits, line.walk.fails))
-            self.emit(BoundaryMoved(line.layout, line.cache_type, fits, fails))
+            self.emit(BoundaryMoved(line.layout, line.cache_type, fits, fails, line.ubatch))
         return is_new
 
     def _free_mib(self, line: Line, host_layers: int) -> float | None:

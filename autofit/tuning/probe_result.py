@@ -27,6 +27,7 @@ class Line:
 
     layout: str
     cache_type: str
+    ubatch: int
     point: Point
     walk: BoundaryWalk
     trials: dict[int, int] = field(default_factory=dict)
@@ -88,6 +89,7 @@ def _boundary(line: Line, trials: Sequence[Trial], told_of: ToldOf) -> dict[str,
     return {
         "layout": line.layout,
         "cache_type": line.cache_type,
+        "ubatch": line.ubatch,
         "n_cpu_moe": told_of(line, fits),
         "fits": told_of(line, fits),
         "fails": told_of(line, fails),

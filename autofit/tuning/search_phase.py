@@ -13,7 +13,7 @@ from autofit.search.fit_belief import fit_probability
 from autofit.search.problem import Memory, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.search.study import SearchStudy
-from autofit.trial.candidate import Candidate
+from autofit.trial.candidate import Candidate, Params
 from autofit.trial.metric import Metric, cost, median_metric
 from autofit.trial.outcome import Outcome, OutOfMemory, Spilled
 from autofit.trial.trial import Phase, Trial
@@ -36,26 +36,34 @@ _LEAST_GAIN_SHARE = 1 / 30
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """One fit boundary: the fewest host layers that fit beside the most that do not."""
+    """One fit boundary: the fewest host layers that fit beside the most that do not.
+
+    It holds for one `ubatch`: a smaller one may fit with fewer, a larger one need more.
+    `params` are those of the candidate that fits.
+    """
 
     layout: str
     cache_type: str
+    ubatch: int
     fits: int | None
     fails: int | None
     outcome: str | None
     proven: bool
+    params: Params | None = None
 
     def to_dict(self) -> dict[str, object]:
         """The boundary as `tune --json` prints it."""
         return {
             "layout": self.layout,
             "cache_type": self.cache_type,
+            "ubatch": self.ubatch,
             "n_cpu_moe": self.fits,
             "fits": self.fits,
             "fails": self.fails,
             "outcome": self.outcome,
             "proven": self.proven,
             "source": "launch" if self.proven else "estimate",
+            "params": dict(self.params) if self.params is not None else None,
         }
 
 
@@ -202,7 +210,8 @@ class Explorer:
         if step.phase == "boundary" and HOST_LAYERS_AXIS in point:
             walk = self.course.walk(point)
             fits, fails = (self._told(point, n) for n in (walk.fits, walk.fails))
-            self.emit(BoundaryMoved(*self.launched[-1].line, fits, fails))
+            ubatch = candidate.get_int("ubatch", 512)
+            self.emit(BoundaryMoved(*self.launched[-1].line, fits, fails, ubatch))
 
     def _effort(self, candidate: Candidate, *, asks_fit_only: bool) -> Effort:
         workload, ubatch = self.situation.workload, candidate.get_int("ubatch", 512)
@@ -260,7 +269,18 @@ class Explorer:
             None,
         )
         told_fits, told_fails = (self._told(one.point, n) for n in (walk.fits, fails))
-        return Boundary(*one.line, told_fits, told_fails, failure, walk.is_closed)
+        fitting = None
+        if walk.fits is not None:
+            fitting = self.problem.candidate_of({**one.point, HOST_LAYERS_AXIS: walk.fits})
+        return Boundary(
+            *one.line,
+            ubatch=one.candidate.get_int("ubatch", 512),
+            fits=told_fits,
+            fails=told_fails,
+            outcome=failure,
+            proven=walk.is_closed,
+            params=fitting.params if fitting else None,
+        )
 
     def _told(self, point: Point, host_layers: int | None) -> int | None:
         """A number of host layers along a point's line as the launches' settings tell it."""

@@ -86,7 +86,8 @@ def test_the_boundary_is_where_the_runtime_fails(tuned):
     (boundary, *_) = tuned.done.json["boundary"]
 
     assert boundary["layout"] == "single:CUDA0"
-    assert boundary["n_cpu_moe"] == boundary["fits"]
+    assert boundary["n_cpu_moe"] == boundary["fits"] == boundary["params"]["n_cpu_moe"]
+    assert boundary["ubatch"] == boundary["params"]["ubatch"]
     assert boundary["fails"] is None or boundary["fails"] < boundary["fits"]
     assert boundary["proven"] == (boundary["source"] == "launch")
 

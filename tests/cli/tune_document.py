@@ -50,12 +50,14 @@ RESULT = _object({
     "boundary": {"type": "array", "items": _object({
         "layout": _TEXT,
         "cache_type": _TEXT,
+        "ubatch": {"type": "integer", "minimum": 1},
         "n_cpu_moe": _HOST_LAYERS,
         "fits": _HOST_LAYERS,
         "fails": _HOST_LAYERS,
         "outcome": {"type": ["string", "null"]},
         "proven": {"type": "boolean"},
         "source": {"enum": ["launch", "estimate"]},
+        "params": {"oneOf": [{"type": "null"}, _PARAMS]},
     })},
     "cliffs": {"type": "array", "items": _object({
         "param": _TEXT, "from": {}, "to": {}, "metric": _TEXT, "ratio": _SPEED,

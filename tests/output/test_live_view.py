@@ -111,7 +111,7 @@ def tune() -> list[Event]:
         LaunchEnded(trial(2, Crashed("load", "died"), n_cpu_moe=30)),
         LaunchEnded(best),
         Incumbent(3, best.candidate, "request_s", 5.3, 1.42),
-        BoundaryMoved("balanced", "f16", 17, 12),
+        BoundaryMoved("balanced", "f16", 17, 12, 512),
         PhaseStarted("confirm"),
         RoundEnded(3, 12, best.candidate.key, Estimate(1.42, 1.3, 1.5, 3)),
         LaunchStarted(4, "confirm", best.candidate, "balanced", "round 4"),

@@ -84,8 +84,9 @@ def test_speed_marks_failures_boundary_and_cliff(full):
     assert "The baseline, whose layers the runtime placed, has 8." in plot.alternative
     assert any(shape.get("yref") == "y2" for shape in layout["shapes"])
     assert layout["annotations"][0]["text"] == "cliff: tg x 0.84"
-    assert "Fit boundary of balanced, KV f16: 20 fit, 19 do not (both sides launched)" in (
-        plot.alternative
+    assert (
+        "Fit boundary of balanced, KV f16, ubatch 2048: 20 fit, 19 do not (both sides launched)"
+        in (plot.alternative)
     )
 
 

@@ -60,8 +60,8 @@ def test_an_open_boundary_of_a_probe_is_no_estimate():
            "outcome": None, "proven": False, "source": "estimate"}  # fmt: skip
 
     tuned, probed = answer({"boundary": [row, {**row, "launches": [1]}]}, None).boundary
-    assert tuned[2:] == ("1 layer", "none", "", "no (estimate)")
-    assert probed[2:] == ("1 layer", "unknown", "", "no")
+    assert tuned[2:] == ("unknown", "1 layer", "none", "", "no (estimate)")
+    assert probed[3:] == ("1 layer", "unknown", "", "no")
 
 
 @pytest.mark.parametrize("render", [_shown, markdown_report])

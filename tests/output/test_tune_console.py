@@ -36,8 +36,8 @@ EVENTS = [
     Incumbent(1, trial(1).candidate, "request_s", 5.3, 1.42),
     LaunchStarted(2, "boundary", FAILED.candidate, "balanced"),
     LaunchEnded(FAILED),
-    BoundaryMoved("balanced", "q8_0", 20, 19),
-    BoundaryMoved("balanced", "f16", None, 19),
+    BoundaryMoved("balanced", "q8_0", 20, 19, 512),
+    BoundaryMoved("balanced", "f16", None, 19, 512),
     LaunchEnded(FAILED, is_reused=True),
     CandidateSkipped(trial(3).candidate, Skipped("dominated by #2")),
     Notice("memory did not come back\nwithin 30 s"),
@@ -76,8 +76,8 @@ within 30 s
 best so far: #1, 5.3 s/request, 42% faster than the baseline, unconfirmed
 #2 boundary balanced n_cpu_moe=20 ubatch=512: out of memory at context (kv, CUDA0) in 32 s: \
 cudaMalloc\\u001b[2J
-host expert layers, balanced q8_0: 20 fit, 19 fail
-host expert layers, balanced f16: nothing known to fit, 19 fail
+host expert layers, balanced q8_0 ubatch=512: 20 fit, 19 fail
+host expert layers, balanced f16 ubatch=512: nothing known to fit, 19 fail
 #2 boundary balanced n_cpu_moe=20 ubatch=512: out of memory at context (kv, CUDA0) in 32 s: \
 cudaMalloc\\u001b[2J (known from before)
 notice: memory did not come back within 30 s

@@ -59,6 +59,7 @@ RESULT = {
         {
             "layout": "balanced",
             "cache_type": "q8_0",
+            "ubatch": 2048,
             "n_cpu_moe": 20,
             "fits": 20,
             "fails": 19,

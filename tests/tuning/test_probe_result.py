@@ -21,7 +21,7 @@ from autofit.tuning.probe_result import Line, budget_words
 )
 def test_what_a_spent_budget_leaves_open_is_counted_as_the_table_does(tmp_path, known, words):
     """Four layers that are not on the device count in both."""
-    line = Line("single:CUDA0", "f16", {}, BoundaryWalk(8, 3))
+    line = Line("single:CUDA0", "f16", 512, {}, BoundaryWalk(8, 3))
     for host_layers, fits in known.items():
         line.walk.tell(host_layers, fits=fits)
 

@@ -189,10 +189,13 @@ def test_without_a_confirmation_all_launches_count(tuned):
 @pytest.mark.parametrize(("proven", "source"), [(True, "launch"), (False, "estimate")])
 def test_a_boundary_says_where_it_is_known_from(tuned, proven, source):
     """Both sides launched, or one of them estimated."""
-    boundary = Boundary("single:CUDA0", "q8_0", 5, 4, "out_of_memory", proven)
+    boundary = Boundary(
+        "single:CUDA0", "q8_0", 2048, 5, 4, "out_of_memory", proven, {"ubatch": 2048}
+    )
     (told,) = tuned.document(boundaries=[boundary])["boundary"]
 
     assert told == {
-        "layout": "single:CUDA0", "cache_type": "q8_0", "n_cpu_moe": 5, "fits": 5, "fails": 4,
-        "outcome": "out_of_memory", "proven": proven, "source": source,
+        "layout": "single:CUDA0", "cache_type": "q8_0", "ubatch": 2048, "n_cpu_moe": 5,
+        "fits": 5, "fails": 4, "outcome": "out_of_memory", "proven": proven, "source": source,
+        "params": {"ubatch": 2048},
     }  # fmt: skip

@@ -214,7 +214,8 @@ def _boundary(figure: go.Figure, row: Mapping[str, Any], groups: Sequence[str]) 
             layer="below",
         )
     sure = "both sides launched" if row.get("proven") else "in part the estimate's word"
-    return [f"Fit boundary of {one_line(name)}: {fits} fit, {fails} do not ({sure})."]
+    told = one_line(f"{name}, ubatch {row['ubatch']}" if row.get("ubatch") else name)
+    return [f"Fit boundary of {told}: {fits} fit, {fails} do not ({sure})."]
 
 
 def _cliff(figure: go.Figure, row: Mapping[str, Any]) -> list[str]:

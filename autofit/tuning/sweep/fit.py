@@ -71,6 +71,7 @@ def boundary_verdicts(
     """The fewest host layers that fit, for each layout and KV type of both nights.
 
     A launch must show a move: of the kept value failing tonight, or of one that failed before.
+    With another ubatch the boundary is another, and no move.
     """
     before = {(row.layout, row.cache_type): row for row in (kept.record.boundary if kept else ())}
     for row in now.boundary:
@@ -87,7 +88,7 @@ def boundary_verdicts(
 
 
 def _boundary_finding(old: BoundaryRow | None, now: BoundaryRow, step: int) -> Finding:
-    if old is None or (old.fits is None and now.fits is None):
+    if old is None or _have_other_ubatch(old, now) or (old.fits is None and now.fits is None):
         return "unknown"
     if old.fits is None:
         return "boundary_gained"
@@ -100,6 +101,10 @@ def _boundary_finding(old: BoundaryRow | None, now: BoundaryRow, step: int) -> F
     return "same"
 
 
+def _have_other_ubatch(old: BoundaryRow, now: BoundaryRow) -> bool:
+    return None not in (old.ubatch, now.ubatch) and old.ubatch != now.ubatch
+
+
 def _failed(row: BoundaryRow, host_layers: int) -> bool:
     """Whether a launch of this night failed with so many host layers, or with more."""
     was_launched = row.proven or row.outcome is not None
@@ -110,6 +115,8 @@ def _boundary_words(verdict: Finding, old: BoundaryRow | None, now: BoundaryRow)
     if old is None:
         return f"{_fits(now)}; nothing is kept to compare with"
     words = f"{_fits(now)}, kept was: {_fits(old)}"
+    if _have_other_ubatch(old, now):
+        return f"{words}; not compared, with ubatch {now.ubatch} and {old.ubatch}"
     if verdict == "boundary_moved" and now.fits is not None and old.fits is not None:
         layers = now.fits - old.fits
         return f"{layers} layer{'s' * (layers > 1)} fewer fit on the devices: {words}"

@@ -75,7 +75,10 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryRow:
-    """One fit boundary as `tune --json` prints it: `fits` beside `fails`, in host layers."""
+    """One fit boundary as `tune --json` prints it: `fits` beside `fails`, in host layers.
+
+    `ubatch` is None in records of older versions.
+    """
 
     layout: str
     cache_type: str
@@ -83,6 +86,7 @@ class BoundaryRow:
     fails: int | None
     outcome: str | None = None
     proven: bool = False
+    ubatch: int | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> BoundaryRow:
@@ -98,6 +102,7 @@ class BoundaryRow:
             fails=data["fails"],
             outcome=data.get("outcome"),
             proven=data.get("proven", False),
+            ubatch=data.get("ubatch"),
         )
 
 

@@ -88,6 +88,18 @@ def test_a_boundary_of_another_layout_is_no_move():
     assert by_metric(verdict)["boundary capacity f16"].verdict == "unknown"
 
 
+def test_a_boundary_with_another_ubatch_is_no_move():
+    """A winner with larger compute buffers leaves fewer layers room, on the same machine."""
+    row = BoundaryRow("balanced", "f16", 17, 16, "out_of_memory", proven=True, ubatch=512)
+    larger = replace(row, fits=20, fails=19, ubatch=2048)
+
+    verdict = judge(kept(boundary=(row,)), night(20, boundary=(larger,)))
+
+    told = by_metric(verdict)["boundary balanced f16"]
+    assert told.verdict == "unknown"
+    assert told.words.endswith("not compared, with ubatch 2048 and 512")
+
+
 def test_a_boundary_gained_needs_a_launch_of_the_kept_night():
     """Where the kept night only guessed that less would fail, fitting it now proves nothing."""
     guess = BoundaryRow("balanced", "f16", 17, 16, None, proven=False)
