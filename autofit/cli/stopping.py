@@ -28,6 +28,8 @@ class Stopping:
     def watched(self, study: Study, listener: Listener) -> Iterator[None]:
         """The first Ctrl-C ends the run after the stage under way, the second at once.
 
+        Where SIGINT is ignored, as by a script's shell for what it starts with `&`, it stays so.
+
         Raises:
             Interrupted: the user stopped the run, by Ctrl-C or SIGTERM; says how to go on.
         """
@@ -43,7 +45,9 @@ class Stopping:
                 )
             )
 
-        before = signal.signal(signal.SIGINT, stop)
+        before = signal.getsignal(signal.SIGINT)
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, stop)
         try:
             yield
         except KeyboardInterrupt as error:
