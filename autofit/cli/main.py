@@ -49,6 +49,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 # What programs of autofit call, and people need not know.
 _UNLISTED = {"remeasure": "remeasure"}
 
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
 
 class _ReaderGoneError(Exception):
     """Whoever read our output has closed it (`| head`); click takes that for a failure."""
@@ -149,7 +151,7 @@ def main(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
     # A supervisor's SIGTERM and a closed terminal end a run as Ctrl-C does: cleanly. What is
     # ignored when we start stays so: `nohup`.
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
     # Started with a closed stdout or stderr (`>&-`), Python has none.
@@ -157,6 +159,10 @@ def main(argv: list[str] | None = None) -> None:
     sys.stdout = sys.stdout or _stream(lost)
     sys.stderr = sys.stderr or _stream(_Lost())
     status = _run(words)
+    # All is written: a signal must not give what is over another exit code while Python, which
+    # soon undoes our handlers, takes itself apart.
+    for number in (signal.SIGINT, *_ENDING):
+        signal.signal(number, signal.SIG_IGN)
     if status == 0 and lost is not None and lost.has_text:
         status = _fail(AutofitError("stdout is closed: the result could not be written"), words)
     sys.exit(status)

@@ -34,14 +34,16 @@ WITH_BROKEN = (
 )
 
 
-def _run_broken(body: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def _run_broken(
+    body: str, folder: Path, *words: str, before: str = ""
+) -> subprocess.CompletedProcess[str]:
     (folder / "broken.py").write_text(
         "import click\nfrom autofit import errors\n"
         "@click.command('broken')\n@click.option('--json', 'as_json', is_flag=True)\n"
         f"def command(as_json):\n    {body}\n"
     )
     return subprocess.run(
-        [sys.executable, "-c", WITH_BROKEN, "broken", *words],
+        [sys.executable, "-c", before + WITH_BROKEN, "broken", *words],
         cwd=folder,
         env={**os.environ, "TMPDIR": str(folder)},
         capture_output=True,
@@ -201,19 +203,34 @@ def test_ctrl_c_while_python_still_imports_is_quiet():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "autofit: stopped\n")
 
 
-def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path):
-    """SIGHUP does not end a run whose parent ignores it."""
-    script = (
-        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from autofit.cli.main import main\n"
-        "try:\n    main(['--version'])\nexcept SystemExit: pass\n"
-        "print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGINT"])
+def test_a_signal_that_is_ignored_at_the_start_stays_so(tmp_path, name):
+    """`nohup`, and a shell that ignores SIGINT for a job in the background, are obeyed."""
+    before = f"import signal; signal.signal(signal.{name}, signal.SIG_IGN)\n"
+    body = f"import signal; signal.raise_signal(signal.{name}); print('went on')"
+
+    done = _run_broken(body, tmp_path, before=before)
+
+    assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGINT"])
+def test_a_signal_after_the_end_leaves_the_exit_code(tmp_path, name):
+    """Neither at exit nor while Python takes its modules apart is a result turned into another."""
+    before = (
+        "import atexit, os, signal, sys\n"
+        "class Late:\n"
+        f"    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.{name}):\n"
+        "        kill(pid, number)\n"
+        "sys.modules['late'] = Late()\n"
+        f"atexit.register(signal.raise_signal, signal.{name})\n"
     )
 
-    assert done.stdout.endswith("True\n")
+    done = _run_broken("print('done')", tmp_path, before=before)
+    failed = _run_broken("raise errors.NothingFitsError('no', '')", tmp_path, before=before)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert (failed.returncode, failed.stderr) == (3, "autofit: no\n")
 
 
 @pytest.mark.parametrize(
