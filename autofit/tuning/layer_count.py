@@ -13,17 +13,27 @@ def told_layers(
     host_layers: int | None,
     candidate_of: Callable[[int], Candidate | None],
     units: int,
+    *,
+    fits: bool = True,
 ) -> int | None:
     """How many layers have their experts in system RAM, where so many of the devices' have.
 
     On one device that is what `n_cpu_moe` counts: leading layers without experts too, and
     those that are not among the `units` on the device. With several devices it is host expert
-    layers in all.
+    layers in all. Of layers that have no experts, which change nothing, as few are counted
+    where that many `fits`, else as many: 4 that fit stand beside 3 that do not, not beside 0,
+    where the first three have none.
     """
     if host_layers is None or not layout.startswith(SINGLE):
         return host_layers
     candidate = candidate_of(host_layers)
-    return host_layers if candidate is None else first_layers(candidate, units, host_layers)
+    if candidate is None:
+        return host_layers
+    told = first_layers(candidate, units, host_layers)
+    more = None if fits else candidate_of(host_layers + 1)
+    if more is None or more.params.get("n_gpu_layers") != candidate.params.get("n_gpu_layers"):
+        return told
+    return max(told, first_layers(more, units, host_layers + 1) - 1)
 
 
 def first_layers(candidate: Candidate, units: int, host_layers: int) -> int:

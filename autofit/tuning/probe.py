@@ -123,13 +123,14 @@ class Probe:
             {**line.point, LAYOUT_AXIS: line.layout, HOST_LAYERS_AXIS: host_layers}
         )
 
-    def _told(self, line: Line, host_layers: int | None) -> int | None:
+    def _told(self, line: Line, host_layers: int | None, *, fits: bool = True) -> int | None:
         """A number of host layers as a user is told it: on one device as `n_cpu_moe` counts."""
         return told_layers(
             line.layout,
             host_layers,
             lambda n: self._candidate(line, n),
             self.situation.inventory.units,
+            fits=fits,
         )
 
     def _take_up(self, line: Line) -> None:
@@ -170,7 +171,8 @@ class Probe:
                 break
             is_new = True
             self._review([line])
-            fits, fails = (self._told(line, n) for n in (line.walk.fits, line.walk.fails))
+            fits = self._told(line, line.walk.fits)
+            fails = self._told(line, line.walk.fails, fits=False)
             self.emit(BoundaryMoved(line.layout, line.cache_type, fits, fails, line.ubatch))
         return is_new
 
@@ -299,10 +301,11 @@ class Probe:
     def _note_exceptions(self, line: Line) -> None:
         """Say where the truth is not monotone, and why no host layer at all was not tried."""
         for host_layers, fits in line.walk.exceptions.items():
-            where, told = f"{line.layout}, {line.cache_type}", self._told(line, host_layers)
+            where = f"{line.layout}, {line.cache_type}"
+            told = self._told(line, host_layers, fits=fits)
             what = f"{where}: {told} host expert layers"
             if fits:
-                fails = self._told(line, line.walk.fails)
+                fails = self._told(line, line.walk.fails, fits=False)
                 self._note(f"{what} fit, though {fails} do not: less is not always more")
             elif self._wants_host(line, host_layers):
                 self._note(f"{what} are more than the host has memory for")

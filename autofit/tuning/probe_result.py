@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from autofit.results.study import Study
 from autofit.search.space import Point
@@ -35,8 +35,11 @@ class Line:
     stopped_by: int | None = None
 
 
-# A number of host layers along a line as people are told it.
-ToldOf = Callable[[Line, int | None], int | None]
+class ToldOf(Protocol):
+    """A number of host layers along a line, that fits or does not, as people are told it."""
+
+    def __call__(self, line: Line, host_layers: int | None, *, fits: bool = True) -> int | None:
+        """The number; None where there is none."""
 
 
 def probe_document(
@@ -92,7 +95,7 @@ def _boundary(line: Line, trials: Sequence[Trial], told_of: ToldOf) -> dict[str,
         "ubatch": line.ubatch,
         "n_cpu_moe": told_of(line, fits),
         "fits": told_of(line, fits),
-        "fails": told_of(line, fails),
+        "fails": told_of(line, fails, fits=False),
         "outcome": failed.outcome.kind if failed else None,
         "proven": is_proven,
         "source": "launch" if walk.known else "estimate",
@@ -118,7 +121,7 @@ def _known_words(line: Line, told_of: ToldOf) -> str:
     walk = line.walk
     if not walk.known:
         return "nothing was launched"
-    fits, fails = told_of(line, walk.fits), told_of(line, walk.fails)
+    fits, fails = told_of(line, walk.fits), told_of(line, walk.fails, fits=False)
     if fits is None:
         return f"host expert layers: {fails} do not fit, more were not launched"
     if fails is None:

@@ -209,7 +209,8 @@ class Explorer:
         self.launched.append(Launched(point, candidate, trial))
         if step.phase == "boundary" and HOST_LAYERS_AXIS in point:
             walk = self.course.walk(point)
-            fits, fails = (self._told(point, n) for n in (walk.fits, walk.fails))
+            fits = self._told(point, walk.fits)
+            fails = self._told(point, walk.fails, fits=False)
             ubatch = candidate.get_int("ubatch", 512)
             self.emit(BoundaryMoved(*self.launched[-1].line, fits, fails, ubatch))
 
@@ -268,27 +269,27 @@ class Explorer:
             ),
             None,
         )
-        told_fits, told_fails = (self._told(one.point, n) for n in (walk.fits, fails))
         fitting = None
         if walk.fits is not None:
             fitting = self.problem.candidate_of({**one.point, HOST_LAYERS_AXIS: walk.fits})
         return Boundary(
             *one.line,
             ubatch=one.candidate.get_int("ubatch", 512),
-            fits=told_fits,
-            fails=told_fails,
+            fits=self._told(one.point, walk.fits),
+            fails=self._told(one.point, fails, fits=False),
             outcome=failure,
             proven=walk.is_closed,
             params=fitting.params if fitting else None,
         )
 
-    def _told(self, point: Point, host_layers: int | None) -> int | None:
+    def _told(self, point: Point, host_layers: int | None, *, fits: bool = True) -> int | None:
         """A number of host layers along a point's line as the launches' settings tell it."""
         return told_layers(
             str(point.get(LAYOUT_AXIS, "")),
             host_layers,
             lambda n: self.problem.candidate_of({**point, HOST_LAYERS_AXIS: n}),
             self.situation.inventory.units,
+            fits=fits,
         )
 
     def _expected_to_fail(self, point: Point, walk: BoundarySearch) -> int | None:

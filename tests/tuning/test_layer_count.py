@@ -35,3 +35,32 @@ def test_on_several_devices_host_layers_are_counted_as_they_are():
     assert told_layers("balanced", 2, lambda _: candidate, 13) == 2
     assert told_layers("single:CUDA0", 2, lambda _: None, 13) == 2
     assert told_layers("single:CUDA0", None, lambda _: candidate, 13) is None
+
+
+@pytest.mark.parametrize(
+    ("host_layers", "fits", "expected"),
+    [
+        (0, True, 0),
+        (1, True, 4),
+        (0, False, 3),  # three layers without experts lead: 1 to 3 are the same as 0
+        (1, False, 4),
+        (2, False, 6),  # so is the one between
+        (3, True, 7),
+        (3, False, 7),  # no more can be sent away
+    ],
+)
+def test_what_does_not_fit_is_told_as_many_layers_as_mean_the_same(host_layers, fits, expected):
+    """Both sides of a boundary are neighbours, whichever layers have no experts."""
+    sent = {0: {}, 1: {"n_cpu_moe": 4}, 2: {"n_cpu_moe": 5}, 3: {"n_cpu_moe": 7}}
+
+    def candidate_of(count: int) -> Candidate | None:
+        return Candidate({"n_gpu_layers": 9, **sent[count]}) if count in sent else None
+
+    assert told_layers("single:CUDA0", host_layers, candidate_of, 9, fits=fits) == expected
+
+
+def test_with_fewer_layers_on_the_device_nothing_is_told_of_those_before():
+    """A candidate that is cut otherwise is no neighbour."""
+    cut = {1: Candidate({"n_gpu_layers": 9, "n_cpu_moe": 3}), 2: Candidate({"n_gpu_layers": 4})}
+
+    assert told_layers("single:CUDA0", 1, cut.get, 9, fits=False) == 3

@@ -59,6 +59,19 @@ def test_boundary_over_two_devices_is_the_true_one(tmp_path):
     assert_true(machine)
 
 
+def test_layers_without_experts_leave_no_gap_in_a_boundary(tmp_path):
+    """Where three lead, sending the first three away is what no layer at all is."""
+    shape = ModelShape(layers=8, experts=64, used=4, embd=1024, ff=1024, vocab=512, dense_layers=3)
+    nearly_whole = replace(case(replace(CARD, total_mib=1290)), model=build_model(shape))
+    machine = ProbedMachine.of(nearly_whole, tmp_path)
+
+    machine.probe(tmp_path / "study", cache_types=["f16"])
+
+    (row,) = machine.result["boundary"]
+    assert (row["host_expert_layers"], row["fits"], row["fails"]) == (1, 4, 3)
+    assert row["proven"]
+
+
 def test_spilling_machine_has_the_same_boundary_as_one_that_refuses(tmp_path):
     """Nothing fails there, and still the last layer that fits whole is found."""
     hard = ProbedMachine.of(case(), tmp_path / "hard")
