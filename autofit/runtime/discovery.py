@@ -57,19 +57,23 @@ def find_runtime(
 
 
 def programs(dialects: Mapping[str, Dialect]) -> Iterator[Found]:
-    """Every program on this machine that may be a runtime, the first choice first."""
+    """Every program on this machine that may be a runtime, once, the first choice first."""
+    seen: set[Path] = set()
     names = dict.fromkeys(name for dialect in dialects.values() for name in dialect.program.names)
     for name in names:
         on_path = shutil.which(name)
         if on_path:
+            seen.add(Path(on_path).resolve())
             yield _program(Path(on_path))
     packages = dict.fromkeys(
         package for dialect in dialects.values() for package in dialect.program.packages
     )
     for package in packages:
         folder = _package_folder(package.module)
-        if folder and (folder / package.path).is_file():
-            yield _program(folder / package.path)
+        program = folder / package.path if folder else None
+        # A package's program may lie on PATH, too.
+        if program and program.is_file() and program.resolve() not in seen:
+            yield _program(program)
     for dialect in dialects.values():
         found = _by_command(dialect)
         if found:

@@ -9,7 +9,8 @@ import pytest
 from runtime.stand_in import FORK, IK, questions, write_program, write_script
 
 from autofit.errors import UsageError
-from autofit.runtime.discovery import find_runtime
+from autofit.runtime.dialect_file import all_dialects
+from autofit.runtime.discovery import find_runtime, programs
 from autofit.runtime.probe import Probe
 
 SLOTS = "--prefetch-experts-slots N              slots (default: 0)\n"
@@ -212,6 +213,16 @@ def test_a_program_of_no_dialect_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="speaks no dialect") as raised:
         find_runtime(program, cache=tmp_path / "cache")
     assert "llama_server" in raised.value.hint
+
+
+@pytest.mark.runtime
+def test_a_program_of_a_package_that_is_on_the_path_is_listed_once(
+    llama_cpp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file is one runtime, wherever it is found."""
+    monkeypatch.setenv("PATH", str(llama_cpp))
+    found = [each.program.resolve() for each in programs(all_dialects())]
+    assert found.count((llama_cpp / "llama-server").resolve()) == 1
 
 
 @pytest.mark.runtime
