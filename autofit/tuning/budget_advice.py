@@ -24,13 +24,15 @@ _PROOF_LAUNCHES = 3
 class Need:
     """What a run takes at least, and what it sensibly takes, in seconds and launches.
 
-    `purpose` says what the least is for, such as "telling which is faster".
+    `purpose` says what the least is for, such as "telling which is faster". A proof of `proof_s`
+    is made even where the budget is spent.
     """
 
     least_s: float
     sensible_s: float
     least_launches: int
     purpose: str
+    proof_s: float = 0.0
 
 
 def launches_need(launch_s: float, least: int, sensible: int, purpose: str) -> Need:
@@ -58,6 +60,7 @@ def tune_need(first: Trial, workload: Workload, max_launches: int | None) -> Nee
         f"trying {candidates}, confirming the best and proving it"
         if least
         else "proving the baseline",
+        proof_s,
     )
 
 
@@ -78,11 +81,17 @@ def shortage(budget: Budget, launch_s: float, need: Need) -> str | None:
         return None
     allowed = int(budget.total_s / max(0.1, launch_s))
     count = f"about {allowed} launches" if allowed > 1 else "no more than one launch"
+    proof = ""
+    if need.proof_s > budget.total_s - launch_s:
+        proof = (
+            f"; the proof at full context, without which there is no result, takes "
+            f"{_rounded(need.proof_s)} or more whatever the budget"
+        )
     return (
         f"a launch takes about {_rounded(launch_s)} here, so the budget of "
         f"{_exact(budget.total_s)} allows {count}; {need.purpose} takes about "
         f"{need.least_launches}, {_rounded(need.least_s)} in all: a budget of "
-        f"{_option(need.sensible_s)} would be sensible"
+        f"{_option(need.sensible_s)} would be sensible{proof}"
     )
 
 

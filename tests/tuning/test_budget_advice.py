@@ -62,6 +62,17 @@ def test_too_little_time_is_told_in_launches_and_with_a_better_budget():
     )
 
 
+def test_a_proof_that_goes_past_the_budget_is_told_beforehand():
+    """Two requests of a full context may take longer than the whole budget."""
+    need = tune_need(launch(14.0, request_s=30.0), WORKLOAD, 30)
+    words = shortage(Budget(clock, 60.0), 14.0, need)
+
+    assert need.proof_s > 46
+    assert re.search(
+        r"would be sensible; the proof at full context, .* takes \d+ \w+ or more", words
+    )
+
+
 @pytest.mark.parametrize(
     ("most", "launches", "purpose"),
     [
