@@ -128,6 +128,7 @@ def run_probe(
         launching.on_reading = lambda reading: tell(MemoryRead(reading))
         probe = Probe(situation, maker, runner, tell, names, points)
         launching.unreported_mib = probe.record.unreported_mib
+        launching.wanted_slots = probe.record.wanted_slots
         result = probe.run()
         folder.conclude(result)
         tell(Finished(result))

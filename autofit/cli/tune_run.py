@@ -145,7 +145,12 @@ class TuneRun:
             should_stop=self._stopping.is_asked,
         )
         shared = shared_devices(situation.devices)
-        launching.unreported_mib = MemoryRecord(maker, runner.trials, shared).unreported_mib
+        record = MemoryRecord(maker, runner.trials, shared)
+        launching.unreported_mib = record.unreported_mib
+        # A user's own command is taken as it is: with the slots that it gets.
+        launching.wanted_slots = lambda candidate: (
+            None if candidate == situation.baseline else record.wanted_slots(candidate)
+        )
         search = SearchStudy(maker.problem(), seed=self.seed)
         tune = Tune(situation, runner, maker, search, listener, self.seed)
         tune.checks_answers = self.checks_answers

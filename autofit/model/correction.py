@@ -103,7 +103,8 @@ def _learn_device(name: str, observations: Sequence[ObservedMemory]) -> DeviceCo
                 factors.append(factor)
         taken = seen.taken_mib.get(name)
         if taken is not None:
-            buffers = reported.buffers_mib
+            # The estimate counts a cache of experts among the rest, the runtime does not.
+            buffers = reported.buffers_mib - reported.expert_cache_mib
             offsets.append(taken - buffers - row.other_mib)
     return DeviceCorrection(
         compute_factor=median(factors) if factors else 1.0,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from autofit.model.expert_memory import cache_mib, prefetch_mib
 from autofit.model.inventory import ModelInventory
 from autofit.model.model_graph import Run, graph_bytes
 from autofit.model.placement import HOST, Placement, place
@@ -30,7 +31,8 @@ class DeviceMemory:
     `layers` are the first and last block of its slice, None where it has none; `output` tells
     whether the output layer lies there; `host_expert_layers` counts the layers of the slice
     whose experts are in system RAM, in part or whole. `kv_mib` holds recurrent states too;
-    `other_mib` is what no buffer of the runtime shows.
+    `other_mib` is what no buffer of the runtime shows, `prefetch_mib` and `expert_cache_mib`
+    the parts of it for such experts.
     """
 
     name: str
@@ -42,6 +44,8 @@ class DeviceMemory:
     kv_mib: float
     compute_mib: float
     other_mib: float
+    prefetch_mib: float = 0.0
+    expert_cache_mib: float = 0.0
 
     @property
     def total_mib(self) -> float:
@@ -137,6 +141,9 @@ def estimate_memory(
     for index, device in enumerate(placement.devices):
         blocks = [b for b, unit in enumerate(placement.units[:-1]) if unit == index]
         hosted = sum(HOST in placement.experts[block] for block in blocks)
+        stages = run.staging_device == index and bool(placement.host_expert_blocks)
+        prefetch = prefetch_mib(inventory, candidate, placement) if stages else 0.0
+        cache = cache_mib(inventory, candidate, placement) if stages else 0.0
         kv = sum(run.cache_bytes[b] for b in blocks) if run.is_cache_offloaded else 0
         rows.append(
             DeviceMemory(
@@ -148,7 +155,9 @@ def estimate_memory(
                 weights_mib=placement.weights.get(index, 0) / MIB,
                 kv_mib=kv / MIB,
                 compute_mib=compute.get(index, 0) / MIB,
-                other_mib=_other_mib(inventory, candidate, placement, run, index),
+                other_mib=_other_mib(inventory, placement, run, index) + prefetch + cache,
+                prefetch_mib=prefetch,
+                expert_cache_mib=cache,
             )
         )
     host = _host(candidate, placement, run, compute.get(HOST, 0))
@@ -166,6 +175,7 @@ def with_reported(
 ) -> MemoryEstimate:
     """The estimate with buffers that the runtime told, by device name and `host`.
 
+    Builds with an expert cache count it into the context; it is not counted twice.
     Rows that are not told keep the arithmetic. Repacked weights are in no row of the
     runtime's estimator and stay.
     """
@@ -173,7 +183,7 @@ def with_reported(
         replace(
             device,
             weights_mib=reported[device.name].model_mib,
-            kv_mib=reported[device.name].context_mib,
+            kv_mib=_without_cache(device, reported[device.name].context_mib),
             compute_mib=reported[device.name].compute_mib,
         )
         if device.name in reported
@@ -198,14 +208,14 @@ def with_reported(
     )
 
 
-def _other_mib(
-    inventory: ModelInventory,
-    candidate: Candidate,
-    placement: Placement,
-    run: Run,
-    index: int,
-) -> float:
-    """Driver context, pools, prefetch slots and expert cache of one device."""
+def _without_cache(device: DeviceMemory, context_mib: float) -> float:
+    """What the runtime tells of the context, less an expert cache that it counts into it."""
+    has_cache = context_mib - device.kv_mib > device.expert_cache_mib / 2
+    return context_mib - device.expert_cache_mib if has_cache else context_mib
+
+
+def _other_mib(inventory: ModelInventory, placement: Placement, run: Run, index: int) -> float:
+    """Driver context and pools of one device."""
     name = placement.devices[index].name
     units = placement.units
     blocks = [b for b, unit in enumerate(units[:-1]) if unit == index]
@@ -216,10 +226,6 @@ def _other_mib(
         total += pool_mib(name, rows=run.rows, n_embd=inventory.n_embd, has_experts=has_experts)
     if run.is_cache_quantized and blocks:
         total += widened_cache_mib(name, max(run.cache_elements[b] for b in blocks))
-    if stages:
-        largest = max(inventory.blocks[b].expert_max_bytes for b in placement.host_expert_blocks)
-        total += candidate.get_int("prefetch_slots", 0) * largest / MIB
-        total += candidate.get_int("moe_cache_mib", 0)
     return total
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autofit.output.expert_cost import expert_cost_facts
 from autofit.output.spending import spent_rows
 from autofit.output.text import (
     UNKNOWN,
@@ -122,6 +123,7 @@ def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> list[tuple[s
         )
         if survives:
             facts.append(("would survive", survives))
+        facts += expert_cost_facts(result)
     facts += _spent(result)
     if result.get("conditions"):
         facts.append(("machine meanwhile", meanwhile(result["conditions"])))

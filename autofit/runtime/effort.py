@@ -6,7 +6,8 @@ A launch costs its load time whatever follows, so the cheaper efforts only save 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from autofit.runtime.client import Client, RequestFailure
@@ -49,17 +50,46 @@ class Questions(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Fill:
+    """A request that fills the context, sent where little memory is left after all others.
+
+    A launch that keeps 8 MiB at the workload's prompts may die at full context. The server is
+    up by then, so asking it costs a prompt, and not a launch that proves it later.
+
+    Attributes:
+        request: what fills a slot.
+        below_mib: by device, what must be left for it not to be asked.
+        expected_mib: by device, what is expected to be left, where no counter tells.
+    """
+
+    request: PlannedRequest
+    below_mib: Mapping[str, float]
+    expected_mib: Mapping[str, float] = field(default_factory=dict)
+
+    def is_due(self, left_mib: Mapping[str, float | None]) -> bool:
+        """Whether a device has too little left to be trusted with a full context."""
+        for name, below_mib in self.below_mib.items():
+            left = left_mib.get(name)
+            if left is None:
+                left = self.expected_mib.get(name, math.inf)
+            if left < below_mib:
+                return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
 class Effort:
     """What a launch is asked after it is ready, in order; `questions` come last.
 
     Once the requests have taken `enough_s` seconds, none is repeated any more: on a slow
-    machine one good look costs what several do elsewhere.
+    machine one good look costs what several do elsewhere. `fill` comes after all requests.
     """
 
     name: EffortName
     requests: tuple[PlannedRequest, ...]
     questions: Questions | None = None
     enough_s: float = math.inf
+    fill: Fill | None = None
 
     @property
     def fidelity(self) -> Fidelity:
@@ -122,6 +152,12 @@ def measuring_effort(
     )
     name: EffortName = "short" if is_short else "full"
     return Effort(name, (_fit_proof(workload, ubatch), *measured), enough_s=enough_s)
+
+
+def filling_request(slot_context: int) -> PlannedRequest:
+    """A prompt that fills a slot's context, and next to no generation."""
+    prompt = max(1, slot_context - _FIT_PREDICTED_TOKENS - CONTEXT_RESERVE_TOKENS)
+    return PlannedRequest(prompt, _FIT_PREDICTED_TOKENS, is_warmup=True)
 
 
 def proving_effort(workload: Workload, slot_context: int) -> Effort:

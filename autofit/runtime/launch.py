@@ -18,6 +18,7 @@ from autofit.machine.memory import (
     MemorySource,
     MemoryWatcher,
     NoSource,
+    Peak,
     used_mib,
     wait_for_release,
 )
@@ -27,6 +28,7 @@ from autofit.runtime.ability import Runtime
 from autofit.runtime.argv import Unsupported, launch_plan
 from autofit.runtime.effort import Effort
 from autofit.runtime.measuring import Replies, send_effort
+from autofit.runtime.prefetch import WantedSlots
 from autofit.runtime.prompt import PromptSource
 from autofit.runtime.server import Server, started
 from autofit.runtime.server_log import ServerLog
@@ -65,8 +67,8 @@ class Launcher:
     the devices' counters; `baseline_args` are words of the user's own command that are no
     parameters; `units` are the model's layers and output layer, `limits_mib` what the user
     lets a device hold. `unreported_mib` tells by device what a candidate takes beside the
-    runtime's buffers, where earlier launches showed it; `on_reading` hears of memory while
-    a launch is under way, from a thread.
+    runtime's buffers, where earlier launches showed it, `wanted_slots` the prefetch slots that
+    it is to take; `on_reading` hears of memory while a launch is under way, from a thread.
     """
 
     runtime: Runtime
@@ -83,6 +85,7 @@ class Launcher:
     units: int | None = None
     limits_mib: Mapping[str, float] = field(default_factory=dict)
     unreported_mib: Callable[[Candidate], Mapping[str, float]] = lambda _: {}
+    wanted_slots: Callable[[Candidate], WantedSlots | None] = lambda _: None
     on_reading: Callable[[MemoryReading], None] = lambda _: None
     _reference_mib: Mapping[str, float | None] | None = None
 
@@ -156,7 +159,14 @@ class Launcher:
             if ready is Ready.READY:
                 props = server.client.props()
                 with around:
-                    replies = self._ask(server, plan, effort, on_stage, check_stop)
+                    replies = self._ask(
+                        server,
+                        plan,
+                        effort,
+                        watcher=watcher,
+                        on_stage=on_stage,
+                        check_stop=check_stop,
+                    )
                 died = server.process.wait(_DEATH_S) if _is(replies, "disconnected") else None
                 died = server.process.poll() if died is None else died
             elif ready is Ready.EXITED:
@@ -188,6 +198,7 @@ class Launcher:
                     readings=watcher.readings(),
                     free_mib=peak.free_mib,
                     unreported_mib=self.unreported_mib(plan.candidate),
+                    slots=self.wanted_slots(plan.candidate),
                     shared=shared_devices(self.runtime.devices or ()),
                     oom_kills=kills.since() if is_own_host else None,
                     stood_still=stood_still,
@@ -220,25 +231,53 @@ class Launcher:
         server: Server,
         plan: LaunchPlan,
         effort: Effort,
+        *,
+        watcher: MemoryWatcher,
         on_stage: Callable[[Stage], None],
         check_stop: Callable[[], None],
     ) -> Replies:
         context = plan.candidate.get_int("context", self.workload.context)
         slots = plan.candidate.get_int("parallel", self.workload.parallel)
-        replies = send_effort(
-            server.client,
-            effort.within(context // slots),
-            self.prompts,
-            plan.limits,
-            parallel=self.workload.parallel,
-            on_stage=on_stage,
-            check_stop=check_stop,
-        )
+
+        def send(wanted: Effort) -> Replies:
+            return send_effort(
+                server.client,
+                wanted.within(context // slots),
+                self.prompts,
+                plan.limits,
+                parallel=self.workload.parallel,
+                on_stage=on_stage,
+                check_stop=check_stop,
+            )
+
+        replies = send(effort)
+        fill = effort.fill
+        if fill is not None and replies.failure is None:
+            watcher.read()
+            if fill.is_due(_room_mib(watcher.peak(), watcher.readings(), self.limits_mib)):
+                more = send(Effort("prove", (fill.request,)))
+                last = len(replies.samples)
+                filled = (replace(sample, order=last + sample.order) for sample in more.samples)
+                replies = replace(more, samples=(*replies.samples, *filled))
         if effort.questions is None or replies.failure is not None:
             return replies
         check_stop()
         on_stage("prompt")
         return replace(replies, failure=effort.questions.ask(server.client, plan.limits))
+
+
+def _room_mib(
+    peak: Peak, readings: Sequence[MemoryReading], limits_mib: Mapping[str, float]
+) -> dict[str, float | None]:
+    """What devices have left while a server runs: free memory, and what the user lets it take."""
+    left = dict(peak.free_mib)
+    before = readings[0].device_used_mib if readings else {}
+    for name, limit_mib in limits_mib.items():
+        start, now = before.get(name), peak.used_mib.get(name)
+        if start is not None and now is not None:
+            allowed, counted = limit_mib - (now - start), left.get(name)
+            left[name] = allowed if counted is None else min(allowed, counted)
+    return left
 
 
 def _left_mib(

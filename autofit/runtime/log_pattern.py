@@ -94,7 +94,8 @@ class BufferTypes:
 class Facts:
     """The lines that tell what was applied and how much memory it takes.
 
-    Each named group of `values` is a fact by that name.
+    Each named group of `values` is a fact by that name; `refused` are allocations that were
+    refused, whether the runtime then went on or not.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -107,6 +108,7 @@ class Facts:
     prompt_timing: LinePatterns = ()
     generate_timing: LinePatterns = ()
     values: LinePatterns = ()
+    refused: LinePatterns = ()
     notice: LinePatterns = ()
 
 

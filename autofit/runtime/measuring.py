@@ -62,7 +62,8 @@ def send_effort(
         begins_repeat = request.repeat > 0 and request.request == 0
         if begins_repeat and time.monotonic() - began_s > effort.enough_s:
             break
-        on_stage("warmup" if request.is_warmup else "prompt")
+        is_first = request.is_warmup and effort.name != "prove"
+        on_stage("warmup" if is_first else "prompt")
         for answer in _send(client, request, prompts, limits, parallel):
             if isinstance(answer, RequestFailure):
                 return Replies(tuple(samples), answer)

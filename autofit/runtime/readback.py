@@ -2,7 +2,8 @@
 
 Some changes are the runtime's rules and expected (llama.cpp, `llama_context` and the server):
 the context of a slot is padded up to 256; the batch is at most the context as asked, the
-ubatch at most the batch, and ubatch 0 means the batch; `auto` may become anything.
+ubatch at most the batch, and ubatch 0 means the batch; `auto` may become anything; a cache of
+experts is as many whole experts as its budget holds.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def _wanted(
     context = candidate.get_int("context", 0)
     batch = candidate.get_int("batch", 2048)
     if asked == "auto" or (name in {"context", "parallel"} and int(asked) <= 0):
+        return None
+    if name == "moe_cache_mib":
         return None
     if name == "context":
         return padded_context(context, candidate.get_int("parallel", 1), _is_unified(candidate))

@@ -17,7 +17,7 @@ from autofit.runtime.log_pattern import BufferTypes
 from autofit.trial.measurement import ReportedMemory
 from autofit.trial.outcome import Where
 
-BufferKind = Literal["weights", "kv", "recurrent", "compute", "output"]
+BufferKind = Literal["weights", "kv", "recurrent", "compute", "output", "cache"]
 FactKind = Literal[
     "device",
     "used_device",
@@ -27,6 +27,7 @@ FactKind = Literal[
     "prompt_timing",
     "generate_timing",
     "values",
+    "refused",
     "notice",
 ]
 FACT_KINDS: tuple[FactKind, ...] = get_args(FactKind)
@@ -38,12 +39,16 @@ _BUFFER_KINDS: dict[str, BufferKind] = {
     "RS": "recurrent",
     "compute": "compute",
     "output": "output",
+    "MoE cache": "cache",
+    "expert cache": "cache",
 }
 # The runtime's words for what autofit's settings call on and off.
 _WORDS = {"enabled": "on", "disabled": "off", "true": "on", "false": "off"}
 _HOST_TOTAL = "host_total_mib"
 _MOST_TIMINGS = 256
 _MOST_NOTICES = 20
+_MOST_REFUSED = 20
+_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,8 @@ class ServerLog:
     `values` are named facts, settings by autofit's name for them (`context`, `ubatch`, ...),
     those that begin with `fit` of the fitting before the launch;
     `reported` is the runtime's own memory table at the end, by device name or `Host`;
-    `timings` are the latest, `answered` counts all.
+    `timings` are the latest, `answered` counts all; `refused_mib` are allocations that were
+    refused, the first ones.
     """
 
     devices: tuple[LoggedDevice, ...] = ()
@@ -94,6 +100,7 @@ class ServerLog:
     reported: Mapping[str, ReportedMemory] = field(default_factory=dict)
     timings: tuple[SlotTiming, ...] = ()
     answered: int = 0
+    refused_mib: tuple[float, ...] = ()
     notices: tuple[str, ...] = ()
 
     def integer(self, name: str) -> int | None:
@@ -150,6 +157,7 @@ class FactReader:
         self._reported: dict[str, ReportedMemory] = {}
         self._timings: deque[SlotTiming] = deque(maxlen=_MOST_TIMINGS)
         self._answered = 0
+        self._refused_mib: list[float] = []
         self._notices: dict[str, str] = {}
         self._readers: dict[FactKind, Callable[[Mapping[str, str], str], None]] = {
             "device": self._read_device,
@@ -160,6 +168,7 @@ class FactReader:
             "prompt_timing": self._read_prompt_timing,
             "generate_timing": self._read_generate_timing,
             "values": self._read_values,
+            "refused": self._read_refused,
             "notice": self._read_notice,
         }
 
@@ -191,6 +200,7 @@ class FactReader:
             reported=dict(self._reported),
             timings=tuple(self._timings),
             answered=self._answered,
+            refused_mib=tuple(self._refused_mib),
             notices=tuple(self._notices.values()),
         )
 
@@ -250,6 +260,11 @@ class FactReader:
         for name, told in groups.items():
             if self._values.get(name, "auto") == "auto":
                 self._values[name] = _value(told)
+
+    def _read_refused(self, groups: Mapping[str, str], _text: str) -> None:
+        if len(self._refused_mib) < _MOST_REFUSED:
+            mib = float(groups["mib"]) if "mib" in groups else float(groups["bytes"]) / _MIB
+            self._refused_mib.append(mib)
 
     def _read_notice(self, _groups: Mapping[str, str], text: str) -> None:
         if len(self._notices) < _MOST_NOTICES:

@@ -12,6 +12,7 @@ from autofit.process import Ready
 from autofit.runtime.client import RequestFailure
 from autofit.runtime.dialect import Dialect
 from autofit.runtime.failure import Diagnosis, diagnose, diagnose_answer
+from autofit.runtime.prefetch import WantedSlots, find_refused_slots
 from autofit.runtime.readback import applied_by_props, find_unapplied
 from autofit.runtime.server_log import ServerLog
 from autofit.runtime.spill import Holding, find_spill
@@ -36,15 +37,16 @@ class Watched:
     """What the counters of machine and process showed of a launch.
 
     `free_mib` is what was free at the peak by device, `unreported_mib` what a launch takes of
-    a device beside the runtime's buffers where earlier ones have shown it, `shared` the
-    devices whose memory is not their own. `oom_kills` counts the kernel's kills for want of
-    memory meanwhile, None where it is not known; `stood_still` tells that a server that was
-    late did nothing at all.
+    a device beside the runtime's buffers where earlier ones have shown it, `slots` the
+    prefetch slots that it is to take, `shared` the devices whose memory is not their own.
+    `oom_kills` counts the kernel's kills for want of memory meanwhile, None where it is not
+    known; `stood_still` tells that a server that was late did nothing at all.
     """
 
     readings: tuple[MemoryReading, ...] = ()
     free_mib: Mapping[str, float | None] = field(default_factory=dict)
     unreported_mib: Mapping[str, float] = field(default_factory=dict)
+    slots: WantedSlots | None = None
     shared: Collection[str] = ()
     oom_kills: int | None = None
     stood_still: bool = False
@@ -89,22 +91,51 @@ def judge(dialect: Dialect, log_path: Path, seen: Seen) -> Verdict:
     applied = {**told.log.values, **applied_by_props(dialect, seen.props)}
     outcome = _outcome(dialect, seen, told, applied)
     if outcome.kind in ("completed", "timed_out"):
-        outcome = _spilled(seen, told.log) or outcome
+        outcome = _refused_slots(seen, told.log) or _spilled(seen, told.log) or outcome
     return Verdict(outcome, told.log, applied, told.advice)
 
 
 def reported_memory(log: ServerLog) -> dict[str, ReportedMemory]:
-    """The runtime's memory table, or for devices that it lacks what the log says of buffers."""
+    """The runtime's memory table, or for devices that it lacks what the log says of buffers.
+
+    A cache of experts that a build's table leaves out is put into the context.
+    """
     by_log = {
         device: ReportedMemory(
             model_mib=log.mib("weights", device),
-            context_mib=log.mib("kv", device) + log.mib("recurrent", device),
+            context_mib=_context_mib(log, device),
             compute_mib=log.mib("compute", device),
         )
         for device in {buffer.device for buffer in log.buffers}
         if device is not None
     }
-    return {**by_log, **log.reported}
+    return {name: _with_cache(log, name, row) for name, row in {**by_log, **log.reported}.items()}
+
+
+def _context_mib(log: ServerLog, device: str) -> float:
+    return log.mib("kv", device) + log.mib("recurrent", device)
+
+
+def _with_cache(log: ServerLog, device: str, row: ReportedMemory) -> ReportedMemory:
+    cache_mib = log.mib("cache", device)
+    if not cache_mib:
+        return row
+    is_counted = row.context_mib - _context_mib(log, device) > cache_mib / 2
+    context_mib = row.context_mib if is_counted else row.context_mib + cache_mib
+    return replace(row, context_mib=context_mib, expert_cache_mib=cache_mib)
+
+
+def _refused_slots(seen: Seen, log: ServerLog) -> OutOfMemory | None:
+    wanted = seen.watched.slots
+    row = reported_memory(log).get(wanted.device) if wanted else None
+    if wanted is None:
+        return None
+    return find_refused_slots(
+        seen.watched.readings,
+        wanted,
+        buffers_mib=row.buffers_mib if row else 0.0,
+        refused_mib=log.refused_mib,
+    )
 
 
 def _spilled(seen: Seen, log: ServerLog) -> Spilled | None:

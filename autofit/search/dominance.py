@@ -18,7 +18,7 @@ from autofit.search.problem import Memory
 from autofit.search.space import HOST_LAYERS_AXIS
 from autofit.trial.candidate import ParamValue
 
-_GROWING = frozenset({"ubatch", "context", "prefetch_slots", "moe_cache_mib"})
+_GROWING = frozenset({"ubatch", "context", "prefetch_slots", "prefetch_weights", "moe_cache_mib"})
 _KV_PARAMS = frozenset({"cache_type", "cache_type_k", "cache_type_v"})
 # Params that take nothing of a kind of memory: how a file is loaded changes what the host
 # holds and not what a device does; caches and buffers lie on devices.

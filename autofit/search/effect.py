@@ -85,6 +85,11 @@ _WHOLE_ON_HOST = (
     Prior("prompt", LEVEL, 0.3, _threads),
     Prior("generation", LEVEL, 0.3, _threads),
 )
+_PREFETCHING = (
+    Prior("prompt", "upload", 0.3, _prefetch),
+    Prior("prompt", LEVEL, 0.05),
+    Prior("generation", LEVEL, 0.01),
+)
 _PRIORS: Mapping[str, tuple[Prior, ...]] = {
     "ubatch": (Prior("prompt", LEVEL, 0.08), Prior("generation", LEVEL, 0.01)),
     "batch": (Prior("prompt", LEVEL, 0.015), Prior("generation", LEVEL, 0.005)),
@@ -100,11 +105,8 @@ _PRIORS: Mapping[str, tuple[Prior, ...]] = {
     "flash_attn": (Prior("prompt", LEVEL, 0.1, _flash), Prior("generation", LEVEL, 0.1, _flash)),
     "threads": _THREADS,
     "threads_batch": (Prior("prompt", "host", 0.3), Prior("prompt", LEVEL, 0.02)),
-    "prefetch_slots": (
-        Prior("prompt", "upload", 0.3, _prefetch),
-        Prior("prompt", LEVEL, 0.05),
-        Prior("generation", LEVEL, 0.01),
-    ),
+    "prefetch_slots": _PREFETCHING,
+    "prefetch_weights": _PREFETCHING,
     "moe_cache_mib": (Prior("prompt", LEVEL, 0.03), Prior("generation", "host", 0.3)),
     LAYOUT_AXIS: (
         Prior("prompt", LEVEL, 0.05),

@@ -31,6 +31,7 @@ PARAM_ORDER = (
     "threads_batch",
     "op_offload_min_batch",
     "prefetch_slots",
+    "prefetch_weights",
     "moe_cache_mib",
 )
 _RANK = {name: rank for rank, name in enumerate(PARAM_ORDER)}

@@ -51,7 +51,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ReportedMemory:
-    """One row of the runtime's own memory table, in MiB; None where it is not told."""
+    """One row of the runtime's own memory table, in MiB; None where it is not told.
+
+    `context_mib` counts a cache of experts, too, `expert_cache_mib` is that part of it.
+    """
 
     model_mib: float
     context_mib: float
@@ -59,6 +62,7 @@ class ReportedMemory:
     free_mib: float | None = None
     unaccounted_mib: float | None = None
     total_mib: float | None = None
+    expert_cache_mib: float = 0.0
 
     @property
     def buffers_mib(self) -> float:

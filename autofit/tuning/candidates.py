@@ -13,11 +13,13 @@ from statistics import median
 
 from autofit.errors import UsageError
 from autofit.model.correction import Correction, DeviceCorrection, ObservedMemory, learn
+from autofit.model.expert_memory import EXPERT_PARAMS
 from autofit.model.layout import SINGLE, layout_with
 from autofit.model.memory import MemoryEstimate, estimate_memory
 from autofit.model.pinned_split import pinned_split
 from autofit.results.memory_store import MemoryKey, MemoryStore
 from autofit.runtime.argv import find_problem
+from autofit.runtime.effort import Fill, filling_request
 from autofit.runtime.estimator import Estimator
 from autofit.search.problem import Fit, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, PLACING_PARAMS, Point
@@ -29,6 +31,9 @@ from autofit.tuning.situation import Situation
 # Params that take no memory, and those that do not change what lies on a device.
 _WEIGHTLESS = frozenset({"threads", "threads_batch", "op_offload_min_batch"})
 _HOST_ONLY = frozenset({"load_mode"})
+# A device with less left than this beside what its pools are known to grow by is not trusted with
+# a full context unseen: with 8 MiB a server died there on a real card, with 74 it held.
+_EDGE_MIB = 128.0
 
 
 @dataclass(slots=True)
@@ -84,7 +89,7 @@ class CandidateMaker:
     def candidate_of(self, point: Point) -> Candidate | None:
         """A point's candidate, None where the space, the runtime or the devices refuse it."""
         situation = self.situation
-        if not situation.space.allows(point):
+        if not situation.space.allows(point) or _has_nothing_to_fetch(point):
             return None
         known = {
             name: value
@@ -149,8 +154,10 @@ class CandidateMaker:
         if plain is None or measured is None or not measured.reported:
             return
         before = measured.readings[0].device_used_mib if measured.readings else {}
+        depth = max((s.depth + s.predicted_tokens for s in measured.samples), default=None)
+        growth = self.growth_mib(trial.candidate, depth=depth) if depth is not None else {}
         taken: Mapping[str, float | None] = {
-            name: peak - start
+            name: peak - start + growth.get(name, 0.0)
             for name, peak in measured.peak_mib.items()
             if peak is not None and (start := before.get(name)) is not None
         }
@@ -160,6 +167,34 @@ class CandidateMaker:
             used_mib = taken.get(row.name)
             if self.store is not None and used_mib is not None:
                 self.store.remember(self._key(row.name), row.total_mib, used_mib)
+
+    def growth_mib(self, candidate: Candidate, *, depth: int) -> dict[str, float]:
+        """What pools grow by on each device from so many tokens of a slot to a full context."""
+        slots = max(1, candidate.get_int("parallel", self.situation.workload.parallel))
+        context = candidate.get_int("context", self.situation.workload.context)
+        if depth * slots >= context:
+            return {}
+        full = self._plain_estimate(candidate)
+        part = self._plain_estimate(candidate.with_params(context=max(1, depth) * slots))
+        if full is None or part is None:
+            return {}
+        return {
+            row.name: max(0.0, row.other_mib - less.other_mib)
+            for row, less in zip(full.devices, part.devices, strict=True)
+        }
+
+    def fill(self, candidate: Candidate) -> Fill:
+        """When a launch of a candidate should fill its context, and with what."""
+        workload = self.situation.workload
+        depth = max(r.prompt_tokens + r.predicted_tokens for r in workload.requests)
+        growth = self.growth_mib(candidate, depth=depth)
+        estimate = self.estimate(candidate)
+        rows = estimate.devices if estimate else ()
+        return Fill(
+            filling_request(workload.context // workload.parallel),
+            {row.name: growth.get(row.name, 0.0) + _EDGE_MIB for row in rows},
+            {row.name: row.free_mib for row in rows},
+        )
 
     def _learn(self, key: str, observed: ObservedMemory) -> None:
         self._observed[key] = observed
@@ -200,6 +235,13 @@ class CandidateMaker:
         except UsageError:
             # A placement that the user pinned may be beyond our arithmetic.
             return None
+
+
+def _has_nothing_to_fetch(point: Point) -> bool:
+    """Whether experts are to be fetched or cached that are on the devices already."""
+    if point.get(HOST_LAYERS_AXIS) != 0:
+        return False
+    return any(point.get(name) for name in EXPERT_PARAMS)
 
 
 def pinned_placing(situation: Situation) -> Params:

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from autofit.model.expert_memory import EXPERT_PARAMS, PREFETCH_PARAMS, amount
 from autofit.model.memory import DeviceMemory
+from autofit.runtime.prefetch import WantedSlots
 from autofit.runtime.spill import Holding, find_spill, free_at_peak_mib, is_steady, taken_mib
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement
@@ -21,7 +23,7 @@ from autofit.tuning.candidates import CandidateMaker
 # What decides how much a launch takes beside its buffers; those of the second group take it in
 # steps of some hundred MiB.
 _DECISIVE = ("cache_type_k", "cache_type_v", "ubatch", "flash_attn")
-_DECISIVE_IN_STEPS = ("prefetch_slots", "moe_cache_mib")
+_DECISIVE_IN_STEPS = EXPERT_PARAMS
 # How much less a launch with other settings may take beside its buffers.
 _UNLIKE_MIB = 160.0
 # A device that spills is filled to the same mark each time, give or take this.
@@ -94,6 +96,32 @@ class MemoryRecord:
             for name, seen in self._alike(candidate, self._brims(), besides=None).items()
         }
 
+    def wanted_slots(self, candidate: Candidate) -> WantedSlots | None:
+        """The prefetch slots that a candidate is to take; None where it prefetches nothing."""
+        estimate = self.maker.estimate(candidate)
+        rows = estimate.devices if estimate else ()
+        row = next((row for row in rows if row.prefetch_mib), None)
+        if row is None:
+            return None
+        # By layer it holds gate, up and down of one.
+        count = amount(candidate, "prefetch_slots") or 3
+        without = candidate.with_params(**dict.fromkeys(PREFETCH_PARAMS, None))
+        return WantedSlots(
+            device=row.name,
+            count=count,
+            slot_mib=row.prefetch_mib / count,
+            beside_mib=self._likely_beside_mib(without, row.name),
+        )
+
+    def _likely_beside_mib(self, candidate: Candidate, device: str) -> float | None:
+        """What a candidate takes of a device beside buffers, as far as launches tell."""
+        brims = self._brims()
+        alike = self._alike(candidate, brims, besides=None).get(device)
+        if alike:
+            return median(alike)
+        others = self._others(candidate, brims, besides=None).get(device)
+        return median(others) if others else None
+
     def free_mib(self, candidate: Candidate) -> float | None:
         """What the tightest device would have left; None where nothing is known.
 
@@ -122,13 +150,20 @@ class MemoryRecord:
         self, candidate: Candidate, brims: Mapping[str, float], besides: Trial | None = None
     ) -> dict[str, float]:
         alike = self._alike(candidate, brims, besides)
+        others = self._others(candidate, brims, besides)
+        unsure = {name: max(0.0, min(seen) - _UNLIKE_MIB) for name, seen in others.items()}
+        return {**unsure, **{name: median(seen) for name, seen in alike.items()}}
+
+    def _others(
+        self, candidate: Candidate, brims: Mapping[str, float], besides: Trial | None
+    ) -> dict[str, list[float]]:
+        """What launches with other settings took, less what by estimate they differ by."""
         others: dict[str, list[float]] = {}
         for trial, name, mib in self._seen(candidate, _DECISIVE_IN_STEPS, brims, besides):
             here, there = self._estimated(candidate, name), self._estimated(trial.candidate, name)
             if here is not None and there is not None:
                 others.setdefault(name, []).append(mib + here.other_mib - there.other_mib)
-        unsure = {name: max(0.0, min(seen) - _UNLIKE_MIB) for name, seen in others.items()}
-        return {**unsure, **{name: median(seen) for name, seen in alike.items()}}
+        return others
 
     def _alike(
         self, candidate: Candidate, brims: Mapping[str, float], besides: Trial | None
@@ -231,7 +266,8 @@ class MemoryRecord:
 
 
 def _agree(one: Candidate, other: Candidate, params: Sequence[str]) -> bool:
-    return all(one.params.get(name) == other.params.get(name) for name in params)
+    # What is off is as good as absent.
+    return all((one.params.get(name) or 0) == (other.params.get(name) or 0) for name in params)
 
 
 def _full_to_the_brim(

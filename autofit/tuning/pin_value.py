@@ -18,6 +18,7 @@ _AT_LEAST = {
     "n_cpu_ffn": 0,
     "prefetch_slots": 0,
     "moe_cache_mib": 0,
+    "moe_cache_slots": 0,
     "op_offload_min_batch": 0,
 }
 _LAYERS = frozenset({"n_cpu_moe", "n_cpu_ffn"})

@@ -256,7 +256,7 @@ class Probe:
         trial = self.runner.run(
             "boundary",
             candidate,
-            fit_effort(self.situation.workload, ubatch),
+            replace(fit_effort(self.situation.workload, ubatch), fill=self.maker.fill(candidate)),
             layout=line.layout,
             purpose=PURPOSE,
         )

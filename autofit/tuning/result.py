@@ -20,6 +20,7 @@ from autofit.trial.workload import Workload
 from autofit.tuning.answer_check import AnswerCheck
 from autofit.tuning.cliff_phase import cliffs_of, unsteady_notes
 from autofit.tuning.confirmation import Confirmation
+from autofit.tuning.expert_cost import ExpertCost
 from autofit.tuning.front import front
 from autofit.tuning.frozen import FROZEN
 from autofit.tuning.host_report import host_report
@@ -54,6 +55,7 @@ class ResultParts:
     answers: AnswerCheck | None = None
     search: Mapping[str, object] = field(default_factory=dict)
     rest: Preparation = field(default_factory=Preparation)
+    expert_costs: Sequence[ExpertCost] = ()
 
 
 def result_document(parts: ResultParts) -> dict[str, Any]:
@@ -72,6 +74,7 @@ def result_document(parts: ResultParts) -> dict[str, Any]:
             "outcome": outcome_to_dict(parts.baseline.outcome),
         },
         "winner": _winner(parts, proof) if proof else None,
+        "expert_memory": [cost.to_dict() for cost in parts.expert_costs],
         "gain": parts.gain.to_dict() if proof and parts.gain else None,
         "tie": _is_tie(parts),
         "boundary": [boundary.to_dict() for boundary in parts.boundaries],

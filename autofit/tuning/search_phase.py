@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from autofit.runtime.effort import Effort, fit_effort, measuring_effort
+from autofit.runtime.effort import Effort, Fill, fit_effort, measuring_effort
 from autofit.search.boundary import BoundarySearch
 from autofit.search.course import Course, Step
 from autofit.search.fit_belief import fit_probability
@@ -14,7 +15,7 @@ from autofit.search.problem import Memory, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.search.study import SearchStudy
 from autofit.trial.candidate import Candidate, Params
-from autofit.trial.metric import Metric, cost, median_metric
+from autofit.trial.metric import Metric, cost, median_metric, unhindered
 from autofit.trial.outcome import Outcome, OutOfMemory, Spilled
 from autofit.trial.trial import Phase, Trial
 from autofit.tuning.event import BoundaryMoved, Listener, PhaseStarted
@@ -83,13 +84,17 @@ class Launched:
 
 @dataclass(slots=True)
 class Explorer:
-    """Launches points of a problem and remembers what they cost."""
+    """Launches points of a problem and remembers what they cost.
+
+    `fill_of` tells when a launch of a candidate fills its context.
+    """
 
     situation: Situation
     problem: Problem
     search: SearchStudy
     runner: TrialRunner
     emit: Listener
+    fill_of: Callable[[Candidate], Fill | None] = lambda _: None
     launched: list[Launched] = field(default_factory=list)
     course: Course = field(init=False)
 
@@ -100,10 +105,10 @@ class Explorer:
         """What a trial costs by a metric, None for the objective; None when it failed."""
         situation = self.situation
         metric = metric or situation.objective
-        value = median_metric(trial.measurement, situation.workload, metric)
-        if value is None or not trial.is_completed:
+        if trial.measurement is None or not trial.is_completed:
             return None
-        return cost(value, metric)
+        value = median_metric(unhindered(trial.measurement), situation.workload, metric)
+        return None if value is None else cost(value, metric)
 
     def tell(self, point: Point, trial: Trial) -> None:
         """Tell the search what a launch of a point showed."""
@@ -115,7 +120,8 @@ class Explorer:
     def _tell(self, search: SearchStudy, point: Point, trial: Trial, metric: Metric) -> None:
         workload = self.situation.workload
         measured = trial.measurement if trial.is_completed else None
-        prompt_s, predicted_s = token_seconds(measured, workload)
+        fastest = unhindered(measured) if measured else None
+        prompt_s, predicted_s = token_seconds(fastest, workload)
         search.tell(
             point,
             self.trial_cost(trial, metric),
@@ -217,14 +223,16 @@ class Explorer:
     def _effort(self, candidate: Candidate, *, asks_fit_only: bool) -> Effort:
         workload, ubatch = self.situation.workload, candidate.get_int("ubatch", 512)
         if asks_fit_only:
-            return fit_effort(workload, ubatch)
-        return measuring_effort(
-            workload,
-            ubatch,
-            repeats=_REPEATS,
-            is_short=True,
-            enough_s=self.runner.budget.repeat_limit_s,
-        )
+            effort = fit_effort(workload, ubatch)
+        else:
+            effort = measuring_effort(
+                workload,
+                ubatch,
+                repeats=_REPEATS,
+                is_short=True,
+                enough_s=self.runner.budget.repeat_limit_s,
+            )
+        return replace(effort, fill=self.fill_of(candidate))
 
     def ranked(self) -> list[Launched]:
         """Every launch that ran, the best first, requirements kept before all others."""

@@ -10,6 +10,7 @@ from autofit.definition import did_you_mean
 from autofit.errors import MissingError, NothingFitsError, UnsupportedError, UsageError
 from autofit.machine.cpu import Cores
 from autofit.model.block_type import block_type_named
+from autofit.model.expert_memory import EXPERT_PARAMS
 from autofit.model.inventory import ModelInventory
 from autofit.model.kv import CACHE_TYPES
 from autofit.runtime.ability import Runtime
@@ -167,7 +168,7 @@ def fitted_space(
         fitted = fitted.with_values(axis.name, kept.__contains__)
     if not inventory.is_moe:
         # Prefetch and expert caches have nothing to work on.
-        for name in ("prefetch_slots", "moe_cache_mib"):
+        for name in EXPERT_PARAMS:
             fitted = fitted.with_values(name, lambda _: False)
     if next(fitted.points(), None) is None:
         rules = ", ".join(f"{c.left} {c.comparison} {c.right}" for c in fitted.constraints)

@@ -21,13 +21,14 @@ from autofit.trial.trial import Trial
 from autofit.tuning.answer_check import AnswerCheck, check_answers
 from autofit.tuning.budget_advice import BudgetAdvice, tune_need
 from autofit.tuning.candidates import CandidateMaker
-from autofit.tuning.confirm_phase import CONTENDERS, Confirmer
+from autofit.tuning.confirm_phase import Confirmer
 from autofit.tuning.confirmation import Confirmation
 from autofit.tuning.default_point import default_point
 from autofit.tuning.event import Incumbent, Listener, Notice, PhaseStarted
+from autofit.tuning.expert_cost import ExpertCost, expert_costs
 from autofit.tuning.front import END_OBJECTIVES
 from autofit.tuning.frozen import FROZEN, frozen_baseline
-from autofit.tuning.preference import headroom_mib
+from autofit.tuning.memory_record import MemoryRecord
 from autofit.tuning.prove import Finalist, Proof, prove, prove_or_step_back, spare_rooms
 from autofit.tuning.requirement import are_kept
 from autofit.tuning.result import ResultParts, result_document
@@ -38,9 +39,6 @@ from autofit.tuning.situation import Situation
 _BASELINE_REPEATS = 3
 # What of the launches the search may use where the ends of a front are searched for too.
 _SHARE_BEFORE_ENDS = 0.7
-# A device with less left at the workload's prompts may not hold at full context: on a real
-# card 8 MiB did not, 222 did.
-_EDGE_MIB = 256.0
 
 
 @dataclass(slots=True)
@@ -59,7 +57,6 @@ class Tune:
     notes: list[str] = field(default_factory=list)
     checks_answers: bool = True
     answers: AnswerCheck | None = None
-    _proofs: dict[str, Proof] = field(default_factory=dict)
     _best_cost: float = float("inf")
     _advice: BudgetAdvice = field(init=False)
 
@@ -80,7 +77,12 @@ class Tune:
         """Baseline, boundary, search, confirm, prove."""
         baseline = self._baseline()
         explorer = Explorer(
-            self.situation, self.problem, self.search, self.runner, self._watching(baseline)
+            self.situation,
+            self.problem,
+            self.search,
+            self.runner,
+            self._watching(baseline),
+            self.maker.fill,
         )
         self._seed_search(explorer, baseline)
         for candidate in explorer.starting_candidates():
@@ -89,7 +91,7 @@ class Tune:
         if self.situation.keeps_front:
             for metric in END_OBJECTIVES:
                 explorer.explore_end(metric, seed=self.seed)
-        finalists = self._off_the_edge(self._finalists(explorer))
+        finalists = self._finalists(explorer)
         confirmation = self.confirmer.confirm(baseline, finalists)
         proof, gain = self._prove(baseline, finalists, confirmation)
         if proof is not None:
@@ -109,8 +111,16 @@ class Tune:
                 seconds=self.runner.budget.spent_s,
                 notes=self.notes,
                 answers=self.answers,
+                expert_costs=self._expert_costs(proof),
             )
         )
+
+    def _expert_costs(self, proof: Proof | None) -> list[ExpertCost]:
+        if proof is None:
+            return []
+        record = MemoryRecord(self.maker, self.runner.trials)
+        winner = proof.finalist.candidate
+        return expert_costs(winner, self.runner.trials, record, self.situation)
 
     def _note(self, text: str) -> None:
         self.notes.append(text)
@@ -187,31 +197,6 @@ class Tune:
             found.setdefault(one.candidate.key, Finalist(one.candidate, layout, one.point))
         return list(found.values())
 
-    def _off_the_edge(self, finalists: Sequence[Finalist]) -> list[Finalist]:
-        """The finalists, those that would be confirmed stepped back from the edge of memory.
-
-        The fastest is often the one that leaves a device next to nothing, and dies at full
-        context: it is proven before rounds are spent on it, and what holds takes its place.
-        """
-        settled: dict[str, Finalist] = {}
-        for finalist in finalists:
-            if len(settled) < CONTENDERS and self._is_at_the_edge(finalist):
-                proof = prove_or_step_back(finalist, self.runner, self.situation, self.problem)
-                if proof is None:
-                    self._note(f"a finalist does not hold at full context: {_why(self._last())}")
-                    continue
-                if proof.steps_back:
-                    self._note(_stepped_back(proof))
-                finalist = proof.finalist  # noqa: PLW2901 - it takes the other's place
-                self._proofs[finalist.candidate.key] = Proof(finalist, proof.trial)
-            settled.setdefault(finalist.candidate.key, finalist)
-        return list(settled.values())
-
-    def _is_at_the_edge(self, finalist: Finalist) -> bool:
-        launches = [t for t in self.runner.trials if t.candidate == finalist.candidate]
-        left_mib = headroom_mib(launches)
-        return left_mib is not None and left_mib < _EDGE_MIB
-
     def _prove(
         self,
         baseline: Trial,
@@ -250,9 +235,7 @@ class Tune:
         """The first finalist that holds and answers well, with its gain."""
         by_id = {finalist.candidate.key: finalist for finalist in finalists}
         for key in self._order(by_id, confirmation):
-            proof = self._proofs.get(key) or prove_or_step_back(
-                by_id[key], self.runner, self.situation, self.problem
-            )
+            proof = prove_or_step_back(by_id[key], self.runner, self.situation, self.problem)
             if proof is None:
                 self._note(f"a finalist does not hold at full context: {_why(self._last())}")
                 continue

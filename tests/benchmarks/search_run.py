@@ -16,7 +16,7 @@ from autofit.search.problem import Observation
 from autofit.search.space import Point
 from autofit.search.study import SearchStudy
 from autofit.trial.candidate import Candidate
-from autofit.trial.metric import median_metric
+from autofit.trial.metric import median_metric, unhindered
 from autofit.trial.sequential import Rule
 from autofit.trial.trial import Phase, Trial
 from autofit.tuning.confirm import Contender, confirm
@@ -85,10 +85,11 @@ class Session:
         return trial
 
     def cost(self, trial: Trial) -> float | None:
-        """The measured seconds of a request, None where the launch failed."""
-        if not trial.is_completed:
+        """The measured seconds of a request as a tune's search is told them, None if it failed."""
+        if trial.measurement is None or not trial.is_completed:
             return None
-        return median_metric(trial.measurement, self.machine.situation.workload, "request_s")
+        workload = self.machine.situation.workload
+        return median_metric(unhindered(trial.measurement), workload, "request_s")
 
     def pick(self, candidate: Candidate | None, cost: float | None) -> None:
         """What would be reported now: this candidate, or the baseline where it was faster."""
@@ -124,9 +125,9 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
         if trial.shows_fit_only:
             course.tell_fits(point)
             continue
-        prompt_s, predicted_s = token_seconds(
-            trial.measurement if trial.is_completed else None, workload
-        )
+        measured = trial.measurement if trial.is_completed else None
+        fastest = unhindered(measured) if measured else None
+        prompt_s, predicted_s = token_seconds(fastest, workload)
         study.tell(
             point,
             session.cost(trial),

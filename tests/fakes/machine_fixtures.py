@@ -23,6 +23,7 @@ from fakes.memory_state import State, reading
 from fakes.model import Model
 
 _FAKES = Path(__file__).parent
+_RUNNERS = _FAKES.parents[1] / "runners"
 _SCRIPT = """#!/bin/sh
 : "${{FAKE_MACHINE={machine}}}" "${{FAKE_STATE={state}}}"
 export FAKE_MACHINE FAKE_STATE
@@ -84,15 +85,16 @@ class FakeMachine:
             (self.bin / f"libggml-{_LIBRARIES[kind]}.so").write_bytes(words)
 
     def _dialect(self) -> str:
-        """fake_server.yaml for this machine: its memory command, the dialect of its build."""
-        text = (_FAKES / "fake_server.yaml").read_text(encoding="utf-8")
-        text = text.replace(
-            "[fake-memory]", json.dumps([str(self.memory_command), *self.memory_words])
-        )
+        """fake_server.yaml for this machine, with what the dialect of its build has."""
+        words = json.dumps([str(self.memory_command), *self.memory_words])
         traits = self.machine.runtime
         build = f"_prefetch_{traits.prefetch}" if traits.prefetch else ""
         build = build or "_moe_cache" * traits.has_moe_cache
-        return text.replace("extends: llama_server", f"extends: llama_server{build}")
+        if build:
+            shipped = _RUNNERS / f"llama_server{build}.yaml"
+            return f"{shipped.read_text(encoding='utf-8')}\nmemory_command: {words}\n"
+        text = (_FAKES / "fake_server.yaml").read_text(encoding="utf-8")
+        return text.replace("[fake-memory]", words)
 
     def _write_script(self, path: Path, program: str) -> None:
         exports = "".join(

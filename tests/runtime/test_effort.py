@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit.runtime.effort import (
     CONTEXT_RESERVE_TOKENS,
+    Fill,
     asking_effort,
+    filling_request,
     fit_effort,
     measuring_effort,
     proving_effort,
@@ -85,6 +88,33 @@ def test_a_proof_fills_the_context_twice(workload, slot_context):
     )
     used = first.prompt_tokens + first.predicted_tokens + CONTEXT_RESERVE_TOKENS
     assert used == slot_context or first.prompt_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("left_mib", "is_due"),
+    [
+        ({"CUDA0": 99.0}, True),
+        ({"CUDA0": 100.0}, False),
+        ({"CUDA0": None}, True),
+        ({}, True),
+        ({"CUDA0": 500.0, "CUDA1": None}, False),
+        ({"CUDA0": 500.0, "CUDA1": 0.0}, False),
+    ],
+)
+def test_a_context_is_filled_where_a_device_has_too_little_left(left_mib, is_due):
+    """Counters decide, and where there is none what was expected; other devices do not count."""
+    fill = Fill(filling_request(4096), {"CUDA0": 100.0}, {"CUDA0": 50.0})
+
+    assert fill.is_due(left_mib) == is_due
+
+
+@given(st.integers(80, 200_000))
+def test_what_fills_a_context_leaves_what_the_runtime_needs(slot_context):
+    """Prompt, a few tokens and the reserve are the whole of a slot."""
+    request = filling_request(slot_context)
+
+    used = request.prompt_tokens + request.predicted_tokens + CONTEXT_RESERVE_TOKENS
+    assert used == slot_context
 
 
 @given(WORKLOADS, UBATCHES, st.integers(1, 50_000))

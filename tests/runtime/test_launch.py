@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fakes.machine_fixtures import FakeMachine
 from process_stage import MARK, Stage
-from runtime.launch_sample import WORKLOAD, launcher, machine
+from runtime.launch_sample import CARD, WORKLOAD, launcher, machine
 
 from autofit.errors import Interrupted, UsageError
-from autofit.runtime.effort import asking_effort, measuring_effort
+from autofit.runtime.effort import Fill, asking_effort, filling_request, measuring_effort
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 from autofit.trial.outcome import Rejected
 from autofit.trial.workload import Request, Workload
@@ -74,6 +76,40 @@ def test_a_good_launch_measures_all_requests(fake):
     assert measured.free_mib["CUDA0"] < 1500
     assert "listening" in launch.log_path.read_text()
     assert str(fake.server) in launch.plan.argv[0]
+
+
+def test_a_launch_with_little_left_fills_its_context(tmp_path, stage):
+    """With room it is not asked, with little it holds, and with next to none it dies there."""
+    params = {**PARAMS, "context": 16384, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+    fill = Fill(filling_request(16384), {"CUDA0": 64.0})
+    effort = replace(measuring_effort(WORKLOAD, 512, repeats=1), fill=fill)
+
+    def run(name, taken_mib):
+        device = replace(CARD, other_mib=taken_mib)
+        fake = FakeMachine(tmp_path / name, replace(machine(), devices=(device,)))
+        return Launch(fake, effort, params=params).run()
+
+    roomy = run("roomy", 0.0)
+    left_mib = roomy.measurement.free_mib["CUDA0"]
+    tight, edge = run("tight", left_mib - 40), run("edge", left_mib - 2)
+
+    assert [s.prompt_tokens for s in roomy.measurement.samples] == [1024, 600]
+    assert [s.prompt_tokens for s in tight.measurement.samples] == [1024, 600, 16384 - 64 - 8]
+    assert tight.measurement.samples[-1].is_warmup
+    assert (tight.outcome.kind, edge.outcome.kind) == ("completed", "out_of_memory")
+    assert (edge.outcome.stage, edge.outcome.buffer) == ("prompt", "pool")
+    assert len(edge.measurement.samples) == 2
+
+
+def test_what_the_user_lets_a_device_hold_counts_as_its_room(tmp_path, stage):
+    """A card with much free memory of which little is allowed has little left."""
+    fake = FakeMachine(tmp_path, machine())
+    effort = measuring_effort(WORKLOAD, 512, repeats=1)
+    fill = Fill(filling_request(4096), {"CUDA0": 64.0})
+    used = Launch(fake, effort).run().measurement.peak_mib["CUDA0"]
+    for limit_mib, count in ((used + 500.0, 2), (used + 10.0, 3)):
+        launch = Launch(fake, replace(effort, fill=fill), limits_mib={"CUDA0": limit_mib})
+        assert len(launch.run().measurement.samples) == count
 
 
 def test_loading_only_asks_nothing(fake):

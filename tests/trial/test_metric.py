@@ -15,6 +15,7 @@ from autofit.trial.metric import (
     metric_values,
     pooled_values,
     time_ratio,
+    unhindered,
 )
 from autofit.trial.workload import Request, Workload
 
@@ -41,6 +42,21 @@ def test_rates_are_a_harmonic_mean():
 
     assert metric_values(measured, TWO, "pp") == pytest.approx([4 / (3 / 100 + 1 / 250)])
     assert metric_values(measured, TWO, "tg") == pytest.approx([10.0])
+
+
+def test_an_unhindered_launch_has_each_request_at_its_fastest():
+    """Prompt and generation are judged apart; warm-ups and slower repeats do not count."""
+    measured = Measurement((
+        _sample(0, 0.1, 0.1, is_warmup=True),
+        _sample(0, 2.0, 1.0), _sample(1, 4.0, 9.0),
+        _sample(0, 1.0, 3.0), _sample(1, 5.0, 6.0),
+    ))  # fmt: skip
+    fastest = unhindered(measured)
+
+    assert metric_values(fastest, TWO, "request_s") == pytest.approx([(3 * 2.0 + 10.0) / 4])
+    assert metric_values(fastest, TWO, "ttft") == pytest.approx([(3 * 1.0 + 4.0) / 4])
+    assert unhindered(fastest) == fastest
+    assert unhindered(Measurement()).samples == ()
 
 
 def test_one_value_per_repeat():

@@ -15,7 +15,7 @@ from autofit.results.memory_store import MemoryStore
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Space
 from autofit.search.space_file import read_workload
 from autofit.trial.candidate import Candidate
-from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory
+from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory, Sample
 from autofit.trial.outcome import Completed
 from autofit.trial.trial import Trial
 from autofit.tuning.candidates import CandidateMaker
@@ -182,6 +182,43 @@ def test_a_launch_corrects_what_no_buffer_shows(about, tmp_path):
 def reported(row):
     """What the runtime would say of a device."""
     return ReportedMemory(row.weights_mib, row.kv_mib, row.compute_mib)
+
+
+def test_a_short_launch_teaches_what_a_full_context_takes(about):
+    """What pools still grow by is added to what was taken; a launch that filled it adds none."""
+    long = replace(about, workload=replace(about.workload, context=16384))
+    params = {"devices": "CUDA0", "n_gpu_layers": 13, "n_cpu_moe": 8, "context": 16384,
+              "cache_type_k": "q8_0", "cache_type_v": "q8_0"}  # fmt: skip
+    candidate = Candidate(params)
+    margins = []
+    for depth in (1000, 16384):
+        learning = CandidateMaker(long)
+        plain = learning.estimate(candidate).devices[0]
+        row = ReportedMemory(plain.weights_mib, plain.kv_mib, plain.compute_mib)
+        measured = Measurement(
+            (Sample(depth, 1.0, 1.0, 8, 1.0, depth=depth),),
+            peak_mib={"CUDA0": plain.total_mib},
+            reported={"CUDA0": row},
+            readings=(MemoryReading(0.0, {"CUDA0": 0.0}, {"CUDA0": 2600.0}),),
+        )
+        learning.learn_from(Trial(1, "search", candidate, Completed(), measurement=measured))
+        margins.append(learning.fit_of(candidate).margin_mib)
+
+    shorter, filled = margins
+    assert filled == pytest.approx(plain.free_mib)
+    assert filled - shorter == pytest.approx(learning.growth_mib(candidate, depth=1008)["CUDA0"])
+    assert filled > shorter
+
+
+def test_little_room_for_a_full_context_is_to_be_seen(maker, about):
+    """A narrower cache is widened for long prompts, so it wants more room than f16."""
+    params = {"devices": "CUDA0", "n_gpu_layers": 13, "n_cpu_moe": 8, "context": 65536}
+    wide = maker.fill(Candidate({**params, "cache_type_k": "f16", "cache_type_v": "f16"}))
+    narrow = maker.fill(Candidate({**params, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}))
+
+    assert narrow.below_mib["CUDA0"] > wide.below_mib["CUDA0"] > 0
+    assert wide.expected_mib.keys() == wide.below_mib.keys() == {"CUDA0"}
+    assert wide.request.prompt_tokens < about.workload.context
 
 
 def test_launches_that_tell_nothing_change_nothing(maker, about):
