@@ -9,7 +9,8 @@
 #   chat, long, vulkan   a whole tune on the first card
 #   two, layouts         a whole tune on both cards; each layout at its own edge, for comparison
 #   same, mode           a preset against itself, and load mode none against mmap
-#   grid, abort          a table for `replay`; a launch that loads and dies at its first long prompt
+#   grid, threads        tables for `replay`: the fit boundary and away from it; fewer threads
+#   abort                a launch that loads and dies at its first long prompt
 #
 # The cards' memory is expected to be held down to what is given, if it is to be held down.
 # What other cards do at the same time is kept apart by CUDA_VISIBLE_DEVICES, AUTOFIT_LOCK_DIR
@@ -21,7 +22,7 @@ autofit=${AUTOFIT:-autofit}
 python=${PYTHON:-python3}
 card=${CARD:-CUDA0} other=${OTHER:-CUDA1}
 mkdir -p "$OUT"
-exec >"$OUT/log.txt" 2>&1
+exec >>"$OUT/log.txt" 2>&1
 began=$(date +%s)
 
 part() { # NAME LIMIT_S COMMAND...: run one part and say what came of it
@@ -70,19 +71,23 @@ for name in $PARTS; do
         ;;
     same)
         # shellcheck disable=SC2086
-        part same 240 $autofit compare "$preset" "$preset" --rounds 5 --study "$OUT/same"
+        part same 240 $autofit compare "$preset" "$preset" --rounds "${ROUNDS:-5}" --study "$OUT/same"
         ;;
     mode)
         mapped=$OUT/mapped.json
         sed 's/"none"/"mmap"/g' "$preset" >"$mapped"
         # shellcheck disable=SC2086
-        part mode 240 $autofit compare "$preset" "$mapped" --rounds 5 --study "$OUT/mode"
+        part mode 240 $autofit compare "$preset" "$mapped" --rounds "${ROUNDS:-5}" --study "$OUT/mode"
         ;;
     grid)
         grid grid "${GRID_S:-400}" "${one[@]}" --prompt 6144 --repeats 3 \
-            --grid "n_cpu_moe=16,17,18,19,20,21,22 ubatch=512,2048 cache_type=f16,q8_0 $fixed" \
-            --grid "n_cpu_moe=26,40 ubatch=512,2048 cache_type=f16,q8_0 $fixed" \
-            --grid "n_cpu_moe=17,18,20,22,26,40 ubatch=1024,4096 cache_type=f16,q8_0 $fixed"
+            --grid "n_cpu_moe=16,17,18,19,20 ubatch=1024,2048 cache_type=f16,q8_0 $fixed" \
+            --grid "n_cpu_moe=24,40 ubatch=512,4096 cache_type=f16,q8_0 $fixed" \
+            --grid "n_cpu_moe=24,32,40 ubatch=1024,2048 cache_type=f16,q8_0 $fixed"
+        ;;
+    threads)
+        grid threads 90 "${one[@]}" --prompt 1024 --repeats 3 --requests 2 \
+            --grid "threads=4,8,12,16 n_cpu_moe=20 ubatch=1024 cache_type=q8_0 $fixed"
         ;;
     abort)
         grid abort 60 "${one[@]}" --prompt 8192 --repeats 1 \
