@@ -211,8 +211,8 @@ class Tune:
                 rounds = confirmation.rounds if confirmation else 0
                 if not finalists:
                     self._note(self._nothing_else())
-                elif rounds:
-                    self._note(f"{self._own_choice} was confirmed as the best found")
+                elif confirmation and rounds:
+                    self._note(self._led_words(confirmation))
                 return proof, Estimate(1.0, 1.0, 1.0, rounds)
         proven = self._prove_finalists(baseline, finalists, confirmation)
         if proven is not None:
@@ -225,6 +225,18 @@ class Tune:
             return None, None
         self._note(f"nothing that is faster can be recommended, so {self._own_choice} is kept")
         return proof, Estimate(1.0, 1.0, 1.0, 0)
+
+    def _led_words(self, confirmation: Confirmation) -> str:
+        """That nothing was faster than the baseline, and how surely."""
+        unsure = len(confirmation.not_told_apart)
+        if not unsure:
+            return f"{self._own_choice} was confirmed as the best found"
+        rounds = f"{confirmation.rounds} round{'s' * (confirmation.rounds > 1)}"
+        others = "1 candidate is" if unsure == 1 else f"{unsure} candidates are"
+        return (
+            f"{self._own_choice} did best in {rounds}, but {others} not told apart from the "
+            "fastest: more rounds might tell"
+        )
 
     def _prove_finalists(
         self,

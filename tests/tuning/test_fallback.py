@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -24,12 +25,14 @@ def about(tmp_path):
     return situation(machine.model, machine.server, workload, space=str(machine.space))
 
 
-def _tuned(about, folder, outcome_of, max_launches):
-    """The result of a tune whose launches end as told; fewer host layers are faster."""
-    launching = SimulatedLaunching(
-        outcome_of=outcome_of,
-        seconds_of=lambda candidate: 1.0 + 0.1 * candidate.get_int("n_cpu_moe", 30),
-    )
+def _seconds(candidate) -> float:
+    """Fewer host layers are faster, and all are faster than what the runtime chooses."""
+    return 1.0 + 0.1 * candidate.get_int("n_cpu_moe", 30)
+
+
+def _tuned(about, folder, outcome_of, max_launches, seconds_of=_seconds):
+    """The result of a tune whose launches end as told."""
+    launching = SimulatedLaunching(outcome_of=outcome_of, seconds_of=seconds_of)
     running = replace(runner(about, folder), launching=launching)
     running.budget.max_launches = max_launches
     maker = CandidateMaker(about)
@@ -76,3 +79,24 @@ def test_the_baseline_is_kept_where_nothing_faster_holds(about, tmp_path):
     assert "n_cpu_moe" not in result["winner"]["params"]
     assert result["gain"]["median"] == 1.0
     assert any(note.startswith("nothing that is faster can be") for note in result["notes"])
+
+
+@pytest.mark.parametrize(
+    ("noise", "told"),
+    [
+        (0.005, "the runtime's own choice was confirmed as the best found"),
+        (0.4, "the runtime's own choice did best in 12 rounds, but 2 candidates are not told"),
+    ],
+)
+def test_a_baseline_that_wins_says_how_surely(about, tmp_path, noise, told):
+    """Where launches differ more than contenders do, nothing was confirmed."""
+    rng = random.Random(1)
+
+    def seconds_of(candidate) -> float:
+        is_baseline = "n_cpu_moe" not in candidate.params
+        return (1.0 if is_baseline else 1.15) * (1 + noise * rng.uniform(-1, 1))
+
+    result = _tuned(about, tmp_path / "study", lambda *_: Completed(), 3, seconds_of)
+
+    assert "n_cpu_moe" not in result["winner"]["params"]
+    assert any(note.startswith(told) for note in result["notes"]), result["notes"]
