@@ -36,7 +36,8 @@ def print_comparison(result: Mapping[str, Any], console: Console) -> None:
         table.add_row(*(Text(one_line(cell)) for cell in row))
     console.print()
     console.print(table)
-    rounds = f"{result['rounds']} of at most {result['max_rounds']} rounds"
+    most = result["max_rounds"]
+    rounds = f"{result['rounds']} of at most {most} round{'s' * (most != 1)}"
     console.print(
         Text(f"{rounds}, {result['launches']} launches in {duration(result['seconds'])}")
     )
