@@ -22,6 +22,7 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric, median_metric
 from autofit.trial.noise import Cliff, Direction, cliffs, unsteady
 from autofit.trial.trial import Phase, Trial
+from autofit.tuning.host_report import host_report
 from autofit.tuning.situation import Situation
 
 HOST_LAYERS = "n_cpu_moe"
@@ -81,16 +82,24 @@ def cliffs_of(trials: Sequence[Trial], situation: Situation) -> list[Cliff]:
 
 def unsteady_notes(trials: Sequence[Trial], situation: Situation) -> list[str]:
     """A remark for each candidate whose launches differ far more than those of others."""
-    launches: dict[str, list[float]] = defaultdict(list)
-    numbers: dict[str, list[str]] = defaultdict(list)
+    values: dict[str, list[float]] = defaultdict(list)
+    launches: dict[str, list[Trial]] = defaultdict(list)
     for trial, value in _measured(trials, situation, situation.objective):
-        launches[trial.candidate.key].append(value)
-        numbers[trial.candidate.key].append(f"{trial.number}")
+        values[trial.candidate.key].append(value)
+        launches[trial.candidate.key].append(trial)
     return [
-        f"launches {', '.join(numbers[one.key])} of one candidate differ by {one.spread:.0%}, "
-        f"{_times(one.times)} those of others: it may lie at an edge of memory"
-        for one in unsteady(launches)
+        f"launches {', '.join(str(trial.number) for trial in launches[one.key])} of one candidate "
+        f"differ by {one.spread:.0%}, {_times(one.times)} those of others: "
+        f"{_why_unsteady(launches[one.key])}"
+        for one in unsteady(values)
     ]
+
+
+def _why_unsteady(trials: Sequence[Trial]) -> str:
+    host = host_report(trials)
+    is_quiet = host is None or host["is_quiet"]
+    edge = "it may lie at an edge of memory"
+    return edge if is_quiet else f"the machine was not quiet meanwhile, or {edge}"
 
 
 def _times(times: float) -> str:

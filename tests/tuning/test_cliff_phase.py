@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from benchmarks.probe_machine import ProbedMachine
@@ -10,6 +11,7 @@ from fakes.machine import Device, Host, Machine, Quirks
 from fakes.random_machine import Case
 from fakes.synthetic_model import ModelShape, build_model
 
+from autofit.trial.conditions import Conditions
 from autofit.trial.measurement import Measurement, Sample
 from autofit.trial.outcome import Completed, OutOfMemory
 from autofit.trial.trial import Trial
@@ -152,6 +154,11 @@ def test_launches_of_one_candidate_that_differ_are_named(probed):
     (note,) = unsteady_notes(trials, probed.maker.situation)
 
     assert note.startswith("launches 0, 1, 2, 3 of one candidate differ by ")
+    assert note.endswith("those of others: it may lie at an edge of memory")
+    busy = Conditions(seconds=1.0, cores=2, others_cores=1.5)
+    trials[1] = replace(trials[1], measurement=replace(trials[1].measurement, conditions=busy))
+    (disturbed,) = unsteady_notes(trials, probed.maker.situation)
+    assert "the machine was not quiet meanwhile, or it may lie at an edge" in disturbed
     assert unsteady_notes(trials[4:], probed.maker.situation) == []
 
 
