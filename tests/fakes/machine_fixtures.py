@@ -69,9 +69,13 @@ class FakeMachine:
         for name, program in _PROGRAMS.items():
             if not left_out.get(name):
                 self._write_script(self.bin / name, program)
-        self._write_libraries()
         self.memory_words = memory_words
         self.dialect = self.folder / "fake_server.yaml"
+        self.write_build()
+
+    def write_build(self) -> None:
+        """Write what tells of the build: its libraries and its dialect."""
+        self._write_libraries()
         self.dialect.write_text(self._dialect(), encoding="utf-8")
 
     def _write_libraries(self) -> None:

@@ -69,6 +69,7 @@ class DeviceUse:
     kv_mib: float
     compute_mib: float
     pool_mib: float
+    cache_mib: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class Run:
     has_pipeline: bool = False
     hosted_layers: int = 0
     params: Params = field(default_factory=dict)
+    refused_slot_mib: float = 0.0
 
     @property
     def is_completed(self) -> bool:
@@ -214,6 +216,7 @@ class Simulation:
             has_pipeline=launch.allocation.has_pipeline,
             hosted_layers=launch.placement.hosted_layers,
             params=params,
+            refused_slot_mib=launch.refused_slot_mib,
         )
 
     def _scatter(self, run: Run) -> Run:
@@ -268,6 +271,7 @@ def _device_use(launch: Launch, memory: Ledger) -> tuple[DeviceUse, ...]:
                 kv_mib=buffers.kv_mib + buffers.recurrent_mib,
                 compute_mib=buffers.compute_mib,
                 pool_mib=launch.pools_mib[at] + slots,
+                cache_mib=buffers.cache_mib,
             )
         )
     return tuple(uses)

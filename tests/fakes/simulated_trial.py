@@ -55,9 +55,10 @@ def measurement_of(run: Run) -> Measurement:
         reported={
             device.name: ReportedMemory(
                 model_mib=device.weights_mib,
-                context_mib=device.kv_mib,
+                context_mib=device.kv_mib + device.cache_mib,
                 compute_mib=device.compute_mib,
                 free_mib=device.free_mib,
+                expert_cache_mib=device.cache_mib,
             )
             for device in run.devices
         },

@@ -34,6 +34,7 @@ from autofit.trial.candidate import Candidate, ParamValue
         ({"n_gpu_layers": "all"}, {"n_gpu_layers": 9}),
         ({"parallel": -1}, {"parallel": 4}),
         ({"n_cpu_moe": 3}, {}),
+        ({"moe_cache_mib": 1024}, {"moe_cache_mib": 1023.19}),
         # 131,072 tokens for four slots of a model trained on 32,768: each slot is capped.
         (
             {"context": 131072, "parallel": 4, "kv_unified": True},

@@ -169,11 +169,47 @@ def test_the_json_log_tells_the_same_kinds_of_facts():
 
 
 def test_the_expert_cache_is_read():
-    """Size and budget of an expert cache are facts, its warning a notice."""
+    """Size and budget of an expert cache are facts, its device too, its warning a notice."""
     log = facts("moe-cache-on")
 
     assert log.values["moe_cache_mib"] == 2048.0
+    assert log.mib("cache", "CUDA0") == 2048.0
     assert any("MoE cache budget is too small" in notice for notice in log.notices)
+
+
+@pytest.mark.parametrize(
+    ("line", "mib", "state"),
+    [
+        (
+            "llama_moe_cache:      CUDA0 MoE cache size =   398.25 MiB for 1 MiB of host",
+            398.25,
+            None,
+        ),
+        (
+            "expert cache: 40 layers x 112 slots, 8164.00 MiB uploaded to CUDA0",
+            8164.0,
+            None,
+        ),
+        ("init_moe_expert_cache: expert cache disabled", 0.0, "off"),
+        ("llama_moe_cache: no layer has all of its experts, MoE cache is disabled", 0.0, "off"),
+    ],
+)
+def test_every_kind_of_expert_cache_is_read(line, mib, state):
+    """That of llama.cpp and a fork's, with its device; and that there is none."""
+    log = diagnose([line], load_dialect("llama_server")).log
+
+    assert log.mib("cache", "CUDA0") == mib
+    assert log.values.get("moe_cache") == state
+
+
+def test_refused_allocations_are_read():
+    """Of a server that went on without: their sizes, whatever the backend."""
+    lines = [
+        "allocating 144.00 MiB on device 0: cudaMalloc failed: out of memory",
+        "ggml_vulkan: Device memory allocation of size 150994944 failed.",
+    ]
+
+    assert diagnose(lines, load_dialect("llama_server")).log.refused_mib == (144.0, 144.0)
 
 
 def test_a_flash_attention_that_was_switched_off_is_a_fact():

@@ -11,8 +11,11 @@ from runtime.log_corpus import all_cases
 from autofit.process import Ready
 from autofit.runtime.client import RequestFailure
 from autofit.runtime.dialect_file import load_dialect
-from autofit.runtime.verdict import Seen, judge
+from autofit.runtime.prefetch import WantedSlots
+from autofit.runtime.server_log import LoggedBuffer, ServerLog
+from autofit.runtime.verdict import Seen, Watched, judge, reported_memory
 from autofit.trial.candidate import Candidate, Limits
+from autofit.trial.measurement import MemoryReading, ReportedMemory
 from autofit.trial.outcome import Incorrect
 
 GOOD = "cuda-ok-ncmoe24"
@@ -52,6 +55,33 @@ def test_a_launch_without_a_fault_is_completed(verdict):
     assert found.outcome.kind == "completed"
     assert found.applied["context"] == 16384
     assert found.log.mib("weights", "CUDA0") > 1000
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_slots_that_were_refused_are_memory_that_lacked(verdict, taken):
+    """The server answered everything; the line of one slot and the full device tell."""
+    used_mib = (100.0, 12200.0 if taken else 11000.0, 100.0)
+    readings = tuple(
+        MemoryReading(0.0, {"CUDA0": mib}, {"CUDA0": 12288.0 - mib}) for mib in used_mib
+    )
+    slots = WantedSlots(device="CUDA0", count=4, slot_mib=144.0)
+    found = verdict("cuda-prefetch-slots-shrunk", watched=Watched(readings=readings, slots=slots))
+
+    assert found.outcome.kind == ("out_of_memory" if taken else "completed")
+    assert verdict("cuda-prefetch-slots-shrunk").outcome.kind == "completed"
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_cache_of_experts_is_part_of_the_context(is_counted):
+    """Whether the runtime's table counts it or not, and where there is no table."""
+    buffers = (
+        LoggedBuffer("kv", "device", "CUDA0", 300.0),
+        LoggedBuffer("cache", "device", "CUDA0", 1000.0),
+    )
+    row = ReportedMemory(5000.0, 1300.0 if is_counted else 300.0, 200.0)
+    for log in (ServerLog(buffers=buffers, reported={"CUDA0": row}), ServerLog(buffers=buffers)):
+        told = reported_memory(log)["CUDA0"]
+        assert (told.context_mib, told.expert_cache_mib) == (1300.0, 1000.0)
 
 
 def test_a_setting_that_was_not_applied_is_rejected(verdict):
