@@ -65,7 +65,7 @@ def test_heading_says_for_what_where_and_how_good(name):
     ("changes", "words"),
     [
         ({"tie": True, "gain": {"median": 1.01, "low": 0.98, "high": 1.04}}, "a tie"),
-        ({"gain": None}, "gain unknown"),
+        ({"gain": None}, "gain: unknown: not measured"),
         ({"proven": False}, "NOT proven"),
         ({"free_mib": {}}, "headroom: unknown"),
     ],

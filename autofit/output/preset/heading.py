@@ -35,7 +35,7 @@ def heading(facts: PresetFacts) -> list[str]:
         f"model: {facts.model_name}, {proof}",
         *([f"taken from: {facts.origin}"] if facts.origin else []),
         f"tuned for: {workload_line(facts.workload)}; judged by {facts.objective}",
-        f"gain: {gain_sentence(facts.gain, tie=facts.tie)}",
+        f"gain: {gain_sentence(facts.gain, tie=facts.tie).removeprefix('gain ')}",
         f"headroom: {headroom(facts.free_mib)}",
         f"machine: {environment.cpu}, {environment.cpu_count} CPUs, {mib(environment.memory_mib)}",
         f"devices: {devices}; driver: {environment.driver or 'none'}",
