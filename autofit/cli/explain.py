@@ -25,6 +25,10 @@ _STAGES = {
     "stop": "while stopping",
 }
 _PLACES = {"device": "a device", "host": "host memory", "pinned": "pinned memory"}
+_REFUSED = (
+    "{:.0f} MiB of a device were refused and the server went on with less: fewer prefetch slots "
+    "than asked for, or none, where that is the size of one"
+)
 _KINDS = {"kv": "KV cache", "pool": "run-time pool"}
 
 
@@ -48,7 +52,11 @@ def command(log: str, status: str | None, dialect: str, *, as_json: bool) -> Non
     with _opened(log) as stream:
         diagnosis = diagnose(read_lines(stream), load_dialect(dialect), exit_status=ended)
     if as_json:
-        told = diagnosis_to_dict(diagnosis) | {"notices": list(diagnosis.log.notices)}
+        told = diagnosis_to_dict(diagnosis) | {
+            "notices": list(diagnosis.log.notices),
+            "expert_cache_mib": _cache_mib(diagnosis),
+            "refused_mib": list(diagnosis.log.refused_mib),
+        }
         click.echo(json.dumps(told, indent=2))
     else:
         for line in _lines(diagnosis):
@@ -74,12 +82,29 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     rows = [("child", f"port {diagnosis.child}" if diagnosis.child else "")]
     rows += [("evidence", diagnosis.evidence)]
     rows += [("try", advice) for advice in diagnosis.advice]
+    rows += [
+        ("takes", f"{mib:,.0f} MiB of {device} for a cache of experts")
+        for device, mib in _cache_mib(diagnosis).items()
+    ]
+    rows += [("notice", _REFUSED.format(mib)) for mib in _went_on_without(diagnosis)]
     rows += [("notice", notice) for notice in diagnosis.log.notices]
     previous = ""
     for name, text in rows:
         if text:
             yield f"  {name if name != previous else '':<10}{text}"
             previous = name
+
+
+def _cache_mib(diagnosis: Diagnosis) -> dict[str, float]:
+    """What a cache of experts takes, by device."""
+    return {b.device: b.mib for b in diagnosis.log.buffers if b.kind == "cache" and b.device}
+
+
+def _went_on_without(diagnosis: Diagnosis) -> list[float]:
+    """Sizes of allocations that a server was refused and did not die of."""
+    outcome = diagnosis.outcome
+    has_died = outcome is not None and outcome.kind != "completed"
+    return [] if has_died else list(dict.fromkeys(diagnosis.log.refused_mib))
 
 
 def _headline(diagnosis: Diagnosis) -> str:

@@ -45,6 +45,9 @@ def print_plan(plan: Plan, console: Console) -> None:
         return
     console.print(Text(f"\narguments for {plan.recommended.name}:"))
     console.print(Text(shlex.join(plan.recommended.args)), soft_wrap=True)
+    if plan.recommended.env:
+        settings = [f"{name}={value}" for name, value in plan.recommended.env.items()]
+        console.print(Text(f"variables: {shlex.join(settings)}"), soft_wrap=True)
 
 
 def _widening(plan: Plan) -> str:
@@ -68,7 +71,8 @@ def print_layout(layout: PlannedLayout, console: Console, *, is_recommended: boo
 
 def _caption(layout: PlannedLayout) -> str:
     host = layout.estimate.host
-    parts = (
+    parts = _for_experts(layout)
+    parts += (
         f"host: weights {host.weights_mib:,.0f}, repacked {host.repack_mib:,.0f}, "
         f"KV {host.kv_mib:,.0f}, compute {host.compute_mib:,.0f} MiB; "
     )
@@ -78,6 +82,17 @@ def _caption(layout: PlannedLayout) -> str:
             f"total {host.total_mib:,.0f} of {layout.host_mib:,.0f} MiB, {_verdict(free_mib)}; "
         )
     return f"{parts}by {_BY[layout.estimate.estimator]}"
+
+
+def _for_experts(layout: PlannedLayout) -> str:
+    """What of a device's other memory is there for experts in system RAM."""
+    told = [
+        f"{what} {mib:,.0f} MiB on {row.name}"
+        for row in layout.estimate.devices
+        for what, mib in (("prefetch", row.prefetch_mib), ("expert cache", row.expert_cache_mib))
+        if mib
+    ]
+    return f"of other: {', '.join(told)}; " if told else ""
 
 
 def _table(layout: PlannedLayout, title: str, caption: str) -> Table:

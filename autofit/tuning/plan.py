@@ -70,6 +70,8 @@ class PlannedLayout:
                     "kv_mib": row.kv_mib,
                     "compute_mib": row.compute_mib,
                     "other_mib": row.other_mib,
+                    "prefetch_mib": row.prefetch_mib,
+                    "expert_cache_mib": row.expert_cache_mib,
                     "total_mib": row.total_mib,
                     "fits": row.fits,
                 }

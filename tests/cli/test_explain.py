@@ -25,6 +25,8 @@ KEYS = {
     "evidence",
     "advice",
     "notices",
+    "expert_cache_mib",
+    "refused_mib",
 }
 
 
@@ -86,6 +88,17 @@ def test_people_get_a_short_answer():
     )
     assert lines[1].startswith("  evidence  ggml_backend_cuda_buffer_type_alloc_buffer")
     assert "  try       use q8_0 for cache_type_k and cache_type_v" in lines[2]
+
+
+def test_what_is_taken_for_experts_is_told():
+    """A cache by its device; a slot that was refused by its size, where nothing failed of it."""
+    cached = explained("-", text=CASES["moe-cache-on"].text)
+    shrunk = explain("-", text=CASES["cuda-prefetch-slots-shrunk"].text)
+
+    assert cached["expert_cache_mib"] == {"CUDA0": 2048.0}
+    assert shrunk.stdout.startswith("completed: no failure in this log")
+    assert "144 MiB of a device were refused" in shrunk.stdout
+    assert "fewer prefetch slots" in shrunk.stdout
 
 
 @pytest.mark.parametrize(

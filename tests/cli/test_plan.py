@@ -8,6 +8,7 @@ import shlex
 
 import jsonschema
 import pytest
+from expert_machine import ExpertMachine
 from fakes.running import RunningServer
 from model_headers import MODELS
 from tune_machine import MODEL, TuneMachine
@@ -22,6 +23,7 @@ _DEVICE = {
     "output": {"type": "boolean"},
     "host_expert_layers": {"type": "integer", "minimum": 0},
     **dict.fromkeys(("weights_mib", "kv_mib", "compute_mib", "other_mib", "total_mib"), _MIB),
+    **dict.fromkeys(("prefetch_mib", "expert_cache_mib"), _MIB),
     "fits": {"type": "boolean"},
 }
 _HOST = dict.fromkeys(("weights_mib", "repack_mib", "kv_mib", "compute_mib"), _MIB)
@@ -187,6 +189,32 @@ def test_more_context_costs_what_is_said(plan, machine):
     price = short["exchange"]["context_1k_mib"]["f16"]
     assert taken[1] - taken[0] == pytest.approx(8.192 * price, rel=0.1)
     assert short["max_context"]["q8_0"] >= short["max_context"]["f16"] >= 8192
+
+
+@pytest.mark.parametrize(
+    ("kind", "pin", "told"),
+    [
+        ("env", "prefetch_slots=3", ("prefetch", 216)),
+        ("cache", "moe_cache_mib=400", ("expert cache", 400)),
+    ],
+)
+def test_what_is_taken_for_experts_is_planned(cli, tmp_path, kind, pin, told):
+    """It is part of the rest, by name, and layers make room for it; variables are printed."""
+    machine = ExpertMachine(tmp_path, kind)
+    what, mib = told
+    key = f"{what.replace(' ', '_')}_mib"
+    words = (machine.model, "--runtime", machine.server, "--dialect", machine.dialect)
+    table = cli("plan", *words, "--set", pin).out
+    on, off = (
+        json.loads(cli("plan", *words, *more, "--json").out)["devices"][0]
+        for more in (("--set", pin), ())
+    )
+
+    assert f"of other: {what} {mib} MiB on CUDA0;" in table
+    assert ("variables: GGML_SCHED_PREFETCH_EXPERTS=3" in table) == (kind == "env")
+    assert (on[key], off[key]) == (mib, 0.0)
+    assert on["other_mib"] - off["other_mib"] == pytest.approx(mib)
+    assert on["host_expert_layers"] > off["host_expert_layers"]
 
 
 def test_without_a_device_all_is_planned_for_system_ram(cli, tmp_path, llama_cpp):

@@ -1,0 +1,82 @@
+"""A whole tune as a program where a variable turns prefetch on, and slots shrink in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from autofit_program import AutofitProgram, Done
+from expert_machine import SLOT_MIB, ExpertMachine
+from fakes.running import RunningServer
+
+from autofit.results.study import Study
+
+pytestmark = pytest.mark.timeout(180)
+VARIABLE = "GGML_SCHED_PREFETCH_EXPERTS"
+
+
+class Tuned:
+    """A finished tune with what it was made with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.program = AutofitProgram(folder)
+        self.machine = ExpertMachine(folder, "env", card_mib=2600.0)
+        self.study = folder / "study"
+        words = self.machine.words(self.study, max_launches=4, dialect=self.machine.dialect)
+        self.done: Done = self.program.run(*words, "--no-answers", "--json")
+        assert self.done.code == 0, self.done.err
+        (self.cost,) = self.done.json["expert_memory"]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory) -> Tuned:
+    """One tune for all tests of this module."""
+    return Tuned(tmp_path_factory.mktemp("experts"))
+
+
+def test_slots_that_shrank_are_no_success(tuned):
+    """The server answered all requests with fewer; its device tells, and the launch says so."""
+    shrunk = [t for t in Study.open(tuned.study).trials() if t.outcome.kind != "completed"]
+
+    assert shrunk
+    for trial in shrunk:
+        log = (tuned.study / "trials" / f"{trial.number:04d}.log").read_text()
+        assert log.count("cudaMalloc failed: out of memory") == 1
+        assert "prompt eval time" in log
+        assert trial.outcome.kind == "out_of_memory"
+        assert "had no room for 4 prefetch slots of 72 MiB: 3 were taken" in trial.outcome.evidence
+        assert tuned.done.json["winner"]["params"] != dict(trial.candidate.params)
+
+
+def test_the_memory_of_slots_is_what_the_device_gives(tuned, tmp_path):
+    """A server of the winner takes as much more at its first large batch as is told."""
+    winner = tuned.done.json["winner"]
+    count = winner["params"]["prefetch_slots"]
+    words = [word for word in winner["argv"][1:] if word != str(tuned.machine.model)]
+    used = []
+    for slots in ("0", str(count)):
+        log = tmp_path / f"log-{slots}"
+        words = [word for word in words if word != "--model"]
+        with RunningServer(
+            tuned.machine.server, tuned.machine.model, log, words, env={VARIABLE: slots}
+        ) as server:
+            server.wait_ready(60).complete([65] * 1500, 2)
+            used.append(tuned.machine.memory()["CUDA0"][2])
+            server.stop()
+
+    assert winner["env"] == {VARIABLE: str(count)}
+    assert tuned.cost["mib"] == {"CUDA0": count * SLOT_MIB}
+    assert used[1] - used[0] == pytest.approx(count * SLOT_MIB)
+    assert (tuned.cost["source"], tuned.cost["slots_taken"]) == ("memory", count)
+
+
+def test_the_memory_of_slots_is_told_everywhere(tuned):
+    """At the end of the tune, in its report, and by `show`."""
+    count = tuned.cost["value"]
+    mib = f"{count * SLOT_MIB:.0f} MiB on CUDA0"
+    shown = tuned.program.run("show", tuned.study)
+
+    for text in (tuned.done.err, shown.out, (tuned.study / "report.md").read_text()):
+        (line,) = (one for one in text.splitlines() if f"prefetch_slots {count}" in one)
+        assert mib in line
+    assert mib in (tuned.study / "report.html").read_text()
