@@ -45,6 +45,12 @@ RESULT = _object({
         "outcome": _OUTCOME,
     }),
     "winner": {"oneOf": [{"type": "null"}, WINNER]},
+    "expert_memory": {"type": "array", "items": _object({
+        "param": _TEXT, "value": {"type": ["integer", "boolean", "string"]}, "mib": _MIB,
+        "source": {"enum": ["memory", "log", "estimate", None]},
+        "slots_asked": _HOST_LAYERS, "slots_taken": _HOST_LAYERS, "launches": _COUNT,
+        "time_ratio": _MAYBE,
+    })},
     "gain": {"oneOf": [{"type": "null"}, _ESTIMATE]},
     "tie": {"type": "boolean"},
     "boundary": {"type": "array", "items": _object({
