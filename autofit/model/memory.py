@@ -223,7 +223,13 @@ def _other_mib(inventory: ModelInventory, placement: Placement, run: Run, index:
     has_experts = stages or any(index in places for places in placement.experts)
     total = context_mib(name)
     if blocks or units[-1] == index:
-        total += pool_mib(name, rows=run.rows, n_embd=inventory.n_embd, has_experts=has_experts)
+        total += pool_mib(
+            name,
+            placement.devices[index].description,
+            rows=run.rows,
+            n_embd=inventory.n_embd,
+            has_experts=has_experts,
+        )
     if run.is_cache_quantized and blocks:
         total += widened_cache_mib(name, max(run.cache_elements[b] for b in blocks))
     return total

@@ -2,8 +2,10 @@
 
 Measured with CUDA b11434 on an H200, by NVML before and after the first long prompt: 527 MiB
 for a context alone, 598 with a model loaded, then 12 to 32 more for dense models and 116 to
-172 for mixtures of experts, growing with the ubatch. For other backends these are guesses that
-a launch corrects (`autofit.model.correction`).
+172 for mixtures of experts, growing with the ubatch. With Vulkan b10434 on the same card: 66
+MiB for a context with a model loaded, then 340 more at ubatch 512, 1,050 at 2,048 and 2,100 at
+4,096 for 256 experts of width 2,048. For other backends these are guesses that a launch
+corrects (`autofit.model.correction`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _CONTEXT_MIB = {
     "ROCm": 500.0,
     "MUSA": 600.0,
     "SYCL": 300.0,
-    "Vulkan": 200.0,
+    "Vulkan": 66.0,
     "MTL": 0.0,
     "Metal": 0.0,
     "RPC": 0.0,
@@ -28,6 +30,12 @@ _UNKNOWN_CONTEXT_MIB = 300.0
 _WITHOUT_POOL = ("RPC", "CPU", "MTL", "Metal")
 _EXPERT_WORKSPACE_MIB = 104.0
 _DENSE_WORKSPACE_MIB = 4.0
+# Vulkan's matrix multiplication of experts pads each token's activations to as many rows of 16
+# bits where it uses the tensor cores of NVIDIA cards: 128 rows x 2,048 x 2 bytes are the 512 KiB
+# for each token of a ubatch by which its memory grew, and 2,048 MiB at once what it failed to
+# allocate at ubatch 4,096.
+_VULKAN_PADDED_ROWS = 128
+_VULKAN_WORKSPACE_MIB = 60.0
 _LISTED_WITH_CONTEXT = frozenset({"CUDA", "ROCm", "MUSA"})
 
 
@@ -49,11 +57,23 @@ def opens_context_to_list(device_name: str) -> bool:
     return backend_of(device_name) in _LISTED_WITH_CONTEXT
 
 
-def pool_mib(device_name: str, *, rows: int, n_embd: int, has_experts: bool) -> float:
+def pads_experts(device_name: str, description: str) -> bool:
+    """Whether a device pads the activations of experts in 16 bits, as tensor cores want them.
+
+    Cards of NVIDIA that are called GTX have none.
+    """
+    words = description.lower()
+    return backend_of(device_name) == "Vulkan" and "nvidia" in words and "gtx" not in words
+
+
+def pool_mib(
+    device_name: str, description: str = "", *, rows: int, n_embd: int, has_experts: bool
+) -> float:
     """Scratch that grows at the first long prompt.
 
     Args:
         device_name: as the runtime names it.
+        description: what the runtime calls the card.
         rows: tokens computed at once.
         n_embd: width of the hidden state.
         has_experts: whether matrices of experts are multiplied on the device.
@@ -61,6 +81,8 @@ def pool_mib(device_name: str, *, rows: int, n_embd: int, has_experts: bool) -> 
     if backend_of(device_name) in _WITHOUT_POOL:
         return 0.0
     hidden_mib = rows * n_embd * 4 / MIB
+    if has_experts and pads_experts(device_name, description):
+        return _VULKAN_WORKSPACE_MIB + _VULKAN_PADDED_ROWS * rows * n_embd * 2 / MIB
     if has_experts:
         return _EXPERT_WORKSPACE_MIB + 2 * hidden_mib
     return _DENSE_WORKSPACE_MIB + hidden_mib

@@ -8,6 +8,7 @@ from model.layout_samples import MEASURED, MIB, SERVED, devices, handmade, synth
 from autofit.model.inventory import ModelInventory
 from autofit.model.memory import MemoryEstimate, estimate_memory, with_reported
 from autofit.trial.candidate import Candidate
+from autofit.trial.device import Device
 from autofit.trial.measurement import ReportedMemory
 
 CARDS = devices(12288, 7168)
@@ -82,6 +83,25 @@ def test_what_no_buffer_shows_is_near_what_was_seen(measured):
     assert estimated(measured, **hosted).devices[0].other_mib == pytest.approx(736, abs=16)
     small = estimated(measured, **hosted, ubatch=512).devices[0]
     assert small.other_mib == pytest.approx(716, abs=16)
+
+
+@pytest.mark.parametrize(
+    ("ubatch", "beside_mib"), [(512, 405), (512, 388), (2048, 1116), (4096, 2163)]
+)
+def test_vulkan_pads_what_experts_are_multiplied_with(measured, ubatch, beside_mib):
+    """Beside its buffers a Vulkan process took half a MiB for each token of the ubatch.
+
+    Of cards without tensor cores that is not known, so nothing is claimed.
+    """
+    hosted = {"devices": "Vulkan0", "n_cpu_moe": 22, "ubatch": ubatch}
+
+    def other_mib(description):
+        card = Device("Vulkan0", description, 143771.0, 12178.0)
+        return estimated(measured, (card,), **hosted).devices[0].other_mib
+
+    assert other_mib("NVIDIA H200") == pytest.approx(beside_mib, rel=0.06)
+    assert other_mib("AMD Radeon RX 6700 XT (RADV NAVI22)") < 300
+    assert other_mib("NVIDIA GeForce GTX 1070") < 300
 
 
 def test_slots_and_caches_for_experts_are_on_the_device_that_stages(measured):
