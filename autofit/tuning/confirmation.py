@@ -111,6 +111,10 @@ class Confirmation:
                 return standing
         raise KeyError(contender_id)
 
+    def has(self, contender_id: str) -> bool:
+        """Whether a contender was in the rounds."""
+        return any(standing.id == contender_id for standing in self.standings)
+
     @property
     def gain(self) -> Estimate | None:
         """How many times faster than the baseline the winner is; None without either."""
