@@ -175,8 +175,8 @@ class OpenPoints:
 
     @property
     def _kept(self) -> list[int]:
-        """All axes apart from layout and host layers."""
-        names = (LAYOUT_AXIS, HOST_LAYERS_AXIS)
+        """All axes apart from layout and host layers where these are combined with any point."""
+        names = (LAYOUT_AXIS, HOST_LAYERS_AXIS) if self._grid.problem.walks_layers else ()
         return [place for place, axis in enumerate(self._grid.axes) if axis.name not in names]
 
     def _near_boundary(self, firsts: Sequence[Rows]) -> Iterator[tuple[int, int, int]]:
