@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,18 +178,25 @@ def launcher(situation: Situation) -> Launcher:
         limits=Limits(load_s=_LEAST_LOAD_LIMIT_S + size_mib / _SLOWEST_READ_MIB_S),
         units=situation.inventory.units,
         limits_mib=situation.limits_mib,
+        find_memory=partial(memory_source, situation),
     )
 
 
-def memory_source(situation: Situation) -> DeviceSource:
-    """The counters of the situation's devices."""
-    return _counters(situation.devices, situation.runtime, situation.env)
+def memory_source(situation: Situation, pci_ids: Mapping[str, str] | None = None) -> DeviceSource:
+    """The counters of the situation's devices; `pci_ids` are addresses told by a log."""
+    return _counters(situation.devices, situation.runtime, situation.env, pci_ids)
 
 
-def _counters(devices: Sequence[Device], runtime: Runtime, env: Mapping[str, str]) -> DeviceSource:
+def _counters(
+    devices: Sequence[Device],
+    runtime: Runtime,
+    env: Mapping[str, str],
+    pci_ids: Mapping[str, str] | None = None,
+) -> DeviceSource:
     return find_device_source(
         devices,
         env=scrubbed_environment(env),
+        pci_ids=pci_ids,
         memory_command=runtime.dialect.memory_command or (),
     )
 

@@ -12,6 +12,7 @@ from autofit.machine.gpu import Gpu, Vendor, normal_pci_id
 from autofit.trial.device import Device
 
 SIZE_TOLERANCE = 0.03  # a driver keeps a little of the memory that the card has
+_LARGEST_SLICE = 0.75  # MIG gives a device half of a card's memory at most, or all of it
 
 
 def pair(
@@ -32,6 +33,7 @@ def pair(
     for device in devices:
         if pci_ids and device.name in pci_ids:
             gpu = by_pci.get(normal_pci_id(pci_ids[device.name]))
+            gpu = None if gpu is not None and _is_slice(device, gpu) else gpu
         elif device.name.startswith("CUDA"):
             gpu = _cuda(device, devices, [g for g in gpus if g.vendor == "nvidia"], env)
         elif device.name.startswith("ROCm"):
@@ -101,6 +103,13 @@ def _only_one(device: Device, devices: Sequence[Device], gpus: Sequence[Gpu]) ->
         if other.name.startswith(kind) and _may_be(other, candidates[0])
     ]
     return candidates[0] if rivals == [device.name] else None
+
+
+def _is_slice(device: Device, gpu: Gpu) -> bool:
+    """Whether the device has only a part of the GPU, whose counters tell of all parts."""
+    if gpu.total_mib is None or device.is_unified:
+        return False
+    return device.total_mib < _LARGEST_SLICE * gpu.total_mib
 
 
 _WORDS: Mapping[Vendor, tuple[str, ...]] = {

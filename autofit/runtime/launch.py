@@ -69,6 +69,8 @@ class Launcher:
     lets a device hold. `unreported_mib` tells by device what a candidate takes beside the
     runtime's buffers, where earlier launches showed it, `wanted_slots` the prefetch slots that
     it is to take; `on_reading` hears of memory while a launch is under way, from a thread.
+    `find_memory` finds the counters anew by the PCI addresses of devices that had none, once a
+    log tells these.
     """
 
     runtime: Runtime
@@ -87,7 +89,9 @@ class Launcher:
     unreported_mib: Callable[[Candidate], Mapping[str, float]] = lambda _: {}
     wanted_slots: Callable[[Candidate], WantedSlots | None] = lambda _: None
     on_reading: Callable[[MemoryReading], None] = lambda _: None
+    find_memory: Callable[[Mapping[str, str]], MemorySource] | None = None
     _reference_mib: Mapping[str, float | None] | None = None
+    _pci_ids: Mapping[str, str] = field(default_factory=dict)
 
     def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
         """The command of a candidate, or why the runtime cannot be told it.
@@ -205,6 +209,7 @@ class Launcher:
                 ),
             ),
         )
+        self._find_uncounted(verdict.log, peak)
         return LaunchResult(
             outcome=verdict.outcome,
             measurement=Measurement(
@@ -220,6 +225,23 @@ class Launcher:
             notes=tuple(note for note in (paging, release.notice) if note),
             advice=verdict.advice,
         )
+
+    def _find_uncounted(self, log: ServerLog, peak: Peak) -> None:
+        """Have later launches count the devices without a counter whose address was told.
+
+        An address is tried once: a device that has none by it stays unknown.
+        """
+        told = {
+            device.name: device.pci_id
+            for device in log.devices
+            if device.pci_id is not None
+            and peak.used_mib.get(device.name) is None
+            and device.name not in self._pci_ids
+        }
+        if told and self.find_memory is not None:
+            self._pci_ids = {**self._pci_ids, **told}
+            self.memory = self.find_memory(self._pci_ids)
+            self._reference_mib = None
 
     def _remote_servers(self) -> tuple[int, ...]:
         """The processes of remote devices that run on this machine."""

@@ -53,13 +53,17 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LoggedDevice:
-    """A device as the log names it; `is_used` when the model was given to it."""
+    """A device as the log names it; `is_used` when the model was given to it.
+
+    `pci_id` is its address as the runtime writes it, None where it tells none.
+    """
 
     name: str
     description: str
     total_mib: float | None = None
     free_mib: float | None = None
     is_used: bool = False
+    pci_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +220,12 @@ class FactReader:
     def _read_used_device(self, groups: Mapping[str, str], _text: str) -> None:
         name = groups["name"]
         known = self._devices.get(name) or LoggedDevice(name, groups["description"])
-        self._devices[name] = replace(known, free_mib=float(groups["free_mib"]), is_used=True)
+        self._devices[name] = replace(
+            known,
+            free_mib=float(groups["free_mib"]),
+            is_used=True,
+            pci_id=groups.get("pci_id", known.pci_id),
+        )
 
     def _read_missing_device(self, groups: Mapping[str, str], _text: str) -> None:
         if groups["endpoint"] not in self._missing:

@@ -22,9 +22,9 @@ _TEMPLATE = (
 
 def used_devices(log: Log, launch: Launch, free: Sequence[float]) -> None:
     """Which devices the model is spread over."""
-    for number, index in enumerate(launch.settings.devices):
+    for index in launch.settings.devices:
         device = launch.machine.devices[index]
-        bus = "unknown id" if device.backend == "RPC" else f"0000:{number + 6:02x}:00.0"
+        bus = "unknown id" if device.backend == "RPC" else f"0000:{index + 6:02x}:00.0"
         left = int(free[index] - device.context_mib)
         log.tell(
             f"llama_prepare_model_devices: using device {device.name} "

@@ -90,6 +90,24 @@ def test_address_settles_it():
     assert nowhere == {}
 
 
+def test_address_tells_equal_vulkan_devices_apart():
+    """Where the runtime sees only the second of two equal cards, its address says so."""
+    device = Device("Vulkan0", SMALL, 12288, 12000)
+    cards = nvidia(SMALL, SMALL)
+
+    assert pair([device], cards, env={"GGML_VK_VISIBLE_DEVICES": "1"}) == {}
+    assert pair([device], cards, env={}, pci_ids={"Vulkan0": "0000:02:00.0"}) == {
+        "Vulkan0": cards[1]
+    }
+
+
+def test_a_slice_of_a_card_has_no_counter_of_its_own():
+    """A MIG device has the address of its card, whose counter tells of all slices."""
+    device = Device("CUDA0", f"{SMALL} MIG 3g.6gb", 6000, 5900)
+
+    assert pair([device], nvidia(SMALL), env={}, pci_ids={"CUDA0": "0000:01:00.0"}) == {}
+
+
 def test_rocm_variables():
     """ROCR_VISIBLE_DEVICES chooses first, then HIP_VISIBLE_DEVICES among what is left."""
     cards = [Gpu("amd", i, f"0000:0{i}:00.0") for i in range(3)]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import pytest
 from fakes.machine_fixtures import FakeMachine
 from process_stage import MARK, Stage
-from runtime.launch_sample import CARD, WORKLOAD, launcher, machine
+from runtime.launch_sample import CARD, WORKLOAD, launch, launcher, machine
 
 from autofit.errors import Interrupted, UsageError
+from autofit.machine.memory import Counter, MemorySource, NoSource
 from autofit.runtime.effort import Fill, asking_effort, filling_request, measuring_effort
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 from autofit.trial.outcome import Rejected
@@ -241,6 +243,84 @@ def test_a_slow_release_is_waited_for(tmp_path, stage):
     before = second.measurement.readings[0].device_used_mib["CUDA0"]
     assert before < 100
     assert second.notes == ()
+
+
+class ByAddress:
+    """A machine's memory counters, of which only those are known whose address was told."""
+
+    def __init__(self, counters: MemorySource) -> None:
+        self.counters = counters
+        self.asked: list[dict[str, str]] = []
+
+    def __call__(self, pci_ids: Mapping[str, str]) -> MemorySource:
+        """Find the counters by the addresses."""
+        self.asked.append(dict(pci_ids))
+        return Known(self.counters, tuple(pci_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The counters of some devices."""
+
+    counters: MemorySource
+    names: tuple[str, ...]
+
+    def read(self) -> dict[str, Counter]:
+        """These devices' counters now."""
+        counters = self.counters.read()
+        return {name: counters[name] for name in self.names}
+
+
+def test_devices_without_a_counter_have_one_once_a_log_tells_their_address(tmp_path, stage):
+    """Of equal cards each is counted from the launch on that follows the first to use it."""
+    cards = (CARD, replace(CARD, name="CUDA1"))
+    fake = FakeMachine(tmp_path, replace(machine(), devices=cards))
+    made = launcher(fake)
+    made.find_memory = finder = ByAddress(made.memory)
+    made.memory = NoSource()
+
+    def peaks(device: str) -> dict[str, float]:
+        result = launch(made, fake.folder / "server.log", {"devices": device, "n_cpu_moe": 6})
+        assert result.outcome.kind == "completed"
+        found = result.measurement.peak_mib
+        return {name: mib for name, mib in found.items() if name != "host" and mib is not None}
+
+    first, second, other = peaks("CUDA0"), peaks("CUDA0"), peaks("CUDA1")
+    last = peaks("CUDA1")
+
+    assert first == {}
+    assert set(second) == {"CUDA0"}
+    assert second["CUDA0"] > 1000
+    assert set(other) == {"CUDA0"}
+    assert other["CUDA0"] < 100
+    assert last["CUDA1"] == pytest.approx(second["CUDA0"], rel=0.02)
+    told = {"CUDA0": "0000:06:00.0"}
+    assert finder.asked == [told, {**told, "CUDA1": "0000:07:00.0"}]
+
+
+def test_an_address_without_a_counter_is_tried_once(fake):
+    """A device that stays unknown costs no search at every launch."""
+    asked = []
+
+    def find(pci_ids: Mapping[str, str]) -> MemorySource:
+        asked.append(dict(pci_ids))
+        return NoSource()
+
+    run = Launch(fake, asking_effort(), find_memory=find)
+    run.launcher.memory = NoSource()
+    run.run()
+    run.run()
+
+    assert asked == [{"CUDA0": "0000:06:00.0"}]
+
+
+def test_a_device_with_a_counter_keeps_it(fake):
+    """What is counted already is not looked for by address."""
+
+    def find(pci_ids: Mapping[str, str]) -> MemorySource:
+        raise AssertionError(pci_ids)
+
+    assert Launch(fake, asking_effort(), find_memory=find).run().outcome.kind == "completed"
 
 
 def test_what_a_runtime_cannot_be_told_is_not_launched(fake):

@@ -74,6 +74,28 @@ def test_devices_that_are_not_used_are_told_from_those_that_are():
     assert log.notices[0].startswith("llama_model_loader: tensor overrides to CPU are used")
 
 
+@pytest.mark.parametrize(
+    ("name", "addresses"),
+    [
+        ("vk-ok-ncmoe26", {"Vulkan0": "0000:00:06.0", "Vulkan1": None}),
+        ("cuda2-balanced-ot", {"CUDA0": "0000:00:06.0", "CUDA1": "0000:00:07.0"}),
+        ("rpc2-ok", {"RPC0": None, "RPC1": None}),
+    ],
+)
+def test_addresses_of_used_devices_are_kept(name, addresses):
+    """A device has the address that the log gives it, and none where it says it knows none."""
+    assert {device.name: device.pci_id for device in facts(name).devices} == addresses
+
+
+def test_a_build_that_prints_no_address_names_its_devices_all_the_same():
+    """The line of builds without addresses is read but for that."""
+    line = "llama_model_load_from_file_impl: using device Vulkan0 (NVIDIA H200) - 12145 MiB free"
+    (device,) = diagnose([line], load_dialect("llama_server")).log.devices
+
+    assert (device.name, device.description) == ("Vulkan0", "NVIDIA H200")
+    assert (device.free_mib, device.is_used, device.pci_id) == (12145.0, True, None)
+
+
 def test_remote_buffers_lie_on_the_device_of_their_server():
     """The index in a remote buffer's name counts on its server, not in the device list."""
     log = facts("rpc2-ok")
