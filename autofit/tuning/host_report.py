@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from autofit.machine.cpu import Cores
 from autofit.machine.host import BUSY_CORES, BUSY_SHARE, STEAL_SHARE
 from autofit.trial.conditions import Conditions, GpuConditions
 from autofit.trial.trial import Trial
@@ -28,6 +29,24 @@ class _Seen:
 
     number: int
     conditions: Conditions
+
+
+def thread_words(baseline: Trial, cores: Cores) -> str:
+    """That a command without a number of threads took more than it may use; else empty.
+
+    llama-server counts all cores of the machine, whatever affinity or a container leaves it:
+    with 32 threads on 16 cores generation was half as fast as with 16 on a real machine.
+    """
+    applied = baseline.measurement.applied if baseline.measurement else {}
+    taken = applied.get("threads_taken")
+    if "threads" in baseline.candidate.params or not isinstance(taken, int | float):
+        return ""
+    if taken <= cores.usable:
+        return ""
+    return (
+        f"the baseline took {int(taken)} threads where {cores.usable} may be used, which costs "
+        f"speed: part of any gain is --threads {cores.usable} alone"
+    )
 
 
 def host_report(trials: Sequence[Trial]) -> dict[str, Any] | None:

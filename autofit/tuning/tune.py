@@ -28,6 +28,7 @@ from autofit.tuning.event import Incumbent, Listener, Notice, PhaseStarted
 from autofit.tuning.expert_cost import ExpertCost, expert_costs
 from autofit.tuning.front import END_OBJECTIVES
 from autofit.tuning.frozen import FROZEN, frozen_baseline
+from autofit.tuning.host_report import thread_words
 from autofit.tuning.kv_score import WIDE_KV, kv_types, kv_words
 from autofit.tuning.memory_record import MemoryRecord
 from autofit.tuning.preference import headroom_mib
@@ -151,6 +152,9 @@ class Tune:
         )
         if not trial.is_completed:
             self._note(f"{self._own_choice} failed ({_why(trial)}), so there is no gain to tell")
+        taken = thread_words(trial, self.situation.cores)
+        if taken:
+            self._note(taken)
         self._look_at_budget(trial)
         return trial
 

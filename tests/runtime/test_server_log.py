@@ -45,6 +45,7 @@ def test_a_cuda_log_is_read():
     assert log.integer("n_gpu_layers") == log.integer("units") == 41
     assert log.integer("layers") == 40
     assert (log.integer("splits_prompt"), log.integer("splits_generate")) == (74, 50)
+    assert log.integer("threads_taken") == 32
     assert log.is_pipelined is False
     assert log.answered == len(log.timings) == 3
     assert log.timings[-1].prompt_tokens == 12000

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from autofit.machine.cpu import Cores
 from autofit.output.answer import answer, meanwhile
 from autofit.trial.candidate import Candidate
 from autofit.trial.conditions import Conditions, GpuConditions
 from autofit.trial.measurement import Measurement
 from autofit.trial.outcome import Completed
 from autofit.trial.trial import Phase, Trial
-from autofit.tuning.host_report import host_report
+from autofit.tuning.host_report import host_report, thread_words
 
 QUIET = Conditions(
     seconds=10.0,
@@ -75,6 +76,25 @@ def test_what_may_have_spoilt_the_figures_is_said(change: dict, words: list[str]
     )
     assert report["launches"] == 3
     assert report["seconds"] == 30.0
+
+
+@pytest.mark.parametrize(
+    ("params", "applied", "words"),
+    [
+        ({}, {"threads_taken": 32}, "the baseline took 32 threads where 16 may be used"),
+        ({}, {"threads_taken": 16}, ""),
+        ({}, {}, ""),
+        ({"threads": 32}, {"threads_taken": 32}, ""),
+    ],
+)
+def test_more_threads_than_cores_are_said(params, applied, words):
+    """A runtime counts cores that a container does not leave it; what a user chose is chosen."""
+    measured = Measurement(applied=applied)
+    baseline = Trial(1, "baseline", Candidate(params), Completed(), measurement=measured)
+    told = thread_words(baseline, Cores(logical=32, usable=16, physical=8, performance=8))
+
+    assert told.startswith(words)
+    assert bool(told) == bool(words)
 
 
 def test_the_figures_are_spread_over_launches():
