@@ -1,0 +1,82 @@
+"""Memory by arithmetic is compared with what a study's launches showed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from results.study_sample import header, trial
+
+from autofit.model.inventory import inventory
+from autofit.model.memory import estimate_memory
+from autofit.model.synth import SynthSpec, write
+from autofit.results.study import Study
+from autofit.trial.candidate import Candidate
+from autofit.trial.device import Device
+from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory
+from autofit.trial.outcome import OutOfMemory
+
+SCRIPT = Path(__file__).parent / "memory_table.py"
+PARAMS = {"n_gpu_layers": 9, "n_cpu_moe": 2, "context": 4096, "ubatch": 512, "devices": "CUDA0"}
+HELD_MIB, OTHER_MIB = 4000.0, 700.0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A small mixture of experts, of which there is only a header."""
+    path = tmp_path_factory.mktemp("model") / "small.gguf"
+    write(SynthSpec(header_only=True), path)
+    return path
+
+
+def _measured(model: Path, compute_factor: float) -> Measurement:
+    """What a launch shows whose compute buffer is so many times the estimate."""
+    device = Device("CUDA0", "NVIDIA GeForce RTX 3060", 12288.0, 12288.0)
+    (row,) = estimate_memory(inventory(model), Candidate(PARAMS), [device]).devices
+    told = ReportedMemory(row.weights_mib, row.kv_mib, row.compute_mib * compute_factor)
+    return Measurement(
+        peak_mib={"CUDA0": HELD_MIB + told.buffers_mib + OTHER_MIB},
+        reported={"CUDA0": told},
+        readings=(MemoryReading(0.0, {"CUDA0": HELD_MIB}, {"CUDA0": None}),),
+    )
+
+
+def _compared(model: Path, folder: Path, *factors: float) -> subprocess.CompletedProcess[str]:
+    """What is said of a study with a launch for each factor, a failure and a runtime's own fit."""
+    own_fit = replace(
+        trial(90, phase="baseline", measured=_measured(model, 3.0)),
+        candidate=Candidate({"devices": "CUDA0", "fit_target": "1024"}),
+    )
+    failed = trial(91, OutOfMemory("load", "cudaMalloc failed: out of memory"), **PARAMS)
+    with Study.create(folder, header()) as study:
+        for number, factor in enumerate(factors, start=1):
+            study.write_trial(trial(number, measured=_measured(model, factor), **PARAMS))
+        study.write_trial(own_fit)
+        study.write_trial(failed)
+    words = [sys.executable, str(SCRIPT), str(model), f"cards={folder}"]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_what_agrees_is_within_the_limit(model, tmp_path):
+    """Launches that the runtime placed itself or that failed are counted, not compared."""
+    done = _compared(model, tmp_path / "study", 1.0, 1.0)
+
+    assert done.returncode == 0, done.stderr
+    assert "| cards | CUDA | CUDA0 | 2 | +0.00%, +0.0 MiB | +0.00%, +0.0 MiB | 700 MiB |" in (
+        done.stdout
+    )
+    assert "2 of 2 devices of completed launches" in done.stdout
+    assert "1 completed launches that the runtime placed itself" in done.stdout
+    assert "| cards | 1 | 0 | 3 | 0 | 0 | 126 | 1 out of memory (load) |" in done.stdout
+
+
+def test_what_is_off_is_named(model, tmp_path):
+    """A launch beyond the limit is named with its buffers, and the exit code tells of it."""
+    done = _compared(model, tmp_path / "study", 1.0, 2.0)
+
+    assert done.returncode == 1, done.stderr
+    assert "1 of 2 devices of completed launches" in done.stdout
+    assert "- cards, launch 2, CUDA0: -" in done.stdout
