@@ -186,8 +186,8 @@ class CandidateMaker:
     def fill(self, candidate: Candidate) -> Fill:
         """When a launch of a candidate should fill its context, and with what."""
         workload = self.situation.workload
-        depth = max(r.prompt_tokens + r.predicted_tokens for r in workload.requests)
-        growth = self.growth_mib(candidate, depth=depth)
+        # A short launch ends long before the workload's generation does.
+        growth = self.growth_mib(candidate, depth=workload.longest_prompt_tokens)
         estimate = self.estimate(candidate)
         rows = estimate.devices if estimate else ()
         return Fill(

@@ -107,7 +107,9 @@ class Explorer:
         metric = metric or situation.objective
         if trial.measurement is None or not trial.is_completed:
             return None
-        value = median_metric(unhindered(trial.measurement), situation.workload, metric)
+        value = median_metric(
+            unhindered(trial.measurement, situation.workload), situation.workload, metric
+        )
         return None if value is None else cost(value, metric)
 
     def tell(self, point: Point, trial: Trial) -> None:
@@ -120,7 +122,7 @@ class Explorer:
     def _tell(self, search: SearchStudy, point: Point, trial: Trial, metric: Metric) -> None:
         workload = self.situation.workload
         measured = trial.measurement if trial.is_completed else None
-        fastest = unhindered(measured) if measured else None
+        fastest = unhindered(measured, workload) if measured else None
         prompt_s, predicted_s = token_seconds(fastest, workload)
         search.tell(
             point,

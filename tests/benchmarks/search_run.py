@@ -89,7 +89,7 @@ class Session:
         if trial.measurement is None or not trial.is_completed:
             return None
         workload = self.machine.situation.workload
-        return median_metric(unhindered(trial.measurement), workload, "request_s")
+        return median_metric(unhindered(trial.measurement, workload), workload, "request_s")
 
     def pick(self, candidate: Candidate | None, cost: float | None) -> None:
         """What would be reported now: this candidate, or the baseline where it was faster."""
@@ -126,7 +126,7 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
             course.tell_fits(point)
             continue
         measured = trial.measurement if trial.is_completed else None
-        fastest = unhindered(measured) if measured else None
+        fastest = unhindered(measured, workload) if measured else None
         prompt_s, predicted_s = token_seconds(fastest, workload)
         study.tell(
             point,

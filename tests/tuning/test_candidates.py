@@ -18,6 +18,7 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory, Sample
 from autofit.trial.outcome import Completed
 from autofit.trial.trial import Trial
+from autofit.trial.workload import Request
 from autofit.tuning.candidates import CandidateMaker
 
 SIZES = (2600.0, 2300.0)
@@ -219,6 +220,19 @@ def test_little_room_for_a_full_context_is_to_be_seen(maker, about):
     assert narrow.below_mib["CUDA0"] > wide.below_mib["CUDA0"] > 0
     assert wide.expected_mib.keys() == wide.below_mib.keys() == {"CUDA0"}
     assert wide.request.prompt_tokens < about.workload.context
+
+
+def test_a_generation_that_a_short_launch_leaves_out_fills_nothing(about):
+    """The workload's long answers are not generated, so all that they would fill still grows."""
+    params = {"devices": "CUDA0", "n_gpu_layers": 13, "n_cpu_moe": 8, "context": 65536,
+              "cache_type_k": "q8_0", "cache_type_v": "q8_0"}  # fmt: skip
+    wanted = []
+    for predicted in (8, 60000):
+        workload = replace(about.workload, context=65536, requests=(Request(512, predicted),))
+        fill = CandidateMaker(replace(about, workload=workload)).fill(Candidate(params))
+        wanted.append(fill.below_mib["CUDA0"])
+
+    assert wanted[0] == wanted[1]
 
 
 def test_launches_that_tell_nothing_change_nothing(maker, about):
