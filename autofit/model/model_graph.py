@@ -15,6 +15,9 @@ from autofit.trial.candidate import Candidate
 _BATCH, _UBATCH = 2048, 512
 _MIN_STAGED_BATCH = 32  # GGML_OP_OFFLOAD_MIN_BATCH
 _COPIES = 4  # GGML_SCHED_MAX_COPIES
+# Backends that scale the experts' results where they lie: RPC b11434, Vulkan b10434 (a server's
+# buffer at ubatch 4,096 was 720 MiB, with CUDA 976: rows x width x experts used x 4 bytes less).
+_SCALING_IN_PLACE = ("RPC", "Vulkan")
 _STATE_KERNEL = 4  # the usual width of a recurrent layer's convolution
 _FIRST_EXPERTS = re.compile(r"ffn_(up|gate|gate_up)_(ch|)exps\.weight")
 _PLAIN_TYPES = ("f32", "f16", "bf16")
@@ -119,7 +122,7 @@ def graph_bytes(inventory: ModelInventory, placement: Placement, run: Run) -> di
         inplace_devices=frozenset(
             index
             for index, device in enumerate(placement.devices)
-            if backend_of(device.name) == "RPC"
+            if backend_of(device.name) in _SCALING_IN_PLACE
         ),
     )
     return compute_bytes(model, layers, placement.output, settings)

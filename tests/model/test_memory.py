@@ -104,6 +104,15 @@ def test_vulkan_pads_what_experts_are_multiplied_with(measured, ubatch, beside_m
     assert other_mib("NVIDIA GeForce GTX 1070") < 300
 
 
+@pytest.mark.parametrize(("ubatch", "compute_mib"), [(512, 216.01), (2048, 432.0), (4096, 720.0)])
+def test_vulkan_scales_the_results_of_experts_in_place(measured, ubatch, compute_mib):
+    """Compute buffers of a Vulkan server, which are smaller than those of CUDA."""
+    card = Device("Vulkan0", "NVIDIA H200", 143771.0, 12178.0)
+    estimate = estimated(measured, (card,), devices="Vulkan0", n_cpu_moe=22, ubatch=ubatch)
+
+    assert estimate.devices[0].compute_mib == pytest.approx(compute_mib, abs=26)
+
+
 def test_slots_and_caches_for_experts_are_on_the_device_that_stages(measured):
     """Prefetch slots of the largest expert tensor, and the expert cache, on the first device."""
     plain = estimated(measured, n_cpu_moe=20, tensor_split="30,11")
