@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -80,6 +80,7 @@ def look(
     if baseline is not None:
         own, options = read_baseline(baseline, section, options)
     workload = read_workload(options.workload, context=options.context, parallel=options.parallel)
+    _refuse_without_generation(workload, {objective, *(r.metric for r in requirements)})
     runtime = own.runtime if own else _runtime(options, may_imagine=may_imagine)
     listed = list_devices(runtime, options.rpc) if runtime.fingerprint else ()
     found = _really_free(listed or (), runtime, options.env)
@@ -112,6 +113,15 @@ def look(
             *misspelt(options.devices_mib, (device.name for device in found)),
         ),
     )
+
+
+def _refuse_without_generation(workload: Workload, metrics: Container[Metric]) -> None:
+    """A request of a single token has no rate of generation to be judged by."""
+    if "tg" in metrics and workload.longest_predicted_tokens <= 1:
+        raise UsageError(
+            f"workload {workload.name} generates 1 token a request: there is no tg to judge by",
+            "give requests more predicted_tokens, or another --objective or --require",
+        )
 
 
 def _task_notices(

@@ -280,6 +280,18 @@ def test_resume_needs_a_study(cli, machine):
     assert "--resume needs --study" in done.err
 
 
+@pytest.mark.parametrize("words", [["--objective", "tg"], ["--require", "tg>=20"]])
+def test_generation_is_judged_only_where_there_is_any(refused, machine, tmp_path, words):
+    """A workload of single tokens has no rate of generation to search for or to require."""
+    path = tmp_path / "single.yaml"
+    path.write_text(machine.workload.read_text().replace("33", "1"))
+
+    error = refused(*words, workload=path)
+
+    assert "there is no tg to judge by" in error["message"]
+    assert "predicted_tokens" in error["hint"]
+
+
 def test_a_constraint_that_nothing_keeps(refused, tmp_path):
     """A pinned value that no other value goes with is told with the constraint."""
     error = refused("--set", "ubatch=100000", space="moe")
