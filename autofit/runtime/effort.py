@@ -53,8 +53,8 @@ class Questions(Protocol):
 class Fill:
     """A request that fills the context, sent where little memory is left after all others.
 
-    A launch that keeps 8 MiB at the workload's prompts may die at full context. The server is
-    up by then, so asking it costs a prompt, and not a launch that proves it later.
+    A launch that keeps next to nothing at the workload's prompts may die at full context. The
+    server is up by then, so asking it costs a prompt, and not a launch that proves it later.
 
     Attributes:
         request: what fills a slot.

@@ -32,8 +32,9 @@ from autofit.tuning.situation import Situation
 _WEIGHTLESS = frozenset({"threads", "threads_batch", "op_offload_min_batch"})
 _HOST_ONLY = frozenset({"load_mode"})
 # A device with less left than this beside what its pools are known to grow by is not trusted with
-# a full context unseen: with 8 MiB a server died there on a real card, with 74 it held.
-_EDGE_MIB = 128.0
+# a full context unseen. On real cards what was left fell by 2 to 10
+# MiB from the workload's prompts to a full context served twice.
+_UNTRUSTED_MIB = 128.0
 
 
 @dataclass(slots=True)
@@ -192,7 +193,7 @@ class CandidateMaker:
         rows = estimate.devices if estimate else ()
         return Fill(
             filling_request(workload.context // workload.parallel),
-            {row.name: growth.get(row.name, 0.0) + _EDGE_MIB for row in rows},
+            {row.name: growth.get(row.name, 0.0) + _UNTRUSTED_MIB for row in rows},
             {row.name: row.free_mib for row in rows},
         )
 

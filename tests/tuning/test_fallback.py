@@ -30,9 +30,9 @@ def _seconds(candidate) -> float:
     return 1.0 + 0.1 * candidate.get_int("n_cpu_moe", 30)
 
 
-def _tuned(about, folder, outcome_of, max_launches, seconds_of=_seconds):
+def _tuned(about, folder, outcome_of, max_launches, seconds_of=_seconds, free_mib=900.0):
     """The result of a tune whose launches end as told."""
-    launching = SimulatedLaunching(outcome_of=outcome_of, seconds_of=seconds_of)
+    launching = SimulatedLaunching(outcome_of, seconds_of, free_mib)
     running = replace(runner(about, folder), launching=launching)
     running.budget.max_launches = max_launches
     maker = CandidateMaker(about)
@@ -100,3 +100,37 @@ def test_a_baseline_that_wins_says_how_surely(about, tmp_path, noise, told):
 
     assert "n_cpu_moe" not in result["winner"]["params"]
     assert any(note.startswith(told) for note in result["notes"]), result["notes"]
+
+
+def test_what_the_search_launches_may_fill_its_context(about, tmp_path):
+    """Every candidate of the search is told when to; baseline, rounds and proofs are not."""
+    asked = []
+
+    def outcome_of(candidate, effort):
+        asked.append((effort.name, effort.fill))
+        return Completed()
+
+    _tuned(about, tmp_path / "study", outcome_of, max_launches=6)
+    fills = [fill for name, fill in asked if name in ("fit", "short")][1:]  # after the baseline
+
+    assert len(fills) > 1
+    assert all(set(fill.below_mib) == {"CUDA0"} for fill in fills)
+    assert {fill.request.prompt_tokens for fill in fills} == {about.workload.context - 64 - 8}
+    assert asked[0][1] is None
+    assert all(fill is None for name, fill in asked if name in ("full", "prove"))
+
+
+@pytest.mark.parametrize(("free_mib", "is_first_proven"), [(8.0, True), (34.0, False)])
+def test_what_keeps_next_to_nothing_is_proven_before_rounds(
+    about, tmp_path, free_mib, is_first_proven
+):
+    """Rounds are not spent on what dies when it is served."""
+    asked = []
+
+    def outcome_of(candidate, effort):
+        asked.append(effort.name)
+        return Completed()
+
+    _tuned(about, tmp_path / "study", outcome_of, max_launches=6, free_mib=free_mib)
+
+    assert (asked.index("prove") < asked.index("full")) == is_first_proven
