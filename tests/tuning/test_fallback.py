@@ -30,7 +30,7 @@ def _seconds(candidate) -> float:
     return 1.0 + 0.1 * candidate.get_int("n_cpu_moe", 30)
 
 
-def _tuned(about, folder, outcome_of, max_launches, seconds_of=_seconds, free_mib=900.0):
+def _tuned(about, folder, outcome_of, *, max_launches, seconds_of=_seconds, free_mib=900.0):
     """The result of a tune whose launches end as told."""
     launching = SimulatedLaunching(outcome_of, seconds_of, free_mib)
     running = replace(runner(about, folder), launching=launching)
@@ -96,7 +96,9 @@ def test_a_baseline_that_wins_says_how_surely(about, tmp_path, noise, told):
         is_baseline = "n_cpu_moe" not in candidate.params
         return (1.0 if is_baseline else 1.15) * (1 + noise * rng.uniform(-1, 1))
 
-    result = _tuned(about, tmp_path / "study", lambda *_: Completed(), 3, seconds_of)
+    result = _tuned(
+        about, tmp_path / "study", lambda *_: Completed(), max_launches=3, seconds_of=seconds_of
+    )
 
     assert "n_cpu_moe" not in result["winner"]["params"]
     assert any(note.startswith(told) for note in result["notes"]), result["notes"]
