@@ -12,6 +12,7 @@
 #   grid, threads        tables for `replay`: the fit boundary and away from it; fewer threads
 #   abort                a launch that loads and dies at its first long prompt
 #
+# EXTRA are further words for every tune, such as --no-answers for a model of random weights.
 # The cards' memory is expected to be held down to what is given, if it is to be held down.
 # What other cards do at the same time is kept apart by CUDA_VISIBLE_DEVICES, AUTOFIT_LOCK_DIR
 # and taskset.
@@ -42,7 +43,7 @@ tune() { # NAME BUDGET_S WORDS...
     shift 2
     # shellcheck disable=SC2086 # the command is words
     part "$name" $((budget + 120)) $autofit tune "$model" --yes --budget "${budget}s" \
-        --study "$OUT/$name" "$@"
+        --study "$OUT/$name" "$@" ${EXTRA-}
 }
 
 grid() { # NAME LIMIT_S WORDS...
