@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from fakes.physics import Run, Simulation
 from fakes.simulated_trial import measurement_of, outcome_of
+from tuning.answered_launching import AnsweredLaunching
 
 from autofit.runtime.effort import Effort
 from autofit.runtime.launch import RUNTIME_FIT, LaunchResult
 from autofit.runtime.prefetch import WantedSlots, find_refused_slots
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.measurement import Measurement, MemoryReading
-from autofit.trial.outcome import Outcome, Stage
+from autofit.trial.outcome import Outcome
 
 
 @dataclass(slots=True)
-class PhysicalLaunching:
+class PhysicalLaunching(AnsweredLaunching):
     """Launches on a simulated machine; `made` are those that took place, in order."""
 
     simulation: Simulation
@@ -26,21 +26,8 @@ class PhysicalLaunching:
     wanted_slots: Callable[[Candidate], WantedSlots | None] = lambda _: None
     made: list[tuple[Candidate, Run]] = field(default_factory=list)
 
-    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan:
-        """A command that says no more than the layout."""
-        return LaunchPlan(candidate, ("server", "--port", "{port}"), {"LAYOUT": layout})
-
-    def launch(
-        self,
-        plan: LaunchPlan,
-        effort: Effort,
-        *,
-        log_path: Path,
-        on_stage: Callable[[Stage], None],
-        check_stop: Callable[[], None],
-    ) -> LaunchResult:
+    def result(self, plan: LaunchPlan, effort: Effort) -> LaunchResult:
         """What the physics says, judged as a launch is."""
-        log_path.write_text("a log\n")
         asked = effort.within(self.context).requests
         run = self.simulation.launch(
             dict(plan.candidate.params),

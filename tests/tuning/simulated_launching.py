@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from tuning.answered_launching import AnsweredLaunching
 
 from autofit.runtime.effort import Effort
 from autofit.runtime.launch import LaunchResult
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.measurement import Measurement, Sample
-from autofit.trial.outcome import Completed, Outcome, OutOfMemory, Rejected, Stage
+from autofit.trial.outcome import Completed, Outcome, OutOfMemory, Rejected
 
 NO_ROOM = OutOfMemory("prompt", "CUDA error: out of memory", "device", "pool", "CUDA0")
 
@@ -36,7 +37,7 @@ def measured(effort: Effort, seconds: float, free_mib: float = 900.0) -> Measure
 
 
 @dataclass(slots=True)
-class SimulatedLaunching:
+class SimulatedLaunching(AnsweredLaunching):
     """Launches whose outcome a rule decides; `made` are those that took place, in order."""
 
     outcome_of: Callable[[Candidate, Effort], Outcome] = lambda *_: Completed()
@@ -50,22 +51,10 @@ class SimulatedLaunching:
         self.served.append(as_served)
         if "unknown" in candidate.params:
             return Rejected("plan", "no such parameter", "unknown_flag")
-        return LaunchPlan(candidate, ("server", "--port", "{port}"), {"LAYOUT": layout})
+        return AnsweredLaunching.plan(self, candidate, layout=layout, as_served=as_served)
 
-    def launch(
-        self,
-        plan: LaunchPlan,
-        effort: Effort,
-        *,
-        log_path: Path,
-        on_stage: Callable[[Stage], None],
-        check_stop: Callable[[], None],
-    ) -> LaunchResult:
+    def result(self, plan: LaunchPlan, effort: Effort) -> LaunchResult:
         """What the rules say."""
-        log_path.write_text("a log\n")
-        for stage in ("load", "prompt", "stop"):
-            check_stop()
-            on_stage(stage)
         self.made.append((plan.candidate, effort, plan.env["LAYOUT"]))
         outcome = self.outcome_of(plan.candidate, effort)
         seconds = self.seconds_of(plan.candidate)

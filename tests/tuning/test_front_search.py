@@ -22,8 +22,8 @@ from autofit.tuning.search_phase import Explorer
 class _Split(SimulatedLaunching):
     """Small ubatches are slow with prompts and fast with what comes after."""
 
-    def launch(self, plan, *args, **more) -> LaunchResult:
-        result = SimulatedLaunching.launch(self, plan, *args, **more)
+    def result(self, plan, effort) -> LaunchResult:
+        result = SimulatedLaunching.result(self, plan, effort)
         prompt_s, predicted_s = _seconds(plan.candidate)
         samples = tuple(
             replace(sample, prompt_s=prompt_s, ttft_s=prompt_s, predicted_s=predicted_s)
