@@ -96,6 +96,12 @@ class Course:
             self._is_over = True
         return self._closing()
 
+    def reopen(self) -> None:
+        """Go on after its end, for the study wants other points than before."""
+        self.last = self.declined = None
+        self.has_stalled = self._is_over = False
+        self._told_before = len(self.study.observations)
+
     def tell_fits(self, point: Point) -> None:
         """Add that a point fits, whose speed nobody has measured."""
         self._fitting.append(point)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,8 +48,10 @@ class Grid:
     def is_point(self, row: Sequence[int]) -> bool:
         """Whether a row is one of the problem's points: not every combination need be."""
         if self.problem.points:
-            return tuple(row) in {self.row_of(point) for point in self.problem.points}
-        return self.problem.space.allows(self.point_of(row))
+            is_one = tuple(row) in {self.row_of(point) for point in self.problem.points}
+        else:
+            is_one = self.problem.space.allows(self.point_of(row))
+        return is_one and self.problem.is_wanted(self.point_of(row))
 
     def point_of(self, row: Sequence[int] | Rows) -> Point:
         """The point of a row."""
@@ -94,10 +96,11 @@ class Grid:
         """
         if self._all is None:
             if self.problem.points:
-                rows = [self.row_of(point) for point in self.problem.points]
-                self._all = np.array([row for row in rows if row is not None], dtype=np.int64)
+                rows = [self.row_of(point) for point in self._wanted(self.problem.points)]
+                found = [row for row in rows if row is not None]
+                self._all = np.array(found, dtype=np.int64).reshape(len(found), len(self.axes))
             elif self.problem.space.size <= _MOST_COMBINATIONS:
-                self._all = self._rows(self.problem.space.points())
+                self._all = self._rows(self._wanted(self.problem.space.points()))
         return self._some(near) if self._all is None else self._all
 
     def _rows(self, points: Iterator[Point]) -> Rows:
@@ -117,8 +120,11 @@ class Grid:
         for _ in range(_MOST_COMBINATIONS):
             point = {axis.name: axis.values[int(rng.integers(len(axis.values)))] for axis in axes}
             found.setdefault(self._key(point), point)
-        allowed = (p for p in found.values() if self.problem.space.allows(p))
+        allowed = (p for p in self._wanted(found.values()) if self.problem.space.allows(p))
         return self._rows(itertools.islice(allowed, 2 * _MOST_COMBINATIONS))
+
+    def _wanted(self, points: Iterable[Point]) -> Iterator[Point]:
+        return (point for point in points if self.problem.is_wanted(point))
 
     @staticmethod
     def _key(point: Point) -> tuple[ParamValue, ...]:

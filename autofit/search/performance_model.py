@@ -63,6 +63,11 @@ class PerformanceModel:
         self.measured = history.ran
         self._goal = grid.problem.goal
         self.rows = history.matrix([entry.row for entry in self.measured])
+        self._wanted = [
+            place
+            for place, entry in enumerate(self.measured)
+            if grid.problem.is_wanted(entry.observation.point)
+        ]
         self._parts = {name: self._fit(name) for name in self._part_names()}
         self._offset = self._mean_offset()
         self._known = {name: self._predict(name, self.rows) for name in self._parts}
@@ -120,10 +125,15 @@ class PerformanceModel:
             chance *= ndtr(z)
         return Forecast(cost.mean, cost.variance, cost.noise, cost.covariance, chance)
 
+    @property
+    def wanted_rows(self) -> Rows:
+        """The rows of the measured points that may be picked, of shape (wanted, axes)."""
+        return self.rows[self._wanted]
+
     def trusted(self) -> list[int]:
-        """The places in `measured` of launches that may be picked: all but the doubtful."""
-        kept = [place for place in range(len(self.measured)) if place not in self.doubtful]
-        return kept or list(range(len(self.measured)))
+        """The places in `measured` of launches that may be picked: all wanted but the doubtful."""
+        doubtful = self.doubtful
+        return [place for place in self._wanted if place not in doubtful] or self._wanted
 
     def forecast_measured(self) -> Forecast:
         """The expected log cost of the measured points, in their order."""

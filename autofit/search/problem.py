@@ -44,6 +44,8 @@ class Problem:
         goal: what is minimised, and within which limits.
         traits: what of the model and the workload decides how long things take.
         points: the only points there are; empty when every combination of values is one.
+        is_wanted: whether a point may be proposed and picked, asked without layout and host
+            layers, too; what was observed of others still tells of these.
     """
 
     space: Space
@@ -54,11 +56,17 @@ class Problem:
     goal: Goal = field(default_factory=Goal)
     traits: Traits = field(default_factory=Traits)
     points: tuple[Point, ...] = ()
+    is_wanted: Callable[[Point], bool] = lambda _: True
 
     @property
     def walks_layers(self) -> bool:
         """Whether layouts and host layers are searched."""
         return bool(self.layouts)
+
+    @property
+    def has_points(self) -> bool:
+        """Whether any combination of the space's values may be proposed."""
+        return any(self.is_wanted(point) for point in self.points or self.space.points())
 
     @property
     def axes(self) -> tuple[Axis, ...]:

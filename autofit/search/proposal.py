@@ -57,7 +57,7 @@ class ModelProposer:
         model = PerformanceModel(self._grid, self._similarity, history)
         points = OpenPoints(self._grid, self._margins, self._similarity, history)
         for left in reversed(range(_PASSES)):
-            rows = np.concatenate([points.rows(), model.rows])
+            rows = np.concatenate([points.rows(), model.wanted_rows])
             likely = points.chances(rows) >= points.least_chance
             rows = rows[likely] if likely.any() else rows
             if not len(rows):
@@ -108,14 +108,16 @@ class ModelProposer:
         self._prepare(problem)
         history = History(self._grid, observations)
         model = PerformanceModel(self._grid, self._similarity, history)
-        crawled = [entry.observation for entry in history.crawled]
+        is_wanted = problem.is_wanted
+        crawled = [e.observation for e in history.crawled if is_wanted(e.observation.point)]
         if not model.measured:
             return crawled
         known = model.forecast_measured()
         order = second_opinion(known.mean, known.covariance)
         doubtful = model.doubtful
         order.sort(key=lambda place: (place in doubtful, known.chance[place] < _KEPT))
-        return [*(model.measured[place].observation for place in order), *crawled]
+        ran = [model.measured[place].observation for place in order]
+        return [*(seen for seen in ran if is_wanted(seen.point)), *crawled]
 
     def _prepare(self, problem: Problem) -> None:
         if problem is not self._problem:
@@ -137,12 +139,12 @@ class ModelProposer:
         if worth[best] <= _NOTHING:
             # Nothing is likely to fit: as long as nothing has run, the likeliest is tried.
             best = int(np.argmax(chances))
-            if model.measured or chances[best] <= 0:
+            if model.trusted() or chances[best] <= 0:
                 return None
         gain = float(judged.gain[best] * chances[best])
         proposal = Proposal(
             self._grid.point_of(judged.rows[best]),
-            gain if model.measured else float("inf"),
+            gain if model.trusted() else float("inf"),
             _why(model, judged.forecast, best, chances[best]),
         )
         if not model.is_contradicted:
@@ -177,11 +179,12 @@ def _gains(model: PerformanceModel, forecast: Forecast) -> Floats:
     """
     if not len(forecast.mean):
         return forecast.mean
-    if not model.measured:
+    trusted = model.trusted()
+    if not trusted:
         promise: Floats = (forecast.mean.max() - forecast.mean + 0.01) * forecast.chance
         return promise
     known = model.forecast_measured()
-    picks = [place for place in model.trusted() if known.chance[place] >= _KEPT]
+    picks = [place for place in trusted if known.chance[place] >= _KEPT]
     if not picks:
         hope: Floats = forecast.chance + 1e-9
         return hope
@@ -197,9 +200,10 @@ def _gains(model: PerformanceModel, forecast: Forecast) -> Floats:
 
 def _why(model: PerformanceModel, forecast: Forecast, place: int, chance: float) -> str:
     fits = f"{chance:.0%} likely to run"
-    if not model.measured:
-        return f"nothing has run yet: the best guess, {fits}"
-    best = model.forecast_measured().mean[model.trusted()].min()
+    trusted = model.trusted()
+    if not trusted:
+        return f"nothing {'like it ' * bool(model.measured)}has run yet: the best guess, {fits}"
+    best = model.forecast_measured().mean[trusted].min()
     change = float(np.expm1(forecast.mean[place] - best))
     spread = float(np.sqrt(forecast.variance[place]))
     return f"expected to change the cost by {change:+.1%} (give or take {spread:.1%}), {fits}"

@@ -61,7 +61,7 @@ class ProposingSampler(BaseSampler):
     """
 
     def __init__(self, problem: Problem, proposer: Proposer, *, seed: int) -> None:
-        self._problem = problem
+        self.problem = problem
         self._proposer = proposer
         self._random = RandomSampler(seed=seed)
         self._tpe = TPESampler(seed=seed)
@@ -73,7 +73,7 @@ class ProposingSampler(BaseSampler):
         trial: FrozenTrial,  # noqa: ARG002
     ) -> dict[str, BaseDistribution]:
         """The whole space, always the same."""
-        return distributions(self._problem)
+        return distributions(self.problem)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Ask for the next point; `last_proposal` is None when there is none.
@@ -82,7 +82,7 @@ class ProposingSampler(BaseSampler):
         one value.
         """
         seen = observations_of(study.get_trials(deepcopy=False))
-        proposal = self._proposer.propose(self._problem, seen)
+        proposal = self._proposer.propose(self.problem, seen)
         if proposal is not None and proposal.is_open is not None:
             point = self._drawn(study, trial, proposal)
             if point is not None:
@@ -104,7 +104,7 @@ class ProposingSampler(BaseSampler):
         for _ in range(_DRAWS):
             point = {
                 name: self._tpe.sample_independent(study, trial, name, distribution)
-                for name, distribution in distributions(self._problem).items()
+                for name, distribution in distributions(self.problem).items()
             }
             if proposal.is_open is not None and proposal.is_open(point):
                 return point

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 
 import optuna
 from optuna.trial import TrialState, create_trial
@@ -56,6 +58,12 @@ class SearchStudy:
     def chance(self, point: Point) -> float:
         """How likely a point that was not tried is to run."""
         return self._proposer.chance(self.problem, self.observations, point)
+
+    def want_only(self, is_wanted: Callable[[Point], bool]) -> None:
+        """Propose and rank only such points from now on; what the others showed still tells."""
+        self.drop()
+        self.problem = replace(self.problem, is_wanted=is_wanted)
+        self._sampler.problem = self.problem
 
     def drop(self) -> None:
         """Close the open trial without an answer."""
