@@ -205,11 +205,12 @@ def _failed(seen: Seen, told: Diagnosis) -> Outcome | None:
         return replace(outcome, evidence=f"{outcome.evidence}; the kernel had no memory left")
     left = [reading.host_available_mib for reading in seen.watched.readings]
     left_mib = min((mib for mib in left if mib is not None), default=0.0)
-    if kills is None or left_mib < _PLENTY_MIB:
+    # Weights are read faster than memory is looked at; what comes later takes little of the host.
+    is_unseen = kills is None and outcome.stage in ("load", "context")
+    if is_unseen or left_mib < _PLENTY_MIB:
         return outcome
-    text = (
-        f"{told.evidence}; not for memory: the kernel killed nobody, {left_mib:.0f} MiB were left"
-    )
+    nobody = "" if kills is None else "the kernel killed nobody, "
+    text = f"{told.evidence}; not for memory: {nobody}{left_mib:.0f} MiB were left"
     return Crashed(outcome.stage, text, "killed", seen.died)
 
 

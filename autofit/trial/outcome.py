@@ -152,3 +152,10 @@ def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
 def is_memory_failure(outcome: Outcome) -> bool:
     """Whether the candidate asked for more memory than there is."""
     return isinstance(outcome, OutOfMemory | Spilled)
+
+
+def lacks_device_memory(outcome: Outcome) -> bool:
+    """Whether the candidate asked for more memory than a device has."""
+    if isinstance(outcome, OutOfMemory):
+        return outcome.where == "device"
+    return isinstance(outcome, Spilled)

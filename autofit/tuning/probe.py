@@ -14,7 +14,7 @@ from autofit.runtime.effort import fit_effort
 from autofit.runtime.spill import shared_devices
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.trial.candidate import Candidate
-from autofit.trial.outcome import OutOfMemory, Skipped, is_memory_failure
+from autofit.trial.outcome import Skipped, is_memory_failure, lacks_device_memory
 from autofit.trial.trial import Trial
 from autofit.tuning.boundary_walk import BoundaryWalk
 from autofit.tuning.budget_advice import BudgetAdvice, Need, launches_need
@@ -23,7 +23,7 @@ from autofit.tuning.event import BoundaryMoved, CandidateSkipped, Listener, Noti
 from autofit.tuning.layer_count import told_layers
 from autofit.tuning.memory_record import MemoryRecord
 from autofit.tuning.probe_result import Line, budget_words, probe_document
-from autofit.tuning.ruling_out import ruled_out
+from autofit.tuning.ruling_out import lacks_host_memory, ruled_out
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.situation import Situation
 
@@ -189,7 +189,7 @@ class Probe:
         wrong = [0.0]
         for n, index in line.trials.items():
             failed = self._candidate(line, n)
-            if failed is not None and is_memory_failure(self.trials[index].outcome):
+            if failed is not None and lacks_device_memory(self.trials[index].outcome):
                 wrong.append((self.record.free_mib(failed) or 0.0) + 1.0)
         return max(wrong)
 
@@ -229,7 +229,7 @@ class Probe:
         if self._wants_host(line, host_layers):
             # Fewer host layers take less of the host.
             line.walk.most = host_layers - 1
-        elif not trial.is_completed and not is_memory_failure(trial.outcome):
+        elif not trial.is_completed and not lacks_device_memory(trial.outcome):
             line.stopped_by = known
         return True
 
@@ -246,7 +246,9 @@ class Probe:
         failed = self._by_candidate[skipped.outcome.because or ""]
         line.walk.tell(host_layers, fits=False, is_launched=False)
         line.ruled_out[host_layers] = failed
-        if not is_memory_failure(self.trials[failed].outcome):
+        if lacks_host_memory(self.trials[failed], self.trials, self.record):
+            line.walk.most = host_layers - 1
+        elif not is_memory_failure(self.trials[failed].outcome):
             line.stopped_by = failed
 
     def _launch(self, line: Line, candidate: Candidate) -> int:
@@ -319,8 +321,9 @@ class Probe:
 
     def _wants_host(self, line: Line, host_layers: int) -> bool:
         index = line.trials.get(host_layers)
-        outcome = self.trials[index].outcome if index is not None else None
-        return isinstance(outcome, OutOfMemory) and outcome.where != "device"
+        return index is not None and lacks_host_memory(
+            self.trials[index], self.trials, self.record
+        )
 
     def _note(self, text: str) -> None:
         self.notes.append(text)

@@ -8,7 +8,7 @@ from autofit.model.memory import DeviceMemory
 from autofit.model.slice_cost import LAYOUT_PARAMS
 from autofit.results.skipped import SkippedCandidate
 from autofit.trial.candidate import Candidate
-from autofit.trial.outcome import OutOfMemory, Rejected, Skipped, Spilled
+from autofit.trial.outcome import Outcome, OutOfMemory, Rejected, Skipped, Spilled
 from autofit.trial.trial import Trial
 from autofit.tuning.memory_record import MemoryRecord
 
@@ -31,14 +31,38 @@ def ruled_out(
     however they are laid out.
     """
     for trial in trials:
-        why = _reason(trial, candidate, layout, record)
+        why = _reason(trial, candidate, layout, trials, record)
         if why:
             outcome = Skipped(f"{why} (launch {trial.number})", because=trial.candidate.key)
             return SkippedCandidate(candidate, outcome, "boundary", layout)
     return None
 
 
-def _reason(trial: Trial, candidate: Candidate, layout: str, record: MemoryRecord) -> str:
+def lacks_host_memory(trial: Trial, trials: Sequence[Trial], record: MemoryRecord) -> bool:
+    """Whether a launch shows that the host has too little memory for what it asked of it.
+
+    It does not where another ran that takes as much: something else befell it then.
+    """
+    if not _failed_for_host(trial.outcome):
+        return False
+    failed = record.maker.estimate(trial.candidate)
+    ran = [record.maker.estimate(one.candidate) for one in trials if one.is_completed]
+    return failed is None or not any(
+        other is not None and other.host.resident_mib >= failed.host.resident_mib for other in ran
+    )
+
+
+def _failed_for_host(outcome: Outcome) -> bool:
+    return isinstance(outcome, OutOfMemory) and outcome.where != "device"
+
+
+def _reason(
+    trial: Trial,
+    candidate: Candidate,
+    layout: str,
+    trials: Sequence[Trial],
+    record: MemoryRecord,
+) -> str:
     outcome = trial.outcome
     if isinstance(outcome, Rejected) and outcome.reason in _REFUSALS:
         is_same = _without_layout(candidate) == _without_layout(trial.candidate)
@@ -50,8 +74,9 @@ def _reason(trial: Trial, candidate: Candidate, layout: str, record: MemoryRecor
     here, there = (record.maker.estimate(one) for one in (candidate, trial.candidate))
     if here is None or there is None:
         return ""
-    if isinstance(outcome, OutOfMemory) and outcome.where != "device":
+    if _failed_for_host(outcome):
         is_more = here.host.resident_mib >= there.host.resident_mib
+        is_more = is_more and lacks_host_memory(trial, trials, record)
         return "takes at least the host memory of one that failed for it" if is_more else ""
     rows = {row.name: row for row in here.devices}
     failed = [row for row in there.devices if outcome.device in (None, row.name)]

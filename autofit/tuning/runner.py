@@ -19,7 +19,7 @@ from autofit.results.study import Study
 from autofit.runtime.effort import Effort
 from autofit.runtime.launch import LaunchResult
 from autofit.trial.candidate import Candidate, LaunchPlan
-from autofit.trial.outcome import OutOfMemory, Rejected, Spilled, Stage
+from autofit.trial.outcome import Rejected, Stage, lacks_device_memory
 from autofit.trial.trial import Fidelity, Phase, Trial
 from autofit.tuning.budget import Budget
 from autofit.tuning.event import LaunchEnded, LaunchStarted, Listener, StageStarted
@@ -179,10 +179,7 @@ def _worth_telling(phase: Phase, result: LaunchResult) -> tuple[str, ...]:
 
     A search that steps over the edge of a device's memory knows what to change.
     """
-    outcome = result.outcome
-    is_over_the_edge = isinstance(outcome, Spilled) or (
-        isinstance(outcome, OutOfMemory) and outcome.where == "device"
-    )
+    is_over_the_edge = lacks_device_memory(result.outcome)
     return () if phase in ("boundary", "search") and is_over_the_edge else result.advice
 
 

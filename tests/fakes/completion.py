@@ -131,10 +131,13 @@ class Completer:
         """Process one prompt and generate; `StoppedError` and `RequestError` as they come."""
         n_ctx = self.slot_context
         slot = self._slot(asked, prompt)
+        self.faults.asked_tokens = len(prompt)
         self._fail_on_request()
         with slot.lock:
             task, self.task = self.task, self.task + 1
             request_log.start(self.log, slot.number, task, n_ctx, len(prompt))
+            shrunk = self.faults.get("slot-shrunk")
+            n_ctx = int(shrunk.number(n_ctx // 2)) if shrunk else n_ctx
             if len(prompt) >= n_ctx:
                 message = (
                     f"request ({len(prompt)} tokens) exceeds the available context size "
@@ -166,6 +169,8 @@ class Completer:
             raise RequestError(500, "server_error", "Compute error.")
         if self.faults.get("content-500"):
             raise RequestError(500, "server_error", _CONTENT_ONLY)
+        if self.faults.get("no-slot"):
+            raise RequestError(503, "unavailable_error", "no slot is available")
 
     def _compute(
         self, slot: Slot, asked: Mapping[str, Any], prompt: list[int], task: int
@@ -284,6 +289,10 @@ class Completer:
                 reply.drop()
             if hang and at == 1:
                 time.sleep(hang.number(3600))
+            if self.faults.get("event-500") and at == 1:
+                reply.event(api_shape.error(500, "server_error", "Compute error."))
+                reply.end_events()
+                return
             event: dict[str, Any] = {
                 "index": 0,
                 "content": text,

@@ -2,7 +2,8 @@
 
 A fault is named in FAKE_FAIL (`oom-kv`, `killed:prompt`, several separated by spaces) or in
 the machine's state file as `{"name": ..., "value": ..., "device": ..., "launches": [2, 3],
-"when": {"n_cpu_moe": ["<", 10]}}`. The names:
+"when": {"n_cpu_moe": ["<", 10]}, "prompt_tokens": 2000}`; the last has it strike from prompts of
+so many tokens on. The names:
 
 | name | what happens |
 | --- | --- |
@@ -19,6 +20,7 @@ the machine's state file as `{"name": ..., "value": ..., "device": ..., "launche
 | slow-load, hang-load, hang-request, hang-generate, slow-stop, ignore-term | waiting (seconds) |
 | grandchild | a child of ours keeps stdout and stderr open (seconds) |
 | http-500, content-500, bad-json, drop | a request's answer is an error, or breaks off |
+| event-500, no-slot, slot-shrunk | an error in mid-stream, a busy server, a slot that holds less |
 | garbage, wrong-text, empty-text | the text is nonsense, another one, or not there |
 | impossible-speed, zero-timings | the timings are nonsense |
 | speed | everything takes so many times as long |
@@ -51,6 +53,7 @@ class Fault:
     device: str = ""
     launches: tuple[int, ...] = ()
     when: Mapping[str, Any] = field(default_factory=dict)
+    prompt_tokens: int = 0
 
     @classmethod
     def from_text(cls, text: str) -> Fault:
@@ -74,10 +77,11 @@ class Fault:
 
 
 class Faults:
-    """The faults that strike one launch."""
+    """The faults that strike one launch; `asked_tokens` is the prompt that it was asked last."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self._by_name = {fault.name: fault for fault in faults}
+        self.asked_tokens = 0
 
     @classmethod
     def collect(
@@ -92,6 +96,7 @@ class Faults:
                 device=item.get("device", ""),
                 launches=tuple(item.get("launches", ())),
                 when=item.get("when", {}),
+                prompt_tokens=int(item.get("prompt_tokens", 0)),
             )
             for item in stored
         ]
@@ -99,7 +104,8 @@ class Faults:
 
     def get(self, name: str) -> Fault | None:
         """The fault of this name, if it strikes."""
-        return self._by_name.get(name)
+        fault = self._by_name.get(name)
+        return fault if fault and fault.prompt_tokens <= self.asked_tokens else None
 
     def at(self, name: str, stage: str, default: str = "") -> bool:
         """Whether a fault strikes at this stage."""

@@ -143,7 +143,7 @@ class FakeMachine:
         return path
 
     def fail(self, name: str, value: Any = None, **conditions: Any) -> None:
-        """Have launches fail: see `faults`; conditions are device, launches and when."""
+        """Have launches fail: see `faults`; conditions are those of `Fault`."""
         with self.state.edit() as data:
             data["faults"].append({"name": name, "value": value, **conditions})
 

@@ -13,7 +13,7 @@ from fakes.synthetic_model import ModelShape, build_model
 
 from autofit.trial.outcome import OutOfMemory, Rejected
 from autofit.tuning.memory_record import MemoryRecord
-from autofit.tuning.ruling_out import ruled_out
+from autofit.tuning.ruling_out import lacks_host_memory, ruled_out
 
 MODEL = build_model(ModelShape(layers=24, experts=64, used=4, embd=1024, ff=1024, vocab=512))
 CARD = Device("CUDA0", total_mib=2400, context_mib=300, pool_mib=60, reserve_mib=0)
@@ -131,6 +131,36 @@ def test_host_memory_that_is_short_ends_the_walk_upwards(tmp_path):
     assert machine.fake.owners == []
 
 
+def test_host_memory_that_is_short_says_nothing_of_devices(tmp_path):
+    """Where more host layers than must be are too many for the host, fewer are found to fit."""
+    machine = ProbedMachine.of(case(), tmp_path)
+    truth = machine.truth("single:CUDA0", "q8_0")
+    machine.fake.fail("host-oom", when={"n_cpu_moe": [">", truth.fits + 4]})
+
+    (row,) = machine.probe(tmp_path / "study", cache_types=["q8_0"])["boundary"]
+
+    assert machine.trials[0].outcome.where == "host"
+    assert (row["fits"], row["fails"]) == (truth.fits, truth.fails)
+    assert row["proven"]
+
+
+@pytest.mark.parametrize("fault", ["killed", "segfault", "abort"])
+def test_a_death_while_the_context_is_filled_takes_back_nothing_that_fits(tmp_path, fault):
+    """What ran with more host layers still fits, whatever befalls one that has little left."""
+    machine = ProbedMachine.of(case(), tmp_path)
+    machine.fake.fail(fault, "prompt", prompt_tokens=8000)
+
+    rows = machine.probe(tmp_path / "study")["boundary"]
+
+    ran = {t.candidate.get_str("cache_type_k", ""): t for t in machine.trials if t.is_completed}
+    assert set(ran) == {"q8_0", "f16"}
+    for row in rows:
+        assert row["fits"] == ran[row["cache_type"]].candidate.get_int("n_cpu_moe", 0)
+        assert row["fails"] < row["fits"]
+        assert row["proven"] == (row["outcome"] == "out_of_memory")
+    assert {row["outcome"] for row in rows} <= {"crashed", "out_of_memory"}
+
+
 def test_refused_setting_is_launched_once_for_all_layouts(tmp_path):
     """What the runtime refuses is recognised in every dress."""
     machine = ProbedMachine.of(case(CARD, SECOND), tmp_path)
@@ -213,6 +243,18 @@ def test_want_of_host_memory_rules_out_more_host_layers(launched):
     found = [ruled_out(one, "single:CUDA0", failed, record) for one in candidates]
 
     assert [one is not None for one in found] == [False, True]
+
+
+def test_want_of_host_memory_is_not_believed_where_as_much_of_it_has_been_had(launched):
+    """A kill that looks like it rules out nothing when more host layers have run."""
+    machine, (failed, ran) = launched(13, 20)
+    failed = replace(failed, outcome=OutOfMemory("prompt", "SIGKILL", where="host"))
+    wide = machine.candidate("single:CUDA0", "f16", 14)
+
+    for trials, is_believed in (([failed], True), ([failed, ran], False)):
+        record = MemoryRecord(machine.maker, trials)
+        assert lacks_host_memory(failed, trials, record) == is_believed
+        assert (ruled_out(wide, "single:CUDA0", trials, record) is not None) == is_believed
 
 
 def test_refusal_rules_out_the_same_settings_laid_out_otherwise(launched):
