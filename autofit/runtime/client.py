@@ -24,7 +24,8 @@ FailureKind = Literal["http", "timed_out", "disconnected", "malformed"]
 class RequestFailure:
     """A request that was not answered.
 
-    `status` and `body` are the server's, where it spoke; `stage` is what was awaited.
+    `status` and `body` are the server's, where it spoke; `stage` is what was awaited, `limit_s`
+    for how long, where that was too long.
     """
 
     kind: FailureKind
@@ -32,6 +33,7 @@ class RequestFailure:
     detail: str
     status: int | None = None
     body: str = ""
+    limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +183,9 @@ class Client:
                     )
                 return reader.read(response.iter_lines())
         except httpx.TimeoutException:
-            limit = prompt_limit_s if reader.stage == "prompt" else generate_limit_s
-            return RequestFailure("timed_out", reader.stage, f"no token within {limit:.0f} s")
+            # That long nothing came, whether for the first token or for a later one.
+            told = f"no token within {prompt_limit_s:.0f} s"
+            return RequestFailure("timed_out", reader.stage, told, limit_s=prompt_limit_s)
         except httpx.HTTPError as error:
             return RequestFailure("disconnected", reader.stage, _reason(error))
 
@@ -233,8 +236,9 @@ class _StreamReader:
             self._first_s = now
             self.stage = "generate"
         elif self.stage == "generate" and now - self._first_s > self._generate_limit_s:
-            limit = f"not done within {self._generate_limit_s:.0f} s"
-            return RequestFailure("timed_out", "generate", limit)
+            limit_s = self._generate_limit_s
+            told = f"not done within {limit_s:.0f} s"
+            return RequestFailure("timed_out", "generate", told, limit_s=limit_s)
         self._text.append(str(event.get("content", "")))
         self._ids.extend(int(token) for token in event.get("tokens", ()))
         self._choices.extend(_choice(item) for item in event.get("completion_probabilities", ()))

@@ -194,9 +194,8 @@ def _failure_of(told: Diagnosis) -> Outcome | None:
 def _failed(seen: Seen, told: Diagnosis) -> Outcome | None:
     """The failure that the log or the exit status tells, a kill put down to who did it."""
     outcome = _failure_of(told)
-    if outcome is not None and outcome.stage == "prompt" and _is_generating(seen.failure):
-        # The log does not tell when the first token went out, the client saw it.
-        outcome = replace(outcome, stage="generate")
+    if outcome is not None and _is_generating(seen.failure):
+        outcome = _while_generating(outcome)
     is_kill = seen.died == -signal.SIGKILL and told.reason == "killed"
     if outcome is None or not is_kill:
         return outcome
@@ -218,6 +217,11 @@ def _is_generating(failure: RequestFailure | Incorrect | None) -> bool:
     return isinstance(failure, RequestFailure) and failure.stage == "generate"
 
 
+def _while_generating(outcome: Outcome) -> Outcome:
+    """The outcome, where the client saw the first token, which no log or answer tells."""
+    return replace(outcome, stage="generate") if outcome.stage == "prompt" else outcome
+
+
 def _late(seen: Seen, outcome: TimedOut) -> Outcome:
     if not seen.watched.stood_still:
         return outcome
@@ -234,12 +238,12 @@ def _unanswered(dialect: Dialect, seen: Seen, failure: RequestFailure, told: Dia
     if seen.died is not None:
         return _exited(told, seen.died)
     if failure.kind == "timed_out":
-        limits = seen.limits
-        limit_s = limits.prompt_s if failure.stage == "prompt" else limits.generate_s
-        return _late(seen, TimedOut(failure.stage, failure.detail, limit_s))
+        return _late(seen, TimedOut(failure.stage, failure.detail, failure.limit_s))
     if failure.kind == "malformed":
         return Incorrect(failure.stage, failure.detail)
     if failure.kind == "http":
         answer = diagnose_answer(failure.status or 500, failure.body, dialect)
-        return answer or Crashed(failure.stage, f"HTTP {failure.status}: {failure.body[:500]}")
+        if answer is None:
+            return Crashed(failure.stage, f"HTTP {failure.status}: {failure.body[:500]}")
+        return _while_generating(answer) if _is_generating(failure) else answer
     return Crashed(failure.stage, f"the connection broke off: {failure.detail}", "hang")

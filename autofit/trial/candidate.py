@@ -34,6 +34,10 @@ PARAM_ORDER = (
     "prefetch_weights",
     "moe_cache_mib",
 )
+# The most tokens that a request's usual time is for: by default 50 of a prompt in a second, and
+# one generated.
+_USUAL_PROMPT_TOKENS = 30_000
+_USUAL_PREDICTED_TOKENS = 600
 _RANK = {name: rank for rank, name in enumerate(PARAM_ORDER)}
 
 
@@ -89,12 +93,24 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long each stage of a launch may take, in seconds."""
+    """How long each stage of a launch may take, in seconds.
+
+    `prompt_s` and `generate_s` are for requests of usual length; longer ones may take more, in
+    proportion: a prompt that fills a large context takes slow machines a quarter of an hour.
+    """
 
     load_s: float = 600.0
     prompt_s: float = 600.0
     generate_s: float = 600.0
     stop_s: float = 20.0
+
+    def of_prompt_s(self, tokens: int) -> float:
+        """Seconds that prompts of so many tokens together may take until the first token."""
+        return self.prompt_s * max(1.0, tokens / _USUAL_PROMPT_TOKENS)
+
+    def of_generation_s(self, tokens: int) -> float:
+        """Seconds that so many tokens together may take after the first."""
+        return self.generate_s * max(1.0, tokens / _USUAL_PREDICTED_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)

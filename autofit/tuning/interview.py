@@ -119,7 +119,7 @@ class Interview:
             answer = client.complete(
                 task.prompt,
                 _RETRIEVAL_ANSWER_TOKENS,
-                prompt_limit_s=limits.prompt_s,
+                prompt_limit_s=limits.of_prompt_s(len(task.prompt)),
                 generate_limit_s=limits.generate_s,
                 # All tasks share one long text: what the first has put into the cache is
                 # what the others are to find their records in.

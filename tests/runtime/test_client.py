@@ -139,7 +139,7 @@ def test_a_server_that_falls_silent_is_timed_out(parts, stage):
         failure = complete(client, prompt_limit_s=0.3, generate_limit_s=0.3)
         over.set()
 
-    assert (failure.kind, failure.stage) == ("timed_out", stage)
+    assert (failure.kind, failure.stage, failure.limit_s) == ("timed_out", stage, 0.3)
 
 
 def test_a_generation_that_goes_on_for_ever_is_timed_out():
@@ -160,6 +160,7 @@ def test_a_generation_that_goes_on_for_ever_is_timed_out():
         failure = complete(client, generate_limit_s=0.3)
 
     assert (failure.kind, failure.stage) == ("timed_out", "generate")
+    assert failure.limit_s == 0.3
 
 
 def test_nobody_there_is_a_value():

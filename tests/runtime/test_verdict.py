@@ -136,8 +136,8 @@ def test_limits_that_passed_are_told(verdict):
         verdict(GOOD, **seen).outcome.limit_s
         for seen in (
             {"ready": Ready.TIMED_OUT},
-            {"failure": broken("timed_out")},
-            {"failure": broken("timed_out", "generate")},
+            {"failure": broken("timed_out", limit_s=7.0)},
+            {"failure": broken("timed_out", "generate", limit_s=9.0)},
         )
     ]
 

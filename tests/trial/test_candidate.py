@@ -117,3 +117,26 @@ def test_a_plan_has_limits_without_being_told():
 
     assert plan.limits == Limits()
     assert min(plan.limits.load_s, plan.limits.prompt_s, plan.limits.generate_s) > 0
+
+
+@given(st.integers(0, 10**7), st.integers(1, 10**7), st.floats(1.0, 1000.0))
+def test_the_time_of_a_request_grows_with_its_length_alone(tokens, more, seconds):
+    """Never less than the usual; what is many times as long has many times as much."""
+    limits = Limits(prompt_s=seconds, generate_s=seconds)
+    for of in (limits.of_prompt_s, limits.of_generation_s):
+        assert seconds <= of(tokens) <= of(tokens + more)
+        assert of(tokens * 2) <= 2 * of(tokens)
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "pp_per_s", "predicted_tokens", "tg_per_s"),
+    [(131072, 100, 32768, 2), (1_000_000, 100, 8192, 2), (16384, 50, 600, 2)],
+)
+def test_a_slow_machine_has_time_for_the_longest_requests(
+    prompt_tokens, pp_per_s, predicted_tokens, tg_per_s
+):
+    """At rates at which people still use a model no request is cut off."""
+    limits = Limits()
+
+    assert prompt_tokens / pp_per_s < limits.of_prompt_s(prompt_tokens)
+    assert predicted_tokens / tg_per_s < limits.of_generation_s(predicted_tokens)
