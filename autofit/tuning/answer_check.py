@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from autofit.model.block_type import block_type_named
-from autofit.runtime.effort import asking_effort
 from autofit.trial.candidate import Candidate
 from autofit.tuning.equality import Equality, compare_answers
-from autofit.tuning.interview import Answers, Interview, interviewed
-from autofit.tuning.kv_score import KV_PARAMS, WIDE_KV, KvScore, kv_score, kv_types
-from autofit.tuning.prove import Finalist
+from autofit.tuning.interview import Answers
+from autofit.tuning.kv_score import KvScore, kv_types
 from autofit.tuning.quality import QualityLimits, QualityScore, score, with_divergence
-from autofit.tuning.runner import TrialRunner
-from autofit.tuning.situation import Situation
+from autofit.tuning.situation import cache_bits
 
 # equal, rounding, different: of answers that must not change. good, poor: of those that may.
 AnswerVerdict = Literal["equal", "rounding", "different", "good", "poor", "unknown"]
@@ -61,8 +57,12 @@ class AnswerCheck:
 
 def narrowest_kv_bits(candidate: Candidate) -> float:
     """Bits of an element of the narrower of both caches; 0 for a type that is not known."""
-    types = [block_type_named(name) for name in kv_types(candidate)]
-    return min(8 * kind.nbytes / kind.elements if kind else 0.0 for kind in types)
+    return min(cache_bits(name) for name in kv_types(candidate))
+
+
+def has_narrow_kv(candidate: Candidate) -> bool:
+    """Whether a cache is narrower than the runtime's own, so that answers may change."""
+    return narrowest_kv_bits(candidate) < narrowest_kv_bits(Candidate({}))
 
 
 def judge_answers(
@@ -105,80 +105,6 @@ def judge_answers(
     if quality.agreement is None:
         verdict = "unknown"
     return AnswerCheck(verdict, reference_words, equality, quality, words)
-
-
-def check_answers(
-    runner: TrialRunner, situation: Situation, winner: Finalist, baseline: Finalist
-) -> AnswerCheck:
-    """Launch winner and reference once each, in the phase prove, and judge the answers.
-
-    The reference is the baseline, with a KV cache of f16 whatever its own is. Where the
-    winner's KV is as wide, the answers must be the same; where it is narrower, they are
-    scored, records planted over the whole context included. A reference that does not hold
-    is tried with the winner's placement, then with its KV cache in host memory.
-
-    Raises:
-        Interrupted: the user stopped the run.
-    """
-    may_differ = narrowest_kv_bits(winner.candidate) < _bits_of_wide()
-    interview = Interview(
-        situation.workload,
-        situation.workload.context // situation.workload.parallel,
-        has_retrieval=may_differ,
-    )
-    reference, reference_words = None, "no reference"
-    for finalist, words in _references(situation, winner, baseline):
-        reference_words = words
-        _, reference = interviewed(
-            *(runner, interview, "prove", finalist.candidate, asking_effort()),
-            layout=finalist.layout,
-            purpose=f"answers of {words}",
-        )
-        if reference is not None:
-            break
-    other, by_program = None, None
-    if reference is not None:
-        trial, other = interviewed(
-            *(runner, interview, "prove", winner.candidate, asking_effort()),
-            layout=winner.layout,
-            purpose="answers of the winner",
-        )
-        if may_differ and other is not None:
-            placed = _wide(winner).candidate
-            by_program = kv_score(runner, situation, winner, placed, expected_s=trial.seconds)
-    return judge_answers(
-        *(reference, other),
-        reference_words=reference_words,
-        may_differ=may_differ,
-        is_sparse=situation.inventory.is_moe,
-        by_program=by_program,
-    )
-
-
-def _references(
-    situation: Situation, winner: Finalist, baseline: Finalist
-) -> Iterator[tuple[Finalist, str]]:
-    """Candidates with an f16 KV cache and what to call them, the cheapest to trust first."""
-    own = _wide(baseline)
-    yield own, "the baseline" + (f" with {WIDE_KV} KV" * (own != baseline))
-    placed = _wide(winner)
-    if placed.candidate != winner.candidate:
-        yield placed, f"the winner with {WIDE_KV} KV"
-        if situation.runtime.supports("kv_offload", value=False):
-            on_host = placed.candidate.with_params(kv_offload=False)
-            yield replace(placed, candidate=on_host), f"the winner with {WIDE_KV} KV on the host"
-
-
-def _wide(finalist: Finalist) -> Finalist:
-    """The same with a wide KV cache."""
-    kept = {
-        name: WIDE_KV for name in KV_PARAMS if finalist.candidate.get_str(name, WIDE_KV) != WIDE_KV
-    }
-    return replace(finalist, candidate=finalist.candidate.with_params(**kept))
-
-
-def _bits_of_wide() -> float:
-    return narrowest_kv_bits(Candidate({}))
 
 
 def _pair_up(one: Answers, other: Answers) -> bool:

@@ -1,56 +1,96 @@
-"""Whether a winner answers well enough to be recommended, and which KV types do not."""
+"""Which KV types and which winners answer well enough to be recommended."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autofit.runtime.launch import RUNTIME_FIT
 from autofit.trial.candidate import Candidate
-from autofit.trial.trial import Trial
-from autofit.tuning.answer_check import AnswerCheck, check_answers
-from autofit.tuning.kv_score import WIDE_KV, kv_types, kv_words
+from autofit.tuning.answer_check import AnswerCheck, has_narrow_kv
+from autofit.tuning.answer_inquiry import ASKED_FINALIST, AnswerInquiry
+from autofit.tuning.kv_score import KvTypes, kv_types, type_words
 from autofit.tuning.prove import Finalist, Proof
-from autofit.tuning.runner import TrialRunner
-from autofit.tuning.situation import Situation
+from autofit.tuning.situation import cache_bits
 
 
 @dataclass(slots=True)
 class AnswerVerdicts:
-    """Asks winners for their answers; `answers` are those of the last one asked.
+    """Judges the answers of a run's candidates; `answers` are those of the last winner asked.
 
-    Without `is_asking` the answers of a model mean nothing and all are taken for right.
+    `scored` are KV types with what they cost. Without an `inquiry` the answers of a model mean
+    nothing and all are taken for right. `note` is told what the user should know.
     """
 
-    situation: Situation
-    runner: TrialRunner
+    inquiry: AnswerInquiry | None
     note: Callable[[str], None]
-    is_asking: bool = True
     answers: AnswerCheck | None = None
-    _poor_kv: set[tuple[str, str]] = field(default_factory=set)
+    scored: dict[KvTypes, AnswerCheck] = field(default_factory=dict)
+    _words: set[str] = field(default_factory=set)
+
+    @property
+    def poor(self) -> list[KvTypes]:
+        """The KV types that were found not good enough."""
+        return [types for types, check in self.scored.items() if check.holds is False]
 
     def is_poor(self, candidate: Candidate) -> bool:
-        """Whether a candidate has a KV type that was found not good enough."""
-        return kv_types(candidate) in self._poor_kv
+        """Whether a candidate has KV types that are not good enough.
 
-    def are_right(self, proof: Proof, baseline: Trial) -> bool:
-        """Whether a winner's answers are right; what cannot be told is no objection."""
-        if not self.is_asking:
+        That are those found so, and any that keep fewer bits of keys and of values.
+        """
+        return any(_is_within(kv_types(candidate), poor) for poor in self.poor)
+
+    def is_open(self, candidate: Candidate) -> bool:
+        """Whether a candidate has narrow KV types that are not scored yet, and could be."""
+        if self.inquiry is None or not has_narrow_kv(candidate) or self.is_poor(candidate):
+            return False
+        return kv_types(candidate) not in self.scored
+
+    def score(self, finalist: Finalist) -> None:
+        """Score the KV types of a finalist, for all that have them.
+
+        Which layers lie where does not change what a KV type does to answers.
+
+        Raises:
+            Interrupted: the user stopped the run.
+        """
+        if self.inquiry is not None:
+            self._keep(finalist.candidate, self.inquiry.check(finalist, ASKED_FINALIST))
+
+    def are_right(self, proof: Proof) -> bool:
+        """Whether a winner's answers are right; what cannot be told is no objection.
+
+        Raises:
+            Interrupted: the user stopped the run.
+        """
+        if self.inquiry is None:
             return True
-        left_s = self.runner.budget.left_for_s("prove")
+        finalist = proof.finalist
         # Winner and reference are each asked about as much as the proof was.
-        if left_s is not None and left_s < 2 * proof.trial.seconds:
+        needed_s = self.inquiry.launches_left(finalist.candidate) * proof.trial.seconds
+        left_s = self.inquiry.runner.budget.left_for_s("prove")
+        if left_s is not None and left_s < needed_s:
             self.note("no time was left to compare the winner's answers with the baseline's")
             return True
-        reference = Finalist(baseline.candidate, RUNTIME_FIT)
-        self.answers = check_answers(self.runner, self.situation, proof.finalist, reference)
-        for words in self.answers.words:
-            self.note(words)
-        if self.answers.holds is False and self.answers.quality is not None:
-            # Which layers lie where does not change what a KV type does to answers.
-            self._poor_kv.add(kv_types(proof.finalist.candidate))
-            self.note(
-                f"no candidate with KV {kv_words(proof.finalist.candidate)} is recommended; "
-                f"--kv-floor {WIDE_KV} searches without narrower types"
-            )
+        self.answers = self.inquiry.check(finalist)
+        self._keep(finalist.candidate, self.answers)
         return self.answers.holds is not False
+
+    def _keep(self, candidate: Candidate, check: AnswerCheck) -> None:
+        for words in check.words:
+            if words not in self._words:
+                self._words.add(words)
+                self.note(words)
+        types = kv_types(candidate)
+        if not has_narrow_kv(candidate) or self.scored.get(types) == check:
+            return
+        self.scored[types] = check
+        if check.holds is False:
+            self.note(f"no candidate with KV {type_words(types)} is recommended")
+
+
+def _is_within(types: KvTypes, others: KvTypes) -> bool:
+    """Whether keys and values each keep fewer bits than others, or are of the same type."""
+    return all(
+        one == other or 0 < cache_bits(one) < cache_bits(other)
+        for one, other in zip(types, others, strict=True)
+    )

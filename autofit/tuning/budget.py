@@ -58,6 +58,7 @@ class Budget:
     asked: Asked = field(default_factory=Asked)
     pause: Pause = field(init=False)
     _seconds: list[float] = field(default_factory=list)
+    _proving_s: float = 0.0
     _earlier_s: float = 0.0
     _began_s: float = field(init=False)
 
@@ -84,14 +85,26 @@ class Budget:
         """Seconds until a phase must give way to the next, None without a limit."""
         if self.total_s is None:
             return None
-        until_s = self.total_s * _SHARE_SPENT_BEFORE.get(phase, 1.0)
+        # What is proven early need not be proven later.
+        until_s = self.total_s * _SHARE_SPENT_BEFORE.get(phase, 1.0) + self._proving_s
         if phase in ("boundary", "search"):
             # Where launches are slow, what was found must still be confirmed and proven.
             kept_s = median(self._seconds or [0.0]) * _LAUNCHES_AFTER_SEARCH
             until_s = max(_LEAST_SHARE * self.total_s, min(until_s, self.total_s - kept_s))
             if self.launches <= _LEAST_CANDIDATES:
                 until_s = self.total_s * _SHARE_FOR_THE_LEAST
-        return max(0.0, until_s - self.spent_s)
+        return max(0.0, min(until_s, self.total_s) - self.spent_s)
+
+    @property
+    def share_used(self) -> float:
+        """How much of what the search may take is used: of launches or time, the larger share."""
+        shares = [0.0]
+        if self.max_launches is not None:
+            shares.append(self.launches / self.max_launches)
+        left_s = self.left_for_s("search")
+        if left_s is not None:
+            shares.append(self.spent_s / max(self.spent_s + left_s, 1e-9))
+        return max(shares)
 
     def count(self, phase: Phase, seconds: float = 0.0, *, earlier_s: float = 0.0) -> None:
         """Note a launch and how long it took.
@@ -100,6 +113,8 @@ class Budget:
         """
         self._seconds.append(seconds)
         self._earlier_s += earlier_s
+        if phase == "prove":
+            self._proving_s += seconds
         if phase in ("baseline", "boundary", "search"):
             self.launches += 1
 

@@ -43,7 +43,7 @@ def launches_need(launch_s: float, least: int, sensible: int, purpose: str) -> N
 def tune_need(first: Trial, workload: Workload, max_launches: int | None) -> Need:
     """What a tune takes, by its first launch that completed."""
     most = max_launches if max_launches is not None else _SENSIBLE_CANDIDATES + 1
-    proof_s = max(first.seconds, _proof_s(first, workload))
+    proof_s = proof_seconds(first, workload)
 
     least = min(_LEAST_CANDIDATES, most - 1)
     sensible = min(_SENSIBLE_CANDIDATES, most - 1)
@@ -64,15 +64,16 @@ def tune_need(first: Trial, workload: Workload, max_launches: int | None) -> Nee
     )
 
 
-def _proof_s(first: Trial, workload: Workload) -> float:
-    """About how long two requests that fill the context take; 0 where that is not known."""
+def proof_seconds(first: Trial, workload: Workload) -> float:
+    """About how long a launch with two requests that fill the context takes, by another launch."""
     pp = median_metric(first.measurement, workload, "pp")
     tg = median_metric(first.measurement, workload, "tg")
     if not pp or not tg or first.measurement is None:
-        return 0.0
+        return first.seconds
     predicted = workload.longest_predicted_tokens
     prompt = max(1, workload.slot_context - predicted - CONTEXT_RESERVE_TOKENS)
-    return (first.measurement.load_s or 0.0) + 2 * (prompt / pp + predicted / tg)
+    requests_s = 2 * (prompt / pp + predicted / tg)
+    return max(first.seconds, (first.measurement.load_s or 0.0) + requests_s)
 
 
 def shortage(budget: Budget, launch_s: float, need: Need) -> str | None:

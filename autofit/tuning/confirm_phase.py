@@ -68,7 +68,7 @@ class Confirmer:
         keys = {finalist.candidate.key for finalist in finalists}
         seconds: dict[str, float] = {}
         for trial in self.runner.trials:
-            if trial.candidate.key in keys or trial is baseline:
+            if trial is baseline or (trial.candidate.key in keys and trial.phase != "prove"):
                 seconds[trial.candidate.key] = trial.seconds
         left_s = self.runner.budget.left_for_s("confirm")
         most = Rule().max_rounds

@@ -1,13 +1,12 @@
-"""The proofs of finalists, each made once; at the edge of memory before rounds are spent."""
+"""The proofs of finalists, each made once; at the edge of memory before anything else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autofit.search.problem import Problem
 from autofit.trial.trial import Trial
-from autofit.tuning.confirm_phase import CONTENDERS
 from autofit.tuning.preference import headroom_mib
 from autofit.tuning.prove import Finalist, Proof, prove_or_step_back
 from autofit.tuning.runner import TrialRunner
@@ -27,40 +26,40 @@ class FinalistProofs:
     runner: TrialRunner
     problem: Problem
     note: Callable[[str], None]
-    _known: dict[str, Proof] = field(default_factory=dict)
+    _known: dict[str, Proof | None] = field(default_factory=dict)
 
     def proof(self, finalist: Finalist) -> Proof | None:
         """The proof of a finalist, or of one that steps back from it; None where none holds."""
-        known = self._known.get(finalist.candidate.key)
-        if known is not None:
-            return known
+        key = finalist.candidate.key
+        if key in self._known:
+            return self._known[key]
         proof = prove_or_step_back(finalist, self.runner, self.situation, self.problem)
         if proof is None:
             last = self.runner.trials[-1]
             self.note(f"a finalist does not hold at full context: {why(last)}")
+        self._known[key] = proof
         return proof
 
-    def off_the_edge(self, finalists: Sequence[Finalist]) -> list[Finalist]:
-        """The finalists, those that would be confirmed stepped back from the edge of memory.
+    def off_the_edge(self, finalist: Finalist) -> Finalist | None:
+        """The finalist, stepped back where it is at the edge of memory; None where none holds.
 
         The fastest is often the one that leaves a device next to nothing: it is proven before
         rounds are spent on it, and what holds takes its place.
         """
-        settled: dict[str, Finalist] = {}
-        for finalist in finalists:
-            kept = finalist
-            if len(settled) < CONTENDERS and self._is_at_the_edge(finalist):
-                proof = self.proof(finalist)
-                if proof is None:
-                    continue
-                if proof.steps_back:
-                    self.note(stepped_back(proof))
-                kept = proof.finalist
-                self._known[kept.candidate.key] = Proof(kept, proof.trial)
-            settled.setdefault(kept.candidate.key, kept)
-        return list(settled.values())
+        if not self.is_at_the_edge(finalist):
+            return finalist
+        proof = self.proof(finalist)
+        if proof is None:
+            return None
+        if proof.steps_back:
+            self.note(stepped_back(proof))
+        kept = proof.finalist
+        for one in (finalist, kept):
+            self._known[one.candidate.key] = Proof(kept, proof.trial)
+        return kept
 
-    def _is_at_the_edge(self, finalist: Finalist) -> bool:
+    def is_at_the_edge(self, finalist: Finalist) -> bool:
+        """Whether the finalist's launches left a device next to nothing."""
         launches = [t for t in self.runner.trials if t.candidate == finalist.candidate]
         left_mib = headroom_mib(launches)
         return left_mib is not None and left_mib < _EDGE_MIB

@@ -27,20 +27,27 @@ from autofit.tuning.situation import Situation
 # Both lie in the study's folder: a folder for temporary files may lie in memory.
 _BASE, _TEXT = "kept-chances.bin", "kept-chances.txt"
 KV_PARAMS = ("cache_type_k", "cache_type_v")
+# Those of keys and of values.
+KvTypes = tuple[str, str]
 # What llama.cpp keeps keys and values in when nobody says otherwise.
 WIDE_KV = "f16"
 _MOST_CHUNKS = 8
 _MOST_BYTES = 512 << 20
 
 
-def kv_types(candidate: Candidate) -> tuple[str, str]:
+def kv_types(candidate: Candidate) -> KvTypes:
     """The types that a candidate keeps keys and values in."""
     return tuple(candidate.get_str(name, WIDE_KV) for name in KV_PARAMS)  # type: ignore[return-value]
 
 
+def type_words(types: KvTypes) -> str:
+    """KV types for people: one name where both are the same."""
+    return "/".join(dict.fromkeys(types))
+
+
 def kv_words(candidate: Candidate) -> str:
-    """The KV types for people: one name where both are the same."""
-    return "/".join(dict.fromkeys(kv_types(candidate)))
+    """The KV types of a candidate, for people."""
+    return type_words(kv_types(candidate))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from autofit.tuning.candidate_record import CandidateRecord
 from autofit.tuning.confirm_phase import Confirmer
 from autofit.tuning.confirmation import Confirmation
 from autofit.tuning.finalist_proof import FinalistProofs, stepped_back
+from autofit.tuning.kv_score import kv_words
 from autofit.tuning.prove import Finalist, Proof
 from autofit.tuning.situation import Situation
 
@@ -45,6 +46,7 @@ class Recommender:
                     self.note(self._nothing_else())
                 elif confirmation and rounds:
                     self.note(self._led_words(confirmation))
+                self._look_at_kv(baseline)
                 return proof, Estimate(1.0, 1.0, 1.0, rounds)
         proven = self._prove_finalists(baseline, finalists, confirmation)
         if proven is not None:
@@ -56,6 +58,7 @@ class Recommender:
         if proof is None:
             return None, None
         self.note(f"nothing that is faster can be recommended, so {self._own_choice} is kept")
+        self._look_at_kv(baseline)
         return proof, Estimate(1.0, 1.0, 1.0, 0)
 
     @property
@@ -80,10 +83,20 @@ class Recommender:
 
     def _nothing_else(self) -> str:
         """Why nothing but the baseline can be recommended."""
-        tried = sum(trial.phase in {"boundary", "search"} for trial in self.trials)
+        tried = [trial for trial in self.trials if trial.phase in {"boundary", "search"}]
+        if any(trial.is_completed for trial in tried):
+            return "nothing else that ran can be recommended"
         if tried:
-            return f"nothing else ran: {tried} other launches failed"
+            return f"nothing else ran: {len(tried)} other launches failed"
         return "nothing else was tried: a larger --budget or --max-launches may tell more"
+
+    def _look_at_kv(self, baseline: Trial) -> None:
+        """Say where what is kept has KV types that nothing else is recommended with."""
+        if self.verdicts.is_poor(baseline.candidate):
+            self.note(
+                f"{self._own_choice} has KV {kv_words(baseline.candidate)}, too: it is kept as "
+                "what runs today, not for its answers"
+            )
 
     def _prove_finalists(
         self,
@@ -97,7 +110,7 @@ class Recommender:
             if self.verdicts.is_poor(by_id[key].candidate):
                 continue
             proof = self.proofs.proof(by_id[key])
-            if proof is None or not self.verdicts.are_right(proof, baseline):
+            if proof is None or not self.verdicts.are_right(proof):
                 continue
             if proof.steps_back:
                 self.note(stepped_back(proof))

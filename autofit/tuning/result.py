@@ -24,6 +24,7 @@ from autofit.tuning.expert_cost import ExpertCost
 from autofit.tuning.front import front
 from autofit.tuning.frozen import FROZEN
 from autofit.tuning.host_report import host_report
+from autofit.tuning.kv_score import KV_PARAMS, KvTypes, kv_types
 from autofit.tuning.prove import Proof
 from autofit.tuning.search_phase import Boundary
 from autofit.tuning.situation import Situation
@@ -53,6 +54,7 @@ class ResultParts:
     seconds: float
     notes: Sequence[str]
     answers: AnswerCheck | None = None
+    kv_scores: Mapping[KvTypes, AnswerCheck] = field(default_factory=dict)
     search: Mapping[str, object] = field(default_factory=dict)
     rest: Preparation = field(default_factory=Preparation)
     expert_costs: Sequence[ExpertCost] = ()
@@ -96,16 +98,30 @@ def result_document(parts: ResultParts) -> dict[str, Any]:
         "preset": None,
         "confirmation": parts.confirmation.to_dict() if parts.confirmation else None,
         "answers": parts.answers.to_dict() if parts.answers else None,
+        "kv_scores": [_kv_score(types, check) for types, check in parts.kv_scores.items()],
         "notes": [*parts.notes, *unsteady_notes(parts.trials, situation)],
     }
 
 
+def _kv_score(types: KvTypes, check: AnswerCheck) -> dict[str, Any]:
+    told = check.to_dict()
+    return {
+        **dict(zip(KV_PARAMS, types, strict=True)),
+        **{key: told[key] for key in ("verdict", "holds", "reference", "quality")},
+    }
+
+
 def _pareto(parts: ResultParts) -> list[dict[str, Any]]:
-    """The front, the candidate of the preset marked; it need not be there."""
+    """The front, the candidate of the preset marked; it need not be there.
+
+    Nothing of it has a KV type that was found not good enough.
+    """
     winner = parts.proof.finalist.candidate if parts.proof else None
+    poor = {types for types, check in parts.kv_scores.items() if check.holds is False}
+    trials = [trial for trial in parts.trials if kv_types(trial.candidate) not in poor]
     return [
         {**point.to_dict(), "is_preset": point.candidate == winner}
-        for point in front(parts.trials, parts.situation)
+        for point in front(trials, parts.situation)
     ]
 
 

@@ -90,16 +90,27 @@ class Explorer:
     """
 
     situation: Situation
-    problem: Problem
     search: SearchStudy
     runner: TrialRunner
     emit: Listener
     fill_of: Callable[[Candidate], Fill | None] = lambda _: None
     launched: list[Launched] = field(default_factory=list)
     course: Course = field(init=False)
+    _phase: Phase | None = None
+    _seen: int = 0
 
     def __post_init__(self) -> None:
         self.course = Course(self.search, self.situation.min_effect * _LEAST_GAIN_SHARE)
+
+    @property
+    def problem(self) -> Problem:
+        """What is searched."""
+        return self.search.problem
+
+    def want_only(self, is_wanted: Callable[[Point], bool]) -> None:
+        """Go on with such points alone, whether the search was over or not."""
+        self.search.want_only(is_wanted)
+        self.course.reopen()
 
     def trial_cost(self, trial: Trial, metric: Metric | None = None) -> float | None:
         """What a trial costs by a metric, None for the objective; None when it failed."""
@@ -140,17 +151,19 @@ class Explorer:
 
     def explore(self, *, share: float = 1.0) -> None:
         """Follow the course of the search until it ends or that share of the budget does."""
-        phase: Phase | None = None
-        limit = self.runner.budget.max_launches
+        budget = self.runner.budget
+        if len(self.runner.trials) != self._seen:
+            self._phase = None  # other phases came between
         while (step := self.course.next()) is not None:
-            is_used = limit is not None and self.runner.budget.launches >= share * limit
-            if is_used or not self.runner.budget.allows(step.phase, self.expected_s()):
+            is_used = budget.share_used >= share
+            if is_used or not budget.allows(step.phase, self.expected_s()):
                 self.search.drop()
                 return
-            if step.phase != phase:
-                phase = step.phase
-                self.emit(PhaseStarted(phase, self.runner.budget.max_launches))
+            if step.phase != self._phase:
+                self._phase = step.phase
+                self.emit(PhaseStarted(step.phase, budget.max_launches))
             self._launch(step)
+            self._seen = len(self.runner.trials)
 
     def explore_end(self, metric: Metric, *, seed: int) -> None:
         """Look for what is best by another metric, knowing all launches before."""
@@ -237,12 +250,16 @@ class Explorer:
         return replace(effort, fill=self.fill_of(candidate))
 
     def ranked(self) -> list[Launched]:
-        """Every launch that ran, the best first, requirements kept before all others."""
+        """Every wanted launch that ran, the best first, requirements kept before all others."""
         order = {
             tuple(sorted(seen.point.items())): place
             for place, seen in reversed(list(enumerate(self.search.ranked())))
         }
-        ran = [one for one in self.launched if self.trial_cost(one.trial) is not None]
+        ran = [
+            one
+            for one in self.launched
+            if self.problem.is_wanted(one.point) and self.trial_cost(one.trial) is not None
+        ]
         return sorted(
             ran,
             key=lambda one: (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +11,10 @@ from autofit.runtime.launch import RUNTIME_FIT
 from autofit.search.problem import Problem
 from autofit.search.space import LAYOUT_AXIS
 from autofit.search.study import SearchStudy
-from autofit.trial.metric import median_metric, time_ratio
+from autofit.trial.candidate import Candidate
+from autofit.trial.metric import cost, median_metric, time_ratio
 from autofit.trial.trial import Trial
+from autofit.tuning.answer_inquiry import AnswerInquiry
 from autofit.tuning.answer_verdict import AnswerVerdicts
 from autofit.tuning.baseline_proof import BaselineProof, own_choice
 from autofit.tuning.budget_advice import BudgetAdvice, tune_need
@@ -25,15 +28,19 @@ from autofit.tuning.finalist_proof import FinalistProofs, why
 from autofit.tuning.front import END_OBJECTIVES
 from autofit.tuning.frozen import FROZEN
 from autofit.tuning.host_report import thread_words
+from autofit.tuning.kv_score import WIDE_KV, type_words
 from autofit.tuning.memory_record import MemoryRecord
 from autofit.tuning.prove import Finalist, Proof, spare_rooms
 from autofit.tuning.recommendation import Recommender
 from autofit.tuning.result import ResultParts, result_document
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.search_phase import Explorer
+from autofit.tuning.shortlist import Shortlist
 from autofit.tuning.situation import Situation
 
 _BASELINE_REPEATS = 3
+# What of it is used before the KV type that the search leans on is looked at.
+_SHARE_BEFORE_KV = 0.5
 # What of the launches the search may use where the ends of a front are searched for too.
 _SHARE_BEFORE_ENDS = 0.7
 
@@ -53,7 +60,8 @@ class Tune:
     seed: int
     notes: list[str] = field(default_factory=list)
     checks_answers: bool = True
-    _best_cost: float = float("inf")
+    _best_cost: float = math.inf
+    _baseline_value: float | None = None
     _advice: BudgetAdvice = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,24 +81,15 @@ class Tune:
         """Baseline, boundary, search, confirm, prove."""
         baseline = self._baseline()
         explorer = Explorer(
-            self.situation,
-            self.problem,
-            self.search,
-            self.runner,
-            self._watching(baseline),
-            self.maker.fill,
+            self.situation, self.search, self.runner, self._watching(baseline), self.maker.fill
         )
         self._seed_search(explorer, baseline)
         for candidate in explorer.starting_candidates():
             self.maker.ask_planner(candidate)
-        explorer.explore(share=_SHARE_BEFORE_ENDS if self.situation.keeps_front else 1.0)
-        if self.situation.keeps_front:
-            for metric in END_OBJECTIVES:
-                explorer.explore_end(metric, seed=self.seed)
         proofs = FinalistProofs(self.situation, self.runner, self.problem, self._note)
-        finalists = proofs.off_the_edge(self._finalists(explorer))
+        verdicts = self._verdicts(baseline)
+        finalists = self._finalists(explorer, Shortlist(proofs, verdicts, self.emit))
         confirmation = self.confirmer.confirm(baseline, finalists)
-        verdicts = AnswerVerdicts(self.situation, self.runner, self._note, self.checks_answers)
         recommender = self._recommender(proofs, verdicts)
         self.emit(PhaseStarted("prove"))
         proof, gain = recommender.recommend(baseline, finalists, confirmation)
@@ -111,9 +110,16 @@ class Tune:
                 seconds=self.runner.budget.spent_s,
                 notes=self.notes,
                 answers=verdicts.answers,
+                kv_scores=verdicts.scored,
                 expert_costs=self._expert_costs(proof),
             )
         )
+
+    def _verdicts(self, baseline: Trial) -> AnswerVerdicts:
+        """What judges answers; without anything to ask where they mean nothing."""
+        reference = Finalist(baseline.candidate, RUNTIME_FIT)
+        inquiry = AnswerInquiry(self.runner, self.situation, reference)
+        return AnswerVerdicts(inquiry if self.checks_answers else None, self._note)
 
     def _recommender(self, proofs: FinalistProofs, verdicts: AnswerVerdicts) -> Recommender:
         situation, runner, note = self.situation, self.runner, self._note
@@ -169,8 +175,7 @@ class Tune:
 
     def _watching(self, baseline: Trial) -> Listener:
         """The listener of the search, which also tells when something beats all before."""
-        situation = self.situation
-        reference = median_metric(baseline.measurement, situation.workload, situation.objective)
+        self._baseline_value = self._value(baseline)
 
         def watch(event: object) -> None:
             self.emit(event)  # type: ignore[arg-type]
@@ -178,21 +183,28 @@ class Tune:
             if isinstance(trial, Trial):
                 self.maker.learn_from(trial)
                 self._look_at_budget(trial)
-            if not isinstance(trial, Trial) or not trial.is_completed:
-                return
-            value = median_metric(trial.measurement, situation.workload, situation.objective)
-            if value is None or trial.phase not in {"boundary", "search"}:
-                return
-            worth = 1 / time_ratio(1.0, value, situation.objective)
-            if worth < self._best_cost:
-                self._best_cost = worth
-                gain = time_ratio(reference, value, situation.objective) if reference else None
-                self.emit(
-                    Incumbent(trial.number, trial.candidate, situation.objective, value, gain)
-                )
+                if trial.is_completed and trial.phase in {"boundary", "search"}:
+                    self._tell_best(trial)
 
         self.runner.emit = watch
         return watch
+
+    def _value(self, trial: Trial) -> float | None:
+        situation = self.situation
+        return median_metric(trial.measurement, situation.workload, situation.objective)
+
+    def _tell_best(self, trial: Trial) -> None:
+        """Tell of a trial of the search that beats all before."""
+        value, metric, reference = (
+            self._value(trial),
+            self.situation.objective,
+            self._baseline_value,
+        )
+        if value is None or cost(value, metric) >= self._best_cost:
+            return
+        self._best_cost = cost(value, metric)
+        gain = time_ratio(reference, value, metric) if reference else None
+        self.emit(Incumbent(trial.number, trial.candidate, metric, value, gain))
 
     def _seed_search(self, explorer: Explorer, baseline: Trial) -> None:
         """Tell the search what the baseline showed, where its settings are a point."""
@@ -200,12 +212,47 @@ class Tune:
         if baseline.is_completed and point is not None:
             explorer.tell(point, baseline)
 
-    def _finalists(self, explorer: Explorer) -> list[Finalist]:
-        found: dict[str, Finalist] = {}
-        for one in explorer.ranked():
-            layout = str(one.point.get(LAYOUT_AXIS, ""))
-            found.setdefault(one.candidate.key, Finalist(one.candidate, layout, one.point))
-        return list(found.values())
+    def _finalists(self, explorer: Explorer, shortlist: Shortlist) -> list[Finalist]:
+        """Search until there are finalists that may meet in rounds, the best first.
+
+        The KV type that the search leans on is looked at half-way, so that a poor one does not
+        use up what the search may launch.
+        """
+        share = _SHARE_BEFORE_ENDS if self.situation.keeps_front else 1.0
+        explorer.explore(share=share * _SHARE_BEFORE_KV)
+        is_poor = shortlist.look_ahead(_launched(explorer))
+        if not is_poor or self._leave_out_poor(explorer, shortlist.verdicts):
+            self._explore(explorer, share)
+        while (finalists := shortlist.settle(_launched(explorer))) is None:
+            if self._leave_out_poor(explorer, shortlist.verdicts):
+                self._explore(explorer, 1.0)
+        return finalists
+
+    def _explore(self, explorer: Explorer, share: float) -> None:
+        explorer.explore(share=share)
+        if self.situation.keeps_front:
+            for metric in END_OBJECTIVES:
+                explorer.explore_end(metric, seed=self.seed)
+
+    def _leave_out_poor(self, explorer: Explorer, verdicts: AnswerVerdicts) -> bool:
+        """Take KV types that are not good enough out of the search; whether any are left."""
+        space, is_poor = self.problem.space, verdicts.is_poor
+        explorer.want_only(lambda point: not is_poor(Candidate(space.params_of(point))))
+        self._best_cost = math.inf
+        for one in explorer.ranked()[:1]:
+            self._tell_best(one.trial)
+        poor = f"KV {' and '.join(map(type_words, verdicts.poor))}"
+        if not self.problem.has_points:
+            self._note(f"the search space has nothing without {poor}")
+            return False
+        if self.runner.budget.share_used >= 1:
+            self._note(
+                f"the budget leaves nothing to search without {poor}; --kv-floor {WIDE_KV} "
+                "leaves narrower types out from the start"
+            )
+            return False
+        self._note(f"the search goes on without {poor}")
+        return True
 
     def _look_over(self, proof: Proof, baseline: Trial) -> None:
         """Note what the user should know of a winner."""
@@ -218,3 +265,12 @@ class Tune:
         estimate = self.maker.estimate(proof.finalist.candidate)
         for room in spare_rooms(proof, estimate, self.situation):
             self._note(room.text)
+
+
+def _launched(explorer: Explorer) -> list[Finalist]:
+    """The candidates that were launched and ran, the best first."""
+    found: dict[str, Finalist] = {}
+    for one in explorer.ranked():
+        layout = str(one.point.get(LAYOUT_AXIS, ""))
+        found.setdefault(one.candidate.key, Finalist(one.candidate, layout, one.point))
+    return list(found.values())

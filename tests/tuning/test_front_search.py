@@ -48,7 +48,7 @@ def explorer(tmp_path) -> Iterator[Explorer]:
     running.budget.max_launches = 12
     problem = CandidateMaker(about).problem()
     with running.study:
-        yield Explorer(about, problem, SearchStudy(problem, seed=1), running, lambda _: None)
+        yield Explorer(about, SearchStudy(problem, seed=1), running, lambda _: None)
 
 
 def test_the_end_of_each_rate_is_found(explorer) -> None:

@@ -15,6 +15,7 @@ from autofit.trial.metric import METRICS, median_metric
 from autofit.trial.outcome import outcome_from_dict
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
+from autofit.tuning.answer_inquiry import ASKED_FINALIST, ASKED_WINNER
 from autofit.tuning.comparison import extremes
 from autofit.tuning.frozen import FROZEN
 from autofit.tuning.interview import kept_answers
@@ -63,7 +64,7 @@ def of_tune(study: Study) -> Measured:
     chosen = [one for one in launched if one.phase == "confirm"] or [
         one for one in launched if one.phase != "prove"
     ]
-    interview = next((one for one in trials if one.purpose == "answers of the winner"
+    interview = next((one for one in trials if one.purpose in (ASKED_WINNER, ASKED_FINALIST)
                       and one.candidate == candidate), None)  # fmt: skip
     rows = [BoundaryRow.from_dict(row) for row in result.get("boundary", ())]
     layout, kind = told.get("layout"), candidate.get_str("cache_type_k", "f16")
