@@ -183,7 +183,8 @@ def _row(trial: Trial, workload: Workload) -> dict[str, Any]:
         for column, metric in _RATES.items():
             rate = median_metric(trial.measurement, workload, metric)
             rates[column] = f"{rate:.4g}" if rate else ""
-    peaks = trial.measurement.peak_mib if trial.measurement else {}
+    # What others held before does not belong to the launch: ballast may be most of a peak.
+    taken = trial.measurement.taken_mib() if trial.measurement else {}
     return {
         "ncmoe": params.get("n_cpu_moe", 0),
         "batch": params.get("batch", ""),
@@ -198,7 +199,7 @@ def _row(trial: Trial, workload: Workload) -> dict[str, Any]:
         "n_gen": request.predicted_tokens,
         **rates,
         "status": _status(trial),
-        "vram_mib": "/".join(f"{mib:.0f}" for name, mib in peaks.items() if name != "host"),
+        "vram_mib": "/".join(f"{mib:.0f}" for name, mib in taken.items() if name != "host"),
         "notes": f"{trial.layout}; {trial.purpose}",
     }
 
