@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
+from tuning.answering_client import AnsweringClient
+
 from autofit.runtime.effort import Effort
 from autofit.runtime.launch import LaunchResult
 from autofit.trial.candidate import Candidate, LaunchPlan
@@ -16,6 +18,8 @@ class AnsweredLaunching(ABC):
     """Launches that `result` answers, through the stages of a real one."""
 
     __slots__ = ()
+
+    client_of: Callable[[Candidate], AnsweringClient]
 
     @abstractmethod
     def result(self, plan: LaunchPlan, effort: Effort) -> LaunchResult:
@@ -34,9 +38,12 @@ class AnsweredLaunching(ABC):
         on_stage: Callable[[Stage], None],
         check_stop: Callable[[], None],
     ) -> LaunchResult:
-        """What `result` says, with a log that says nothing."""
+        """What `result` and `client_of` say, with a log that says nothing."""
         log_path.write_text("a log\n")
         for stage in ("load", "prompt", "stop"):
             check_stop()
             on_stage(stage)
-        return self.result(plan, effort)
+        found = self.result(plan, effort)
+        if effort.questions is not None and found.outcome.kind == "completed":
+            effort.questions.ask(self.client_of(plan.candidate), plan.limits)
+        return found

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from fakes.physics import Run, Simulation
 from fakes.simulated_trial import measurement_of, outcome_of
 from tuning.answered_launching import AnsweredLaunching
+from tuning.answering_client import ALL_ALIKE, AnsweringClient
 
 from autofit.runtime.effort import Effort
 from autofit.runtime.launch import RUNTIME_FIT, LaunchResult
@@ -24,6 +25,7 @@ class PhysicalLaunching(AnsweredLaunching):
     simulation: Simulation
     context: int
     wanted_slots: Callable[[Candidate], WantedSlots | None] = lambda _: None
+    client_of: Callable[[Candidate], AnsweringClient] = ALL_ALIKE
     made: list[tuple[Candidate, Run]] = field(default_factory=list)
 
     def result(self, plan: LaunchPlan, effort: Effort) -> LaunchResult:

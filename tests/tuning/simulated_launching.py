@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tuning.answered_launching import AnsweredLaunching
+from tuning.answering_client import ALL_ALIKE, AnsweringClient
 
 from autofit.runtime.effort import Effort
 from autofit.runtime.launch import LaunchResult
@@ -43,6 +44,7 @@ class SimulatedLaunching(AnsweredLaunching):
     outcome_of: Callable[[Candidate, Effort], Outcome] = lambda *_: Completed()
     seconds_of: Callable[[Candidate], float] = lambda _: 1.0
     free_mib: float = 900.0
+    client_of: Callable[[Candidate], AnsweringClient] = ALL_ALIKE
     made: list[tuple[Candidate, Effort, str]] = field(default_factory=list)
     served: list[bool] = field(default_factory=list)
 

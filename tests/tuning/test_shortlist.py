@@ -1,0 +1,175 @@
+"""Which finalists meet in rounds, as the time allows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tune_machine import TuneMachine
+from tuning.answering_client import KvChanges
+from tuning.simulated_launching import NO_ROOM, SimulatedLaunching
+from tuning.task_sample import runner, situation
+
+from autofit.runtime.effort import measuring_effort
+from autofit.runtime.launch import RUNTIME_FIT
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
+from autofit.search.space_file import read_workload
+from autofit.trial.outcome import Completed
+from autofit.tuning.answer_inquiry import AnswerInquiry
+from autofit.tuning.answer_verdict import AnswerVerdicts
+from autofit.tuning.budget import Budget
+from autofit.tuning.candidates import CandidateMaker
+from autofit.tuning.event import PhaseStarted
+from autofit.tuning.finalist_proof import FinalistProofs
+from autofit.tuning.prove import Finalist
+from autofit.tuning.shortlist import Shortlist
+
+LAUNCH_S = 10.0
+
+
+class Run:
+    """A run whose launches take ten seconds each, and its shortlist."""
+
+    def __init__(self, about, folder, *, total_s=None, outcome_of=None, free_mib=900.0):
+        self.problem = CandidateMaker(about).problem()
+        self.launching = SimulatedLaunching(
+            outcome_of=outcome_of or (lambda *_: Completed()),
+            free_mib=free_mib,
+            client_of=KvChanges({"q8_0": 0.3}),
+        )
+        ticks = itertools.count(step=LAUNCH_S)
+        self.runner = replace(
+            runner(about, folder), launching=self.launching, wall_clock=lambda: next(ticks)
+        )
+        self.runner.budget = Budget(self._now_s, total_s)
+        self.notes: list[str] = []
+        self.events: list[object] = []
+        self.about = about
+        baseline = Finalist(about.baseline, RUNTIME_FIT)
+        inquiry = AnswerInquiry(self.runner, about, baseline)
+        self.verdicts = AnswerVerdicts(inquiry, self.notes.append)
+        proofs = FinalistProofs(about, self.runner, self.problem, self.notes.append)
+        self.shortlist = Shortlist(proofs, self.verdicts, self.events.append)
+
+    def _now_s(self) -> float:
+        return LAUNCH_S * len(self.launching.made)
+
+    def finalist(self, host_layers: int, kind: str) -> Finalist:
+        """A finalist that the search has launched."""
+        rest = next(p for p in self.problem.space.points() if p["cache_type"] == kind)
+        layout = self.problem.layouts[0]
+        point = {LAYOUT_AXIS: layout, HOST_LAYERS_AXIS: host_layers, **rest}
+        found = Finalist(self.problem.candidate_of(point), layout, point)
+        effort = measuring_effort(self.about.workload, 512, repeats=1)
+        self.runner.run("search", found.candidate, effort, layout=layout, purpose="it")
+        return found
+
+    def purposes(self) -> list[str]:
+        """What was launched after the search."""
+        return [t.purpose for t in self.runner.trials if t.phase == "prove"]
+
+
+@pytest.fixture(scope="module")
+def about(tmp_path_factory):
+    """A task on one card."""
+    machine = TuneMachine(tmp_path_factory.mktemp("shortlist"), 2600.0)
+    workload = read_workload(str(machine.workload))
+    return situation(machine.model, machine.server, workload, space=str(machine.space))
+
+
+@pytest.fixture
+def run(about, tmp_path) -> Callable[..., Run]:
+    """A run in a new study."""
+    return lambda **options: Run(about, tmp_path / "study", **options)
+
+
+def test_a_poor_kv_type_has_the_finalists_looked_at_anew(run):
+    """Nothing is settled before the search has gone on; then what is wide is left."""
+    here = run()
+    finalists = [here.finalist(4, "q8_0"), here.finalist(5, "f16"), here.finalist(5, "q8_0")]
+
+    assert here.shortlist.settle(finalists) is None
+    assert here.shortlist.settle(finalists) == [finalists[1]]
+    assert here.purposes() == ["answers of the baseline", "answers of a finalist"]
+    assert here.events == [PhaseStarted("prove")]
+
+
+def test_only_what_would_be_confirmed_is_scored(run):
+    """A narrow type that is far behind costs no launch."""
+    here = run()
+    finalists = [here.finalist(n, "f16") for n in (4, 5)] + [here.finalist(6, "q8_0")]
+
+    assert here.shortlist.settle(finalists) == finalists
+    assert here.purposes() == []
+
+
+@pytest.mark.parametrize(("total_s", "is_scored"), [(200.0, True), (80.0, False)])
+def test_rounds_come_before_a_score_that_leaves_no_time_for_them(run, total_s, is_scored):
+    """Where time is short the winner's KV type is scored with its answers."""
+    here = run(total_s=total_s)
+    finalists = [here.finalist(4, "q8_0"), here.finalist(5, "f16")]
+
+    assert here.shortlist.settle(finalists) == (None if is_scored else finalists)
+    assert bool(here.verdicts.scored) is is_scored
+
+
+@pytest.mark.parametrize(("total_s", "is_scored"), [(400.0, True), (120.0, False)])
+def test_a_score_half_way_takes_no_more_than_the_search_has_left(run, total_s, is_scored):
+    """What is left for launches is not all spent on looking ahead."""
+    here = run(total_s=total_s)
+    finalists = [here.finalist(n, "q8_0") for n in (4, 5, 6, 7)]
+
+    assert here.shortlist.look_ahead(finalists) is is_scored
+
+
+def test_the_leader_alone_is_looked_at_half_way(run):
+    """A narrow type that does not lead is left for later; so is nothing at all."""
+    here = run()
+
+    assert not here.shortlist.look_ahead([])
+    assert not here.shortlist.look_ahead([here.finalist(4, "f16"), here.finalist(4, "q8_0")])
+    assert here.purposes() == []
+
+
+def test_what_has_next_to_nothing_left_is_not_asked_half_way(run):
+    """It may die with its context full, and another one with its KV type may come."""
+    here = run(free_mib=8.0)
+
+    assert not here.shortlist.look_ahead([here.finalist(4, "q8_0")])
+    assert here.purposes() == []
+
+
+def test_what_does_not_hold_is_proven_once(run):
+    """A finalist at the edge that fails is no finalist, however often it is looked at."""
+
+    def outcome_of(candidate, effort):
+        is_small = candidate.get_int("n_cpu_moe", 99) < 12
+        return NO_ROOM if effort.name == "prove" and is_small else Completed()
+
+    here = run(free_mib=8.0, outcome_of=outcome_of)
+    finalists = [here.finalist(4, "f16"), here.finalist(12, "f16")]
+
+    assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[1:]
+    # The first and four steps back, then the one that holds.
+    assert len(here.purposes()) == 6
+    assert len([note for note in here.notes if note.startswith("a finalist does not hold")]) == 1
+
+
+def test_a_finalist_that_steps_back_is_proven_once(run):
+    """What holds takes its place in the rounds, and its proof is kept."""
+
+    def outcome_of(candidate, effort):
+        is_small = candidate.get_int("n_cpu_moe", 99) < 6
+        return NO_ROOM if effort.name == "prove" and is_small else Completed()
+
+    here = run(free_mib=8.0, outcome_of=outcome_of)
+    first = here.finalist(4, "f16")
+
+    for _ in range(2):
+        (settled,) = here.shortlist.settle([first])
+        assert settled.candidate.get_int("n_cpu_moe", 0) == 6
+    assert here.shortlist.proofs.proof(settled).finalist == settled
+    assert len(here.purposes()) == 3
+    assert here.notes == ["stepped back 2 layers to hold at full context"]
