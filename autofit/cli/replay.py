@@ -95,4 +95,5 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
     found = "nothing" if best is None else f"{number(best)} {unit}"
     yield f"  found                        {found}"
     yield f"  best possible                {number(told['best_possible'])} {unit}"
-    yield f"  medians of {len(told['per_seed'])} seeds"
+    count = len(told["per_seed"])
+    yield f"  medians of {count} seeds" if count > 1 else "  of one seed"

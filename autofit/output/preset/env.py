@@ -55,8 +55,8 @@ def left_over(facts: PresetFacts) -> tuple[str, ...]:
 def _options(facts: PresetFacts) -> tuple[Option, ...]:
     if facts.help is None:
         raise UsageError(
-            "this runtime lists no variables, so an env preset cannot be written",
-            "use the formats `args`, `shell` or `json`",
+            "the variables of this runtime are not known, so an env preset cannot be written",
+            "name one with `--runtime PATH`, or use the formats `args`, `shell` or `json`",
         )
     options = parse_options(facts.served_arguments, facts.help)
     return each_once(keep_order(options, _APPLIED, facts.help))

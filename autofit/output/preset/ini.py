@@ -106,8 +106,8 @@ def ini_options(facts: PresetFacts) -> tuple[Option, ...]:
     """
     if facts.help is None:
         raise UsageError(
-            "this runtime lists no flags, so an ini preset cannot be checked against it",
-            "use the formats `args`, `shell` or `json`",
+            "the flags of this runtime are not known, so an ini preset cannot be checked",
+            "name one with `--runtime PATH`, or use the formats `args`, `shell` or `json`",
         )
     options = parse_options(facts.served_arguments, facts.help)
     ours = [option for option in options if not _is_routers(option, facts)]
