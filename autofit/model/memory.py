@@ -15,7 +15,7 @@ from autofit.model.inventory import ModelInventory
 from autofit.model.model_graph import Run, graph_bytes
 from autofit.model.placement import HOST, Placement, place
 from autofit.model.repack import repacked_bytes
-from autofit.model.run_time_memory import MIB, context_mib, pool_mib, widened_cache_mib
+from autofit.model.run_time_memory import MIB, context_mib, page_table_mib, pool_mib
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 from autofit.trial.measurement import ReportedMemory
@@ -137,6 +137,8 @@ def estimate_memory(
     placement = place(inventory, candidate, devices)
     run = Run.of(inventory, candidate, placement, is_pipelined=is_pipelined, outputs=outputs)
     compute = graph_bytes(inventory, placement, run)
+    host = _host(candidate, placement, run, compute.get(HOST, 0))
+    pinned = 0.0 if host.is_mapped else host.weights_mib
     rows = []
     for index, device in enumerate(placement.devices):
         blocks = [b for b, unit in enumerate(placement.units[:-1]) if unit == index]
@@ -145,6 +147,7 @@ def estimate_memory(
         prefetch = prefetch_mib(inventory, candidate, placement) if stages else 0.0
         cache = cache_mib(inventory, candidate, placement) if stages else 0.0
         kv = sum(run.cache_bytes[b] for b in blocks) if run.is_cache_offloaded else 0
+        other = _other_mib(inventory, placement, run, index)
         rows.append(
             DeviceMemory(
                 name=device.name,
@@ -155,12 +158,11 @@ def estimate_memory(
                 weights_mib=placement.weights.get(index, 0) / MIB,
                 kv_mib=kv / MIB,
                 compute_mib=compute.get(index, 0) / MIB,
-                other_mib=_other_mib(inventory, placement, run, index) + prefetch + cache,
+                other_mib=other + page_table_mib(device.name, pinned) + prefetch + cache,
                 prefetch_mib=prefetch,
                 expert_cache_mib=cache,
             )
         )
-    host = _host(candidate, placement, run, compute.get(HOST, 0))
     return MemoryEstimate(
         devices=tuple(rows),
         host=replace(host, cache_mib=cache_ram_mib),
@@ -221,6 +223,8 @@ def _other_mib(inventory: ModelInventory, placement: Placement, run: Run, index:
     blocks = [b for b, unit in enumerate(units[:-1]) if unit == index]
     stages = run.staging_device == index and bool(placement.host_expert_blocks)
     has_experts = stages or any(index in places for places in placement.experts)
+    is_widened = run.is_cache_quantized and bool(blocks)
+    widened = max(run.cache_elements[b] for b in blocks) if is_widened else 0
     total = context_mib(name)
     if blocks or units[-1] == index:
         total += pool_mib(
@@ -229,9 +233,8 @@ def _other_mib(inventory: ModelInventory, placement: Placement, run: Run, index:
             rows=run.rows,
             n_embd=inventory.n_embd,
             has_experts=has_experts,
+            widened_elements=widened,
         )
-    if run.is_cache_quantized and blocks:
-        total += widened_cache_mib(name, max(run.cache_elements[b] for b in blocks))
     return total
 
 

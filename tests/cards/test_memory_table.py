@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cards import memory_table
 from results.study_sample import header, trial
 
 from autofit.model.inventory import inventory
@@ -20,6 +21,12 @@ from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory
 from autofit.trial.outcome import OutOfMemory
 
 SCRIPT = Path(__file__).parent / "memory_table.py"
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+# What the studies of real cards were made of.
+RECORDED = SynthSpec(
+    layers=40, experts=256, used=8, embd=2048, ff=512, heads=16, kv_heads=2, head_dim=256,
+    vocab=32768, ctx=131072, type="q4_k", embd_type="q8_0", header_only=True,
+)  # fmt: skip
 PARAMS = {"n_gpu_layers": 9, "n_cpu_moe": 2, "context": 4096, "ubatch": 512, "devices": "CUDA0"}
 HELD_MIB, OTHER_MIB = 4000.0, 700.0
 
@@ -80,3 +87,21 @@ def test_what_is_off_is_named(model, tmp_path):
     assert done.returncode == 1, done.stderr
     assert "1 of 2 devices of completed launches" in done.stdout
     assert "- cards, launch 2, CUDA0: -" in done.stdout
+
+
+def test_the_studies_of_real_cards_agree_with_the_arithmetic(tmp_path):
+    """Buffers within 1% of the runtime's own table, and what is beside them within 24 MiB."""
+    model = tmp_path / "recorded.gguf"
+    write(RECORDED, model)
+    found = [
+        launch
+        for folder in sorted(REFERENCE.iterdir())
+        for launch in memory_table.device_launches(
+            folder.name, Study.open(folder), inventory(model)
+        )
+    ]
+
+    assert len(found) > 100
+    for launch in found:
+        assert abs(launch.buffers_off_mib) < 0.01 * launch.reported.buffers_mib, launch.key
+        assert launch.other_off_mib is None or abs(launch.other_off_mib) < 24, launch.key

@@ -187,12 +187,12 @@ def reported(row):
 
 def test_a_short_launch_teaches_what_a_full_context_takes(about):
     """What pools still grow by is added to what was taken; a launch that filled it adds none."""
-    long = replace(about, workload=replace(about.workload, context=16384))
-    params = {"devices": "CUDA0", "n_gpu_layers": 13, "n_cpu_moe": 8, "context": 16384,
+    long = replace(about, workload=replace(about.workload, context=1 << 20))
+    params = {"devices": "CUDA0", "n_gpu_layers": 13, "n_cpu_moe": 8, "context": 1 << 20,
               "cache_type_k": "q8_0", "cache_type_v": "q8_0"}  # fmt: skip
     candidate = Candidate(params)
     margins = []
-    for depth in (1000, 16384):
+    for depth in (1000, 1 << 20):
         learning = CandidateMaker(long)
         plain = learning.estimate(candidate).devices[0]
         row = ReportedMemory(plain.weights_mib, plain.kv_mib, plain.compute_mib)
@@ -213,7 +213,7 @@ def test_a_short_launch_teaches_what_a_full_context_takes(about):
 
 def test_little_room_for_a_full_context_is_to_be_seen(maker, about):
     """A narrower cache is widened for long prompts, so it wants more room than f16."""
-    params = {"devices": "CUDA0", "n_gpu_layers": 13, "n_cpu_moe": 8, "context": 65536}
+    params = {"devices": "CUDA0", "n_gpu_layers": 13, "n_cpu_moe": 8, "context": 1 << 20}
     wide = maker.fill(Candidate({**params, "cache_type_k": "f16", "cache_type_v": "f16"}))
     narrow = maker.fill(Candidate({**params, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}))
 
@@ -224,11 +224,11 @@ def test_little_room_for_a_full_context_is_to_be_seen(maker, about):
 
 def test_a_generation_that_a_short_launch_leaves_out_fills_nothing(about):
     """The workload's long answers are not generated, so all that they would fill still grows."""
-    params = {"devices": "CUDA0", "n_gpu_layers": 13, "n_cpu_moe": 8, "context": 65536,
+    params = {"devices": "CUDA0", "n_gpu_layers": 13, "n_cpu_moe": 8, "context": 1 << 20,
               "cache_type_k": "q8_0", "cache_type_v": "q8_0"}  # fmt: skip
     wanted = []
     for predicted in (8, 60000):
-        workload = replace(about.workload, context=65536, requests=(Request(512, predicted),))
+        workload = replace(about.workload, context=1 << 20, requests=(Request(512, predicted),))
         fill = CandidateMaker(replace(about, workload=workload)).fill(Candidate(params))
         wanted.append(fill.below_mib["CUDA0"])
 
