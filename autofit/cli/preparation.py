@@ -45,6 +45,7 @@ from autofit.trial.device import Device
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
 from autofit.tuning.device_name import misspelt
+from autofit.tuning.front import END_OBJECTIVES
 from autofit.tuning.requirement import Requirement
 from autofit.tuning.situation import Situation, fitted_space, usable_devices
 
@@ -59,6 +60,7 @@ def look(
     *,
     objective: Metric = "request_s",
     requirements: tuple[Requirement, ...] = (),
+    keeps_front: bool = False,
     baseline: str | None = None,
     section: str | None = None,
     may_imagine: bool = False,
@@ -80,7 +82,8 @@ def look(
     if baseline is not None:
         own, options = read_baseline(baseline, section, options)
     workload = read_workload(options.workload, context=options.context, parallel=options.parallel)
-    _refuse_without_generation(workload, {objective, *(r.metric for r in requirements)})
+    judged = {objective, *(r.metric for r in requirements), *(END_OBJECTIVES * keeps_front)}
+    _refuse_without_generation(workload, judged)
     runtime = own.runtime if own else _runtime(options, may_imagine=may_imagine)
     listed = list_devices(runtime, options.rpc) if runtime.fingerprint else ()
     found = _really_free(listed or (), runtime, options.env)
@@ -100,6 +103,7 @@ def look(
         space=fitted,
         objective=objective,
         requirements=requirements,
+        keeps_front=keeps_front,
         rpc=options.rpc,
         extra_args=options.extra_args,
         env=options.env,

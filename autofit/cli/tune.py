@@ -6,7 +6,6 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -135,10 +134,10 @@ def run_tune(
         options,
         objective="request_s" if objective == "pareto" else objective,
         requirements=requirements,
+        keeps_front=objective == PARETO,
         baseline=baseline,
         section=section,
     )
-    situation = replace(situation, keeps_front=objective == PARETO)
     run = TuneRun(situation, options, total_s, max_launches, seed, checks_answers)
     if dry_run:
         for notice in situation.notices:

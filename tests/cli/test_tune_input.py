@@ -280,7 +280,9 @@ def test_resume_needs_a_study(cli, machine):
     assert "--resume needs --study" in done.err
 
 
-@pytest.mark.parametrize("words", [["--objective", "tg"], ["--require", "tg>=20"]])
+@pytest.mark.parametrize(
+    "words", [["--objective", "tg"], ["--objective", "pareto"], ["--require", "tg>=20"]]
+)
 def test_generation_is_judged_only_where_there_is_any(refused, machine, tmp_path, words):
     """A workload of single tokens has no rate of generation to search for or to require."""
     path = tmp_path / "single.yaml"
