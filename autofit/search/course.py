@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from autofit.search.boundary import BoundarySearch
-from autofit.search.problem import Proposal
+from autofit.search.dominance import is_free
+from autofit.search.problem import MEMORIES, Proposal
 from autofit.search.space import HOST_LAYERS_AXIS, Point
 from autofit.search.study import SearchStudy
 
@@ -150,7 +151,7 @@ class Course:
     def _is_slower_below(self, point: Point) -> bool:
         """Whether less than what was measured surely fits, and yet was not worth a launch."""
         measured = [o.point for o in self.study.observations if o.cost is not None]
-        fewest = min(int(n[HOST_LAYERS_AXIS]) for n in measured if _are_on_a_line(n, point))
+        fewest = min(int(n[HOST_LAYERS_AXIS]) for n in measured if are_on_a_line(n, point))
         below = {**point, HOST_LAYERS_AXIS: fewest - 1}
         return below in self._fitting or self.study.chance(below) >= _SURE_TO_FIT
 
@@ -174,12 +175,22 @@ class Course:
             for seen in self.study.observations
             if seen.cost is not None or seen.lacked == "device"
         ]
-        for other, fitted in (*((one, True) for one in self._fitting), *told):
-            if _are_on_a_line(other, point):
+        shown = [*((one, True) for one in self._fitting), *told]
+        # What failed once does not hold, whatever else was seen of it: failures come last.
+        for other, fitted in sorted(shown, key=lambda one: not one[1]):
+            if are_on_a_line(other, point):
                 found = found.told(int(other[HOST_LAYERS_AXIS]), fitted=fitted)
         return found
 
 
-def _are_on_a_line(one: Point, other: Point) -> bool:
-    """Whether two points differ in host layers only."""
-    return {**one, HOST_LAYERS_AXIS: 0} == {**other, HOST_LAYERS_AXIS: 0}
+def are_on_a_line(one: Point, other: Point) -> bool:
+    """Whether two points differ in host layers only, and in what takes no memory."""
+    return _line(one) == _line(other)
+
+
+def _line(point: Point) -> Point:
+    return {
+        name: value
+        for name, value in point.items()
+        if name != HOST_LAYERS_AXIS and not all(is_free(name, memory) for memory in MEMORIES)
+    }

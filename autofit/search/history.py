@@ -1,8 +1,11 @@
-"""What was launched, sorted by what it shows: ran, crawled, wanted memory, or failed otherwise.
+"""What was launched, sorted by what it shows: ran, crawled, fell, wanted memory, or failed.
 
 A device without headroom need not fail: on some machines it crawls, a step beyond points that
 ran well, and differently each time. What it measured then is no speed of the candidate, so
 such a launch counts as one that wanted memory; once it ran well, it is believed to.
+
+What ran and later wanted memory, as at a full context, has fallen, and so has what needs at least
+as much: its speed still tells of others, but it cannot be picked.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autofit.search.dominance import demand
+from autofit.search.dominance import demand, needing_at_least
 from autofit.search.grid import Floats, Grid, Rows
-from autofit.search.problem import Memory, Observation
+from autofit.search.problem import MEMORIES, Memory, Observation
 from autofit.search.space import HOST_LAYERS_AXIS
 
 # A step this short, in host layers, that costs this many times as much is no slope.
@@ -51,6 +54,18 @@ class History:
         self.ran = [entry for entry in with_cost if entry.row not in crawling]
         self.crawled = [entry for entry in with_cost if entry.row in crawling]
         self._without = [entry for entry in entries if entry.observation.cost is None]
+        self.fallen = self._fallen()
+
+    def _fallen(self) -> frozenset[tuple[int, ...]]:
+        """Rows of launches that ran and yet cannot be picked."""
+        rows = list(dict.fromkeys(entry.row for entry in self.ran))
+        found: set[tuple[int, ...]] = set()
+        for memory in MEMORIES:
+            for row in self.lacking(memory):
+                if tuple(row.tolist()) in rows:
+                    more = needing_at_least(self._grid, self.matrix(rows), row, memory)
+                    found.update(rows[place] for place in np.flatnonzero(more))
+        return frozenset(found)
 
     def lacking(self, memory: Memory) -> Rows:
         """Rows of the launches that failed for want of a memory, of shape (launches, axes)."""

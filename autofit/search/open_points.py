@@ -44,7 +44,9 @@ class OpenPoints:
         self._margins = margins
         self._similarity = similarity
         self._history = history
-        self._ran = history.matrix([entry.row for entry in history.ran])
+        self._ran = history.matrix(
+            [entry.row for entry in history.ran if entry.row not in history.fallen]
+        )
         self._refused = history.refused()
         crawled = Counter(entry.row for entry in history.crawled)
         self._crawled = [(np.array(row), count > 1) for row, count in crawled.items()]

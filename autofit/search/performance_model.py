@@ -66,7 +66,7 @@ class PerformanceModel:
         self._wanted = [
             place
             for place, entry in enumerate(self.measured)
-            if grid.problem.is_wanted(entry.observation.point)
+            if entry.row not in history.fallen and grid.problem.is_wanted(entry.observation.point)
         ]
         self._parts = {name: self._fit(name) for name in self._part_names()}
         self._offset = self._mean_offset()
@@ -124,6 +124,10 @@ class PerformanceModel:
             z = (math.log(limit.most) - metric.mean) / np.sqrt(metric.variance)
             chance *= ndtr(z)
         return Forecast(cost.mean, cost.variance, cost.noise, cost.covariance, chance)
+
+    def is_wanted(self, place: int) -> bool:
+        """Whether a place in `measured` may be picked."""
+        return place in self._wanted
 
     @property
     def wanted_rows(self) -> Rows:

@@ -100,7 +100,7 @@ class ModelProposer:
         return float(points.chances(row[None, :])[0])
 
     def ranked(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
-        """The launches that ran: the best as the model sees it, noise taken out, comes first.
+        """What may be picked: the best as the model sees it, noise taken out, comes first.
 
         Then those that may turn out to be better, near copies last; any that probably miss a
         limit come after all others.
@@ -116,8 +116,8 @@ class ModelProposer:
         order = second_opinion(known.mean, known.covariance)
         doubtful = model.doubtful
         order.sort(key=lambda place: (place in doubtful, known.chance[place] < _KEPT))
-        ran = [model.measured[place].observation for place in order]
-        return [*(seen for seen in ran if is_wanted(seen.point)), *crawled]
+        ran = [model.measured[place].observation for place in order if model.is_wanted(place)]
+        return [*ran, *crawled]
 
     def _prepare(self, problem: Problem) -> None:
         if problem is not self._problem:
