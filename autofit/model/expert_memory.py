@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from autofit.model.inventory import ModelInventory
 from autofit.model.placement import HOST, Placement
-from autofit.trial.candidate import Candidate
+from autofit.trial.candidate import Candidate, Params, ParamValue
 
 _MIB = 1024 * 1024
 
@@ -24,6 +24,12 @@ def amount(candidate: Candidate, param: str) -> int:
     """How much of it a candidate asks for; a switch that is on counts as 1."""
     value = candidate.params.get(param, 0)
     return int(value == "on") if value in ("on", "off") else candidate.get_int(param, 0)
+
+
+def expert_settings(params: Params) -> dict[str, ParamValue]:
+    """Those of the params that turn prefetch or a cache of experts on."""
+    candidate = Candidate(params)
+    return {name: params[name] for name in EXPERT_PARAMS if amount(candidate, name)}
 
 
 def slot_mib(inventory: ModelInventory, placement: Placement) -> float:

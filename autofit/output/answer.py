@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autofit.output.expert_cost import expert_cost_facts
+from autofit.output.expert_cost import expert_cost_facts, holds_for
 from autofit.output.spending import spent_rows
 from autofit.output.text import (
     UNKNOWN,
@@ -221,7 +221,7 @@ def _boundary_row(row: Mapping[str, Any]) -> Row:
     cells = (
         row.get("layout"),
         row.get("cache_type"),
-        UNKNOWN if row.get("ubatch") is None else row["ubatch"],
+        holds_for(row),
         _layers(row, "fits"),
         _layers(row, "fails"),
         _kind(row.get("outcome")),

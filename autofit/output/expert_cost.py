@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autofit.output.text import mib, one_line, param
+from autofit.model.expert_memory import expert_settings
+from autofit.output.text import UNKNOWN, mib, one_line, param
 
 _SOURCES = {"estimate": " by estimate, as nothing counted it"}
 _PLAINLY = 0.005  # half a per cent
@@ -17,6 +18,13 @@ def expert_cost_facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         (one_line(f"{row['param']} {param(row['value'])}"), one_line(_text(row)))
         for row in result.get("expert_memory") or ()
     ]
+
+
+def holds_for(row: Mapping[str, Any]) -> str:
+    """What a boundary holds for beside layout and KV type, `512` or `512, prefetch_slots 4`."""
+    ubatch = UNKNOWN if row.get("ubatch") is None else str(row["ubatch"])
+    experts = expert_settings(row.get("params") or {})
+    return ", ".join((ubatch, *(f"{name} {param(value)}" for name, value in experts.items())))
 
 
 def _text(row: Mapping[str, Any]) -> str:

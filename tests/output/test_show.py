@@ -64,6 +64,24 @@ def test_an_open_boundary_of_a_probe_is_no_estimate():
     assert probed[3:] == ("1 layer", "unknown", "", "no")
 
 
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({"n_cpu_moe": 6, "prefetch_slots": 4}, "512, prefetch_slots 4"),
+        ({"prefetch_weights": True, "moe_cache_mib": 0}, "512, prefetch_weights on"),
+        ({"moe_cache_mib": 800}, "512, moe_cache_mib 800"),
+        ({"prefetch_slots": 0}, "512"),
+        (None, "512"),
+    ],
+)
+def test_a_boundary_tells_what_takes_the_memory_of_layers(params, told):
+    """More layers may have run without slots, or with fewer, than with those of the row."""
+    row = {"layout": "single:CUDA0", "cache_type": "f16", "ubatch": 512, "fits": 6, "fails": 5,
+           "outcome": "out_of_memory", "proven": True, "params": params}  # fmt: skip
+
+    assert answer({"boundary": [row]}, None).boundary[0][2] == told
+
+
 @pytest.mark.parametrize("render", [_shown, markdown_report])
 def test_a_study_of_before_spending_was_told_is_shown_without_it(tmp_path, render):
     """Seconds by phase are told as they were, and no table."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from autofit.output.expert_cost import holds_for
 from autofit.output.plot.data import PlotData, group, hover, launch_numbers, metric_text
 from autofit.output.plot.figure import (
     COLOURS,
@@ -214,7 +215,7 @@ def _boundary(figure: go.Figure, row: Mapping[str, Any], groups: Sequence[str]) 
             layer="below",
         )
     sure = "both sides launched" if row.get("proven") else "in part the estimate's word"
-    told = one_line(f"{name}, ubatch {row['ubatch']}" if row.get("ubatch") else name)
+    told = one_line(f"{name}, ubatch {holds_for(row)}" if row.get("ubatch") else name)
     return [f"Fit boundary of {told}: {fits} fit, {fails} do not ({sure})."]
 
 

@@ -71,7 +71,8 @@ def boundary_verdicts(
     """The fewest host layers that fit, for each layout and KV type of both nights.
 
     A launch must show a move: of the kept value failing tonight, or of one that failed before.
-    With another ubatch the boundary is another, and no move.
+    With another ubatch, or with experts prefetched or cached otherwise, the boundary is
+    another, and no move.
     """
     before = {(row.layout, row.cache_type): row for row in (kept.record.boundary if kept else ())}
     for row in now.boundary:
@@ -88,7 +89,7 @@ def boundary_verdicts(
 
 
 def _boundary_finding(old: BoundaryRow | None, now: BoundaryRow, step: int) -> Finding:
-    if old is None or _have_other_ubatch(old, now) or (old.fits is None and now.fits is None):
+    if old is None or _have_other_settings(old, now) or (old.fits is None and now.fits is None):
         return "unknown"
     if old.fits is None:
         return "boundary_gained"
@@ -101,8 +102,16 @@ def _boundary_finding(old: BoundaryRow | None, now: BoundaryRow, step: int) -> F
     return "same"
 
 
-def _have_other_ubatch(old: BoundaryRow, now: BoundaryRow) -> bool:
-    return None not in (old.ubatch, now.ubatch) and old.ubatch != now.ubatch
+def _have_other_settings(old: BoundaryRow, now: BoundaryRow) -> bool:
+    return any(
+        before is not None and after is not None and before != after
+        for before, after in ((old.ubatch, now.ubatch), (old.experts, now.experts))
+    )
+
+
+def _settings(row: BoundaryRow) -> str:
+    told = {"ubatch": row.ubatch, **(row.experts or {})}
+    return " ".join(f"{name} {value}" for name, value in told.items() if value is not None)
 
 
 def _failed(row: BoundaryRow, host_layers: int) -> bool:
@@ -115,8 +124,8 @@ def _boundary_words(verdict: Finding, old: BoundaryRow | None, now: BoundaryRow)
     if old is None:
         return f"{_fits(now)}; nothing is kept to compare with"
     words = f"{_fits(now)}, kept was: {_fits(old)}"
-    if _have_other_ubatch(old, now):
-        return f"{words}; not compared, with ubatch {now.ubatch} and {old.ubatch}"
+    if _have_other_settings(old, now):
+        return f"{words}; not compared, with {_settings(now)} and {_settings(old)}"
     if verdict == "boundary_moved" and now.fits is not None and old.fits is not None:
         layers = now.fits - old.fits
         return f"{layers} layer{'s' * (layers > 1)} fewer fit on the devices: {words}"

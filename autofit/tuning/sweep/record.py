@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from autofit.model.expert_memory import expert_settings
 from autofit.trial.candidate import Params
 from autofit.trial.outcome import Outcome
 from autofit.tuning.recorded_answer import RecordedAnswer
@@ -77,7 +78,8 @@ class Winner:
 class BoundaryRow:
     """One fit boundary as `tune --json` prints it: `fits` beside `fails`, in host layers.
 
-    `ubatch` is None in records of older versions.
+    `ubatch` is None in records of older versions, and so are `experts`: the settings that take
+    a device's memory for experts, where nothing fits, too.
     """
 
     layout: str
@@ -87,6 +89,7 @@ class BoundaryRow:
     outcome: str | None = None
     proven: bool = False
     ubatch: int | None = None
+    experts: Params | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> BoundaryRow:
@@ -103,6 +106,7 @@ class BoundaryRow:
             outcome=data.get("outcome"),
             proven=data.get("proven", False),
             ubatch=data.get("ubatch"),
+            experts=None if data.get("params") is None else expert_settings(data["params"]),
         )
 
 

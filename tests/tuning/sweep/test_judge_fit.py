@@ -97,7 +97,30 @@ def test_a_boundary_with_another_ubatch_is_no_move():
 
     told = by_metric(verdict)["boundary balanced f16"]
     assert told.verdict == "unknown"
-    assert told.words.endswith("not compared, with ubatch 2048 and 512")
+    assert told.words.endswith("not compared, with ubatch 2048 and ubatch 512")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({}, {"prefetch_slots": 4}, "with ubatch 512 prefetch_slots 4 and ubatch 512"),
+        ({"moe_cache_mib": 800}, {}, "with ubatch 512 and ubatch 512 moe_cache_mib 800"),
+        (None, {"prefetch_slots": 4}, ""),
+        ({"prefetch_slots": 4}, {"prefetch_slots": 4}, ""),
+    ],
+)
+def test_a_boundary_with_other_room_for_experts_is_no_move(before, after, words):
+    """Slots and caches take what layers would have; what no record tells is no difference."""
+    row = BoundaryRow(
+        "balanced", "f16", 17, 16, "out_of_memory", proven=True, ubatch=512, experts=before
+    )
+    tonight = replace(row, fits=20, fails=19, experts=after)
+
+    verdict = judge(kept(boundary=(row,)), night(20, boundary=(tonight,)))
+
+    told = by_metric(verdict)["boundary balanced f16"]
+    assert told.verdict == ("unknown" if words else "boundary_moved")
+    assert told.words.endswith(f"not compared, {words}") == bool(words)
 
 
 def test_a_boundary_gained_needs_a_launch_of_the_kept_night():
