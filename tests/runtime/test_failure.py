@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,8 @@ from autofit.runtime.log_line import read_lines
 
 CASES = {case.name: case for case in all_cases()}
 HEALTHY = [case for case in real_cases() if case.kind == "completed"]
+FAILED = [case for case in real_cases() if case.kind != "completed"]
+HELP = Path(__file__).parent.parent / "data" / "help"
 # The looks a log can have without other words in it.
 DRESSES = ("bare", "jsonl", "colors", "crlf", "journal")
 
@@ -95,6 +98,21 @@ def test_a_healthy_log_cut_anywhere_shows_no_failure(case: LogCase):
     kinds = {told("".join(lines[:end])).kind for end in range(0, len(lines), 7)}
 
     assert kinds <= {"completed", "unknown"}
+
+
+@given(case=st.sampled_from(FAILED), part=st.floats(0, 1))
+@settings(max_examples=100, deadline=None)
+def test_a_failed_log_cut_anywhere_shows_no_other_failure(case: LogCase, part: float):
+    """What ends within a line or before the failure tells of none, or already of this one."""
+    diagnosis = told(case.text[: int(part * len(case.text))])
+
+    assert diagnosis.kind in {"unknown", "completed", case.kind}
+
+
+@pytest.mark.parametrize("path", sorted(HELP.glob("*.txt")), ids=lambda path: path.stem)
+def test_a_help_text_tells_of_no_failure(path: Path):
+    """It names flags that were removed, and values that are refused."""
+    assert told(path.read_text(encoding="utf-8")).kind == "unknown"
 
 
 @given(case=st.sampled_from(HEALTHY), part=st.floats(0, 1))
