@@ -49,7 +49,8 @@ _SHARE_BEFORE_ENDS = 0.7
 class Tune:
     """One tune; `run` goes through all phases and returns the result document.
 
-    `checks_answers` is off where the answers of a model mean nothing.
+    `checks_answers` is off where the answers of a model mean nothing. `shortlist_type` is what
+    chooses who meets in rounds.
     """
 
     situation: Situation
@@ -60,6 +61,7 @@ class Tune:
     seed: int
     notes: list[str] = field(default_factory=list)
     checks_answers: bool = True
+    shortlist_type: type[Shortlist] = Shortlist
     _best_cost: float = math.inf
     _baseline_value: float | None = None
     _advice: BudgetAdvice = field(init=False)
@@ -88,7 +90,7 @@ class Tune:
             self.maker.ask_planner(candidate)
         proofs = FinalistProofs(self.situation, self.runner, self.problem, self._note)
         verdicts = self._verdicts(baseline)
-        finalists = self._finalists(explorer, Shortlist(proofs, verdicts, self.emit))
+        finalists = self._finalists(explorer, self.shortlist_type(proofs, verdicts, self.emit))
         confirmation = self.confirmer.confirm(baseline, finalists)
         recommender = self._recommender(proofs, verdicts)
         self.emit(PhaseStarted("prove"))
@@ -238,9 +240,6 @@ class Tune:
         """Take KV types that are not good enough out of the search; whether any are left."""
         space, is_poor = self.problem.space, verdicts.is_poor
         explorer.want_only(lambda point: not is_poor(Candidate(space.params_of(point))))
-        self._best_cost = math.inf
-        for one in explorer.ranked()[:1]:
-            self._tell_best(one.trial)
         poor = f"KV {' and '.join(map(type_words, verdicts.poor))}"
         if not self.problem.has_points:
             self._note(f"the search space has nothing without {poor}")
@@ -252,6 +251,9 @@ class Tune:
             )
             return False
         self._note(f"the search goes on without {poor}")
+        self._best_cost = math.inf
+        for one in explorer.ranked()[:1]:
+            self._tell_best(one.trial)
         return True
 
     def _look_over(self, proof: Proof, baseline: Trial) -> None:

@@ -93,4 +93,11 @@ RESULT = _object({
     "outcomes": {"type": "object", "additionalProperties": _COUNT},
     "seconds": _SPEED,
     "preset": {"type": ["string", "null"]},
+    "kv_scores": {"type": "array", "items": _object({
+        "cache_type_k": _TEXT, "cache_type_v": _TEXT,
+        "verdict": {"enum": ["good", "poor", "unknown"]},
+        "holds": {"type": ["boolean", "null"]},
+        "reference": _TEXT,
+        "quality": {"type": ["object", "null"]},
+    })},
 })  # fmt: skip

@@ -1,0 +1,194 @@
+"""What a tune saves by scoring narrow KV types before rounds, where q8_0 is poor and where not.
+
+    python tests/benchmarks/bench_kv.py [--machines 12] [--budget 3600] [--output FILE]
+
+Whole tunes of random simulated machines, launch by launch and on a clock of their own; beside
+each one that scores a KV type with the winner, after all rounds. Where launches have no
+process there is no llama-perplexity either: a score takes two launches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+# The benchmark is also run as a program, from any folder.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.search_machine import SearchMachine
+from fakes.random_machine import random_case
+from tuning.answering_client import ALL_ALIKE, KvChanges
+from tuning.physical_launching import PhysicalLaunching
+from tuning.task_sample import options
+
+from autofit.cli.preparation import header
+from autofit.results.study import Study
+from autofit.runtime.effort import Effort, PlannedRequest
+from autofit.runtime.launch import LaunchResult
+from autofit.search.study import SearchStudy
+from autofit.trial.candidate import Candidate, LaunchPlan
+from autofit.trial.trial import Trial
+from autofit.tuning.budget import Budget
+from autofit.tuning.prove import Finalist
+from autofit.tuning.runner import TrialRunner
+from autofit.tuning.shortlist import Shortlist
+from autofit.tuning.tune import Tune
+
+POOR = KvChanges({"q8_0": 0.3})
+MAX_LAUNCHES = 30
+# What an interview asks beside a prompt that fills the context: eight short prompts.
+_ASKED = tuple(PlannedRequest(200, 24) for _ in range(8))
+
+
+@dataclass(slots=True)
+class TimedLaunching(PhysicalLaunching):
+    """Launches that take their time on a clock of their own."""
+
+    now_s: float = 0.0
+
+    def result(self, plan: LaunchPlan, effort: Effort) -> LaunchResult:
+        """What the physics says; questions take as long as what they ask."""
+        asked = effort
+        if effort.questions is not None:
+            asked = Effort("ask", (*_ASKED, PlannedRequest(self.context - 200, 40)))
+        found = PhysicalLaunching.result(self, plan, asked)
+        self.now_s += self.made[-1][1].seconds
+        return found
+
+
+class ScoringLast(Shortlist):
+    """A shortlist that leaves narrow KV types to the winner's check."""
+
+    __slots__ = ()
+
+    def settle(self, finalists: Sequence[Finalist]) -> list[Finalist] | None:
+        """As a shortlist with nobody to ask."""
+        return [one for one in finalists if not self.verdicts.is_poor(one.candidate)]
+
+    def look_ahead(self, finalists: Sequence[Finalist]) -> bool:
+        """Nothing is looked at."""
+        return False
+
+
+@dataclass(slots=True)
+class ScoringLastTune(Tune):
+    """A tune that scores KV types with its winner."""
+
+    shortlist_type: type[Shortlist] = ScoringLast
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a tune took, and what its winner truly takes for a request."""
+
+    launches: int
+    rounds_in_vain: int
+    seconds: float
+    winner_s: float | None
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Tunes of one machine for each kind of answers, in both ways."""
+
+    machine: SearchMachine
+    folder: Path
+    budget_s: float
+    made: int = field(default=0)
+
+    def spent(self, tune_type: type[Tune], changes: KvChanges) -> Spent:
+        """One tune."""
+        about, maker = self.machine.situation, self.machine.maker()
+        launching = TimedLaunching(
+            self.machine.simulation.with_seed(1), about.workload.context, client_of=changes
+        )
+        self.made += 1
+        head = header(about, options(about.model_path, about.runtime.program), seed=1, argv=[])
+        with Study.create(self.folder / f"study-{self.made}", head) as study:
+            runner = TrialRunner(
+                study=study,
+                launching=launching,
+                budget=Budget(lambda: launching.now_s, self.budget_s, MAX_LAUNCHES),
+                emit=lambda _: None,
+                wall_clock=lambda: launching.now_s,
+            )
+            search = SearchStudy(maker.problem(), seed=1)
+            result = tune_type(about, runner, maker, search, lambda _: None, 1).run()
+        return self._told(result, runner.trials, launching.now_s)
+
+    def _told(self, result: dict, trials: Sequence[Trial], seconds: float) -> Spent:
+        winner = Candidate(result["winner"]["params"]) if result["winner"] else None
+        poor = {one["cache_type_k"] for one in result["kv_scores"] if one["holds"] is False}
+        in_vain = [t for t in trials if t.phase == "confirm"
+                   and t.candidate.get_str("cache_type_k", "f16") in poor]  # fmt: skip
+        truth = None
+        if winner is not None:
+            is_own = result["winner"]["layout"] in ("frozen", "runtime_fit")
+            truth = self.machine.fitted_truth() if is_own else self.machine.truth(winner)
+        return Spent(len(trials), len(in_vain), seconds, truth)
+
+
+HEADER = (
+    "| machine | answers with q8_0 | launches, scored first | scored last | rounds in vain "
+    "| minutes | scored last | winner's time, first / last |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- |"
+)
+
+
+def row(name: str, kind: str, first: Spent, last: Spent) -> str:
+    """One line of the table."""
+    ratio = first.winner_s / last.winner_s if first.winner_s and last.winner_s else math.nan
+    return (
+        f"| {name} | {kind} | {first.launches} | {last.launches} | {last.rounds_in_vain} "
+        f"| {first.seconds / 60:.1f} | {last.seconds / 60:.1f} | {ratio:.3f} |"
+    )
+
+
+def summary(kind: str, pairs: Sequence[tuple[Spent, Spent]]) -> str:
+    """The ratios over all machines."""
+    known = [(a, b) for a, b in pairs if a.winner_s and b.winner_s]
+    launches = sum(a.launches for a, _ in pairs) / sum(b.launches for _, b in pairs)
+    seconds = sum(a.seconds for a, _ in pairs) / sum(b.seconds for _, b in pairs)
+    times = math.exp(fmean(math.log(a.winner_s / b.winner_s) for a, b in known))
+    return (
+        f"q8_0 {kind}: {launches:.2f} of the launches, {seconds:.2f} of the time, winners take "
+        f"{times:.3f} of the time for a request ({len(pairs)} machines)"
+    )
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--machines", type=int, default=12)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--budget", type=float, default=3600.0)
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    lines, pairs = [HEADER], {"poor": [], "good": []}
+    for seed in range(given.first, given.first + given.machines):
+        with tempfile.TemporaryDirectory() as folder:
+            machine = SearchMachine(random_case(seed), Path(folder))
+            comparison = Comparison(machine, Path(folder), given.budget)
+            for kind, changes in (("poor", POOR), ("good", ALL_ALIKE)):
+                pair = (
+                    comparison.spent(Tune, changes),
+                    comparison.spent(ScoringLastTune, changes),
+                )
+                pairs[kind].append(pair)
+                lines.append(row(machine.case.machine.name, kind, *pair))
+                print(lines[-1], file=sys.stderr)
+    lines += ["", *(f"- {summary(kind, made)}" for kind, made in pairs.items())]
+    text = "\n".join(lines)
+    print(text)
+    if given.output:
+        given.output.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
