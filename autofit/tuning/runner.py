@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from autofit.errors import Interrupted
+from autofit.errors import AutofitError, Interrupted
 from autofit.results.skipped import SkippedCandidate
 from autofit.results.study import Study
 from autofit.runtime.effort import Effort
@@ -23,6 +23,9 @@ from autofit.trial.outcome import Rejected, Stage, lacks_device_memory
 from autofit.trial.trial import Fidelity, Phase, Trial
 from autofit.tuning.budget import Budget
 from autofit.tuning.event import LaunchEnded, LaunchStarted, Listener, StageStarted
+
+# So many launches, the baseline among them, that are refused alike show that all are.
+_REFUSED_ALIKE = 3
 
 
 class Launching(Protocol):
@@ -83,6 +86,7 @@ class TrialRunner:
 
         Raises:
             Interrupted: `should_stop` became true.
+            AutofitError: the runtime refuses whatever is launched.
         """
         known = self._take_known(self._identity(phase, candidate, purpose), effort.fidelity)
         if known is None:
@@ -92,7 +96,28 @@ class TrialRunner:
         self.budget.count(phase, trial.seconds, earlier_s=trial.spent_s if is_reused else 0.0)
         self.trials.append(trial)
         self.emit(LaunchEnded(trial, is_reused))
+        self._refuse_to_go_on()
         return trial
+
+    def _refuse_to_go_on(self) -> None:
+        """End a run in which baseline and candidates are refused in the same words.
+
+        What they share is the task, the user's words for every launch, the model and the build:
+        no candidate will do better.
+        """
+        refused = {_refusal(trial) for trial in self.trials}
+        if len(self.trials) < _REFUSED_ALIKE or self.trials[0].phase != "baseline":
+            return
+        refusal = next(iter(refused))
+        if len(refused) > 1 or refusal is None:
+            return
+        advice = dict.fromkeys(note for trial in self.trials for note in trial.notes)
+        raise AutofitError(
+            f"every launch is refused, whatever its settings: {refusal}",
+            "; ".join(advice)
+            or "it lies in what all share: --context, --parallel, the words after `--`, the model "
+            "or the build",
+        )
 
     def _take_known(self, identity: tuple[str, str, str], fidelity: Fidelity) -> Trial | None:
         """A launch that the study holds and that looked closely enough; it is taken once."""
@@ -172,6 +197,11 @@ class TrialRunner:
             self.study.write_trial(trial)
         self.budget.pause.begin()
         return trial
+
+
+def _refusal(trial: Trial) -> str | None:
+    """The words in which a launch was refused, None for any other outcome."""
+    return trial.outcome.evidence if isinstance(trial.outcome, Rejected) else None
 
 
 def _worth_telling(phase: Phase, result: LaunchResult) -> tuple[str, ...]:

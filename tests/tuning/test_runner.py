@@ -14,7 +14,7 @@ from autofit.results.study import Study
 from autofit.runtime.effort import asking_effort, fit_effort, measuring_effort
 from autofit.runtime.estimator import Asked
 from autofit.trial.candidate import Candidate
-from autofit.trial.outcome import OutOfMemory, Rejected, Spilled
+from autofit.trial.outcome import Completed, OutOfMemory, Rejected, Spilled
 from autofit.trial.trial import Preparation
 from autofit.tuning.budget import Budget
 from autofit.tuning.event import LaunchEnded, LaunchStarted, StageStarted
@@ -259,3 +259,53 @@ def test_the_hint_quotes_the_folder(tmp_path):
     """A folder with a blank can be pasted."""
     with Study.create(tmp_path / "my study", header()) as study:
         assert f"--study '{tmp_path}/my study' --resume" in resume_hint(study)
+
+
+def _refusing(make, *outcomes):
+    """A runner whose launches end so, in order."""
+    left = iter(outcomes)
+    return make(SimulatedLaunching(lambda *_: next(left)))
+
+
+NO_FLAG = Rejected("plan", "error: invalid argument: --bogus", "unknown_flag")
+NO_CONTEXT = Rejected("load", "context 65536 was asked, the runtime applied 32768", "not_applied")
+
+
+@pytest.mark.parametrize("refusal", [NO_FLAG, NO_CONTEXT])
+def test_a_run_of_which_every_launch_is_refused_alike_ends(make, refusal):
+    """It lies in what all share; the launches are kept, and a resumed run says it at once."""
+    runner = _refusing(make, refusal, refusal, refusal)
+    run(runner, Candidate({}), phase="baseline")
+    run(runner, phase="boundary")
+
+    with pytest.raises(AutofitError) as caught:
+        run(runner, Candidate({"n_cpu_moe": 4}), phase="boundary")
+
+    assert refusal.evidence in caught.value.message
+    assert "raise n_cpu_moe by 1" in caught.value.hint  # the advice on a refusal
+    assert [trial.outcome for trial in runner.study.trials()] == [refusal] * 3
+    runner.study.close()
+    again = make()
+    run(again, Candidate({}), phase="baseline")
+    run(again, phase="boundary")
+    with pytest.raises(AutofitError, match="every launch is refused"):
+        run(again, Candidate({"n_cpu_moe": 4}), phase="boundary")
+    assert again.launching.made == []
+
+
+@pytest.mark.parametrize(
+    ("first", "outcomes"),
+    [
+        ("baseline", (NO_FLAG, NO_CONTEXT, NO_FLAG)),
+        ("baseline", (NO_FLAG, NO_FLAG, NO_ROOM)),
+        ("baseline", (Completed(), NO_FLAG, NO_FLAG)),
+        ("boundary", (NO_FLAG, NO_FLAG, NO_FLAG)),
+    ],
+)
+def test_a_run_goes_on_while_something_else_may_come_of_a_launch(make, first, outcomes):
+    """Other words, another outcome, or no baseline: another candidate may do better."""
+    runner = _refusing(make, *outcomes)
+    for number, phase in enumerate((first, "boundary", "boundary")):
+        run(runner, Candidate({"n_cpu_moe": number}), phase=phase)
+
+    assert len(runner.trials) == 3
