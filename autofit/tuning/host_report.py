@@ -42,7 +42,7 @@ def thread_words(baseline: Trial, cores: Cores) -> str:
     taken = applied.get("threads_taken")
     if "threads" in baseline.candidate.params or not isinstance(taken, int | float):
         return ""
-    if taken <= cores.usable:
+    if taken <= cores.usable or not baseline.is_completed:  # one that failed was not slow
         return ""
     return (
         f"the baseline took {int(taken)} threads where {cores.usable} may be used, which costs "

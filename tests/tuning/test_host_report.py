@@ -11,7 +11,7 @@ from autofit.output.answer import answer, meanwhile
 from autofit.trial.candidate import Candidate
 from autofit.trial.conditions import Conditions, GpuConditions
 from autofit.trial.measurement import Measurement
-from autofit.trial.outcome import Completed
+from autofit.trial.outcome import Completed, Rejected
 from autofit.trial.trial import Phase, Trial
 from autofit.tuning.host_report import host_report, thread_words
 
@@ -95,6 +95,16 @@ def test_more_threads_than_cores_are_said(params, applied, words):
 
     assert told.startswith(words)
     assert bool(told) == bool(words)
+
+
+def test_the_threads_of_a_baseline_that_failed_cost_nothing():
+    """There is no gain of which they could be a part."""
+    measured = Measurement(applied={"threads_taken": 32})
+    failed = Trial(
+        1, "baseline", Candidate({}), Rejected("load", "no", "not_applied"), measurement=measured
+    )
+
+    assert thread_words(failed, Cores(logical=32, usable=16, physical=8, performance=8)) == ""
 
 
 def test_the_figures_are_spread_over_launches():
