@@ -149,7 +149,13 @@ class CandidateMaker:
             self._learn(key, ObservedMemory(estimate=plain, reported=told))
 
     def learn_from(self, trial: Trial) -> None:
-        """Correct the estimates by what a launch really took."""
+        """Correct the estimates by what a launch really took.
+
+        One that failed had not taken all that it takes: on real cards those that ran out of
+        memory held 740 MiB less to 730 more than their buffers, where others held 720 to 800 more.
+        """
+        if not trial.is_completed:
+            return
         plain = self._plain_estimate(trial.candidate)
         measured = trial.measurement
         if plain is None or measured is None or not measured.reported:

@@ -265,8 +265,7 @@ class Probe:
         self.trials.append(trial)
         self._advice.look_at(trial, self._need)
         self._by_candidate[candidate.key] = len(self.trials) - 1
-        if trial.is_completed:
-            self.maker.learn_from(trial)
+        self.maker.learn_from(trial)
         return len(self.trials) - 1
 
     def _need(self, first: Trial) -> Need:

@@ -16,7 +16,14 @@ from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Space
 from autofit.search.space_file import read_workload
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory, Sample
-from autofit.trial.outcome import Completed
+from autofit.trial.outcome import (
+    Completed,
+    Crashed,
+    OutOfMemory,
+    Rejected,
+    Spilled,
+    TimedOut,
+)
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Request
 from autofit.tuning.candidates import CandidateMaker
@@ -235,8 +242,38 @@ def test_a_generation_that_a_short_launch_leaves_out_fills_nothing(about):
     assert wanted[0] == wanted[1]
 
 
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        OutOfMemory("context", "cudaMalloc failed", "device", "compute", "CUDA0"),
+        OutOfMemory("prompt", "CUDA error", "device", "pool", "CUDA0"),
+        Spilled("prompt", "full", "CUDA0"),
+        Crashed("prompt", "SIGSEGV"),
+        TimedOut("prompt", "no token within 600 s"),
+        Rejected("load", "context 4096 was asked", "not_applied"),
+    ],
+    ids=lambda outcome: outcome.kind,
+)
+def test_a_launch_that_failed_teaches_nothing_of_memory(about, tmp_path, outcome):
+    """Its peak is not what it takes: not here, nor in later studies."""
+    store = MemoryStore(tmp_path / "memory.jsonl")
+    maker = CandidateMaker(about, store=store)
+    candidate = about.baseline.with_params(devices="CUDA0", n_gpu_layers=13, n_cpu_moe=6)
+    before = maker.estimate(candidate)
+    measured = Measurement(
+        peak_mib={"CUDA0": before.on("CUDA0").total_mib - 500.0},
+        reported={"CUDA0": reported(before.on("CUDA0"))},
+        readings=(MemoryReading(0.0, {"CUDA0": 0.0}, {"CUDA0": 2600.0}),),
+    )
+
+    maker.learn_from(Trial(1, "search", candidate, outcome, measurement=measured))
+
+    assert maker.estimate(candidate) == before
+    assert CandidateMaker(about, store=store).estimate(candidate) == before
+
+
 def test_launches_that_tell_nothing_change_nothing(maker, about):
-    """A failed launch, and one without counters."""
+    """Those without measurement or counters."""
     candidate = about.baseline.with_params(devices="CUDA0", n_gpu_layers=13, n_cpu_moe=6)
     before = maker.fit_of(candidate)
     for measurement in (None, Measurement()):
