@@ -176,7 +176,7 @@ def _ending(search: Mapping[str, Any]) -> str:
     """Why no more was launched, and what one more launch was expected to bring."""
     gain, least = search.get("expected_gain"), search.get("least_gain") or 0.0
     if search.get("ended_by") == "space":
-        return "nothing was left to try"
+        return "nothing that was left promised any gain"
     expected = "" if gain is None else f"one more launch was expected to bring {gain:.2%}"
     if search.get("ended_by") == "budget":
         return f"by the budget{'; ' * bool(expected)}{expected}"

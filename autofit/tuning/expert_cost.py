@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, Literal
 
 from autofit.model.expert_memory import EXPERT_PARAMS, PREFETCH_PARAMS, amount
+from autofit.runtime.launch import RUNTIME_FIT
 from autofit.runtime.spill import taken_mib
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.measurement import Measurement
@@ -146,11 +147,16 @@ def _cache(
 def _comparison(
     name: str, trials: Sequence[Trial], situation: Situation
 ) -> tuple[int, float | None]:
-    """How many launches had it on, and how much longer their fastest took than without."""
+    """How many launches had it on, and how much longer their fastest took than without.
+
+    The baseline is no comparison: it differs in all else, too.
+    """
     costs: dict[tuple[bool, Candidate], list[float]] = defaultdict(list)
     launches = 0
     for trial in trials:
-        if trial.phase in ("baseline", "prove") or trial.shows_fit_only or not trial.is_completed:
+        if trial.phase == "prove" or trial.shows_fit_only or not trial.is_completed:
+            continue
+        if trial.phase == "baseline" or trial.layout == RUNTIME_FIT:
             continue
         value = median_metric(trial.measurement, situation.workload, situation.objective)
         if value is None:

@@ -80,6 +80,17 @@ def test_slots_are_counted_by_what_a_device_gives(slots, there, told):
     assert cost.time_ratio == 1.0
 
 
+@pytest.mark.parametrize("phase", ["baseline", "confirm"])
+def test_the_baseline_is_no_launch_without_slots(slots, phase):
+    """It was placed by the runtime: what it takes longer is not for want of slots."""
+    on = candidate(slots, prefetch_slots=4)
+    base = replace(launched(slots.situation.baseline, 900.0), phase=phase, layout="runtime_fit")
+    trials = [base, launched(on, None)]
+    (cost,) = expert_costs(on, trials, MemoryRecord(slots, trials), slots.situation)
+
+    assert (cost.launches, cost.time_ratio) == (1, None)
+
+
 def test_slots_that_nothing_counts_are_estimated(slots):
     """Without a counter all that were asked for are said to be there, by estimate."""
     on = candidate(slots, prefetch_slots=3)
