@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -86,6 +87,22 @@ def test_what_befalls_a_fill_is_told_as_anywhere_else(fill, fault, kind, stage, 
     elif kind in ("crashed", "rejected"):
         assert outcome.reason == detail
     assert [sample.is_warmup for sample in result.measurement.samples] == [True, False]
+
+
+def test_ctrl_c_while_a_context_is_filled_leaves_nothing(fill):
+    """The server hangs at that prompt: what stops the run ends it, and its memory is free."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 2.0)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fill("hang-request:60")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_large_context_has_the_time_that_it_takes(fill):

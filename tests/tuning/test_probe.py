@@ -144,7 +144,7 @@ def test_host_memory_that_is_short_says_nothing_of_devices(tmp_path):
     assert row["proven"]
 
 
-@pytest.mark.parametrize("fault", ["killed", "segfault", "abort"])
+@pytest.mark.parametrize("fault", ["killed", "abort"])
 def test_a_death_while_the_context_is_filled_takes_back_nothing_that_fits(tmp_path, fault):
     """What ran with more host layers still fits, whatever befalls one that has little left."""
     machine = ProbedMachine.of(case(), tmp_path)
@@ -157,8 +157,7 @@ def test_a_death_while_the_context_is_filled_takes_back_nothing_that_fits(tmp_pa
     for row in rows:
         assert row["fits"] == ran[row["cache_type"]].candidate.get_int("n_cpu_moe", 0)
         assert row["fails"] < row["fits"]
-        assert row["proven"] == (row["outcome"] == "out_of_memory")
-    assert {row["outcome"] for row in rows} <= {"crashed", "out_of_memory"}
+        assert (row["outcome"], row["proven"]) == ("crashed", False)
 
 
 def test_refused_setting_is_launched_once_for_all_layouts(tmp_path):
