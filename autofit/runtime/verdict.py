@@ -246,4 +246,5 @@ def _unanswered(dialect: Dialect, seen: Seen, failure: RequestFailure, told: Dia
         if answer is None:
             return Crashed(failure.stage, f"HTTP {failure.status}: {failure.body[:500]}")
         return _while_generating(answer) if _is_generating(failure) else answer
-    return Crashed(failure.stage, f"the connection broke off: {failure.detail}", "hang")
+    text = f"the connection broke off, though the server lived on: {failure.detail}"
+    return Crashed(failure.stage, text)

@@ -110,7 +110,7 @@ def test_a_device_that_holds_more_than_it_is_lent_is_out_of_memory(verdict):
         ({"failure": broken("timed_out")}, "timed_out", "prompt", "what was seen"),
         ({"failure": broken("timed_out", "generate")}, "timed_out", "generate", "what was"),
         ({"failure": broken("malformed")}, "incorrect", "prompt", "what was seen"),
-        ({"failure": broken("disconnected")}, "crashed", "prompt", "broke off"),
+        ({"failure": broken("disconnected")}, "crashed", "prompt", "broke off, though"),
         ({"failure": broken("disconnected"), "died": 3}, "crashed", None, "status 3"),
         (
             {"failure": broken("http", status=500, body="no words known")},
@@ -128,6 +128,7 @@ def test_without_a_word_in_the_log_what_was_seen_decides(verdict, seen, kind, st
     assert outcome.kind == kind
     assert stage is None or outcome.stage == stage
     assert told in outcome.evidence
+    assert getattr(outcome, "reason", None) is None  # that it hangs is told by standing still
 
 
 def test_limits_that_passed_are_told(verdict):
