@@ -111,3 +111,30 @@ def test_time_of_an_earlier_run_is_spent():
 
     assert budget.spent_s == 350.0
     assert budget.left_for_s("confirm") == 600.0 * 0.9 - 350.0
+
+
+@given(st.floats(0, 60))
+def test_what_is_proven_early_takes_nothing_from_the_phases_before(seconds):
+    """A score made before the rounds need not be made after them; the end stays the end."""
+    clock = Clock()
+    budget = Budget(clock, 600.0, launches=10)
+    left_s = budget.left_for_s("confirm")
+
+    budget.count("prove", seconds)
+    clock.now_s += seconds
+
+    assert budget.left_for_s("confirm") == pytest.approx(left_s)
+    assert budget.left_for_s("prove") == pytest.approx(600.0 - seconds)
+
+
+def test_the_share_that_is_used_is_that_of_time_or_launches():
+    """Whichever is used up sooner; without limits nothing ever is."""
+    clock = Clock()
+    assert Budget(clock).share_used == 0.0
+
+    budget = Budget(clock, 600.0, max_launches=40, launches=10)
+    assert budget.share_used == 0.25
+    clock.now_s += 180.0
+    assert budget.share_used == pytest.approx(0.5)
+    clock.now_s += 420.0
+    assert budget.share_used == 1.0

@@ -1,0 +1,22 @@
+"""Rounds that a poor KV type costs on a simulated machine."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.bench_kv import POOR, Comparison, ScoringLastTune
+from benchmarks.search_machine import SearchMachine
+from fakes.random_machine import random_case
+
+from autofit.tuning.tune import Tune
+
+
+@pytest.mark.slow
+def test_a_poor_type_costs_no_rounds(tmp_path):
+    """Scored with the winner it takes part in rounds that are in vain, scored first in none."""
+    comparison = Comparison(SearchMachine(random_case(0), tmp_path), tmp_path, max_launches=30)
+
+    first, last = (comparison.spent(one, POOR) for one in (Tune, ScoringLastTune))
+
+    assert first.rounds_in_vain == 0
+    assert last.rounds_in_vain > 0
+    assert first.winner_s is not None
