@@ -348,12 +348,19 @@ class Study:
             self.notices.append(text)
 
 
+def _head_of(data: dict[str, Any]) -> tuple[StudyHeader, Mapping[str, Any] | None]:
+    result = data.pop("result", None)
+    header = StudyHeader.from_dict(data)
+    require_types(header)
+    if result is not None and not isinstance(result, dict):
+        raise TypeError(f"result cannot be {result!r:.40}")
+    return header, result
+
+
 def _read_head(path: Path) -> tuple[StudyHeader, Mapping[str, Any] | None]:
     file = path / "study.json"
     try:
-        head = read(file, "study")
-        result = head.pop("result", None)
-        return StudyHeader.from_dict(head), result
+        return _head_of(read(file, "study"))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(
             f"{path} is no study: it has no study.json",

@@ -208,6 +208,36 @@ def test_damaged_head_is_an_error_with_a_hint(tmp_path, content):
     assert "trials/ are untouched" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("created_at", None),
+        ("created_at", "x"),
+        ("model_path", None),
+        ("model_name", 3),
+        ("runtime_path", {}),
+        ("dialect", 0),
+        ("objective", None),
+        ("seed", "x"),
+        ("options", "x"),
+        ("space", []),
+        ("argv", [3]),
+        ("workload", None),
+        ("environment", []),
+        ("result", True),
+        ("result", [1]),
+    ],
+)
+def test_a_head_with_a_value_of_another_kind_is_damaged(tmp_path, name, value):
+    """It is told when the study is read, and by no fault of who uses the value later."""
+    Study.create(tmp_path / "study", header()).close()
+    file = tmp_path / "study/study.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
+
+    with pytest.raises(AutofitError, match="damaged"):
+        Study.open(tmp_path / "study")
+
+
 def test_newer_study_is_refused(tmp_path):
     """A study of a later autofit asks for an upgrade instead of being misread."""
     Study.create(tmp_path / "study", header()).close()
