@@ -153,6 +153,17 @@ def test_the_view_at_80_columns_without_colour():
     ]
 
 
+def test_want_of_host_memory_implies_nothing_for_fewer_host_layers():
+    """Only a device that is full is as full with more layers on it."""
+    strips = []
+    for where in ("device", "host"):
+        failed = trial(1, OutOfMemory("load", "no room", where=where), n_cpu_moe=12)
+        (strip,) = LiveState(layers=48).after(LaunchEnded(failed), 0.0).strips.values()
+        strips.append("".join(strip.character(layers) for layers in range(14)))
+
+    assert strips == ["-" * 12 + "x.", "." * 12 + "!."]
+
+
 @pytest.mark.parametrize("width", [20, 40, 79])
 def test_the_view_is_never_wider_than_the_terminal(width):
     """Lines are cut, not wrapped, however narrow the terminal."""

@@ -28,6 +28,7 @@ from autofit.output.plot.timeline import starts_s
 from autofit.results.study import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory
+from autofit.trial.outcome import OutOfMemory
 
 SPEED, MAP, MEMORY, LAYERS, ROUNDS, RATES, DEPTH, TIME = (
     "Seconds per request against host expert layers",
@@ -131,6 +132,22 @@ def test_map_shades_what_failures_rule_out(full):
     assert [shape["x1"] for shape in shapes] == [16.5, 18.5]
     assert ("512", "16", "out of memory") in full[MAP].rows
     assert len(full[MAP].rows) == 10
+
+
+def test_map_shades_nothing_for_want_of_host_memory(tmp_path):
+    """Fewer layers in system RAM want less of it: a cross, and no region."""
+    study = whole(tmp_path / "study")
+    killed = OutOfMemory("load", "SIGKILL (-9)", where="host")
+    trials = [
+        replace(one, outcome=killed) if isinstance(one.outcome, OutOfMemory) else one
+        for one in study.trials()
+    ]
+    made = plots(PlotData(trials, study.header.workload, study.header.objective, study.result))[0]
+    by_ubatch = next(plot for plot in made if plot.title == MAP)
+
+    assert "shapes" not in json.loads(by_ubatch.to_json())["layout"]
+    assert "shaded" not in by_ubatch.alternative
+    assert ("512", "16", "out of memory") in by_ubatch.rows
 
 
 def test_layers_are_told_by_device_and_place_of_experts(tmp_path):

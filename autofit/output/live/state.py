@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from autofit.output.layer_map import host_layers, sends_layers
 from autofit.output.live.strip import Strip
-from autofit.trial.outcome import is_memory_failure
+from autofit.trial.outcome import lacks_device_memory
 from autofit.trial.trial import Trial
 from autofit.tuning.event import (
     BoundaryMoved,
@@ -101,7 +101,8 @@ class LiveState:
         layers = host_layers(trial.candidate, model_layers)
         line = trial.layout, trial.candidate.get_str("cache_type_k", "f16")
         if layers is not None and (sends_layers(trial.candidate) or line in strips):
-            mark = "x" if is_memory_failure(trial.outcome) else "o" if trial.is_completed else "!"
+            is_full = lacks_device_memory(trial.outcome)  # fewer host layers would be, too
+            mark = "x" if is_full else "o" if trial.is_completed else "!"
             strips = _changed(strips, line, _strip(strips, line).marked(layers, mark))
         numbers = {trial.candidate.key: trial.number, **self.numbers}
         return replace(self, layers=model_layers, strips=strips, numbers=numbers)

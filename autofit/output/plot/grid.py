@@ -19,7 +19,7 @@ from autofit.output.plot.figure import (
 )
 from autofit.output.text import number, one_line
 from autofit.trial.metric import is_higher_better
-from autofit.trial.outcome import is_memory_failure
+from autofit.trial.outcome import is_memory_failure, lacks_device_memory
 from autofit.trial.trial import Trial
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def map_plot(data: PlotData) -> Plot | NoPlot:
         yaxis=axis(_Y, tickvals=list(range(len(ubatches))), ticktext=list(map(str, ubatches)))
         | {"range": [-0.6, len(ubatches) - 0.4]},
     )
-    _draw_region(figure, short, ubatches, min(columns))
+    # What wants memory of the host rules out nothing that wants less of it.
+    full = [cell for cell, trial in short.items() if lacks_device_memory(trial.outcome)]
+    _draw_region(figure, full, ubatches, min(columns))
     _draw_cells(figure, data, best, ubatches)
     if short:
         symbol_points(
@@ -69,8 +71,8 @@ def map_plot(data: PlotData) -> Plot | NoPlot:
         title,
         f"Of {one_line(name)}: {len(best)} combinations ran, each with its best launch, and "
         f"{len(short)} ran out of memory."
-        + f" Fewer {data.host_words}, or a larger ubatch, than at one of those fit no better: "
-        "that region is shaded." * bool(short),
+        + f" Fewer {data.host_words}, or a larger ubatch, than at one that a device had no memory "
+        "for fit no better: that region is shaded." * bool(full),
         figure,
         height=300 + 36 * len(ubatches),
         head=("ubatch", data.host_words, data.metric_words),
@@ -107,11 +109,11 @@ def _out_of_memory(
 
 
 def _draw_region(
-    figure: go.Figure, short: dict[_Cell, Trial], ubatches: Sequence[int], fewest: int
+    figure: go.Figure, full: Sequence[_Cell], ubatches: Sequence[int], fewest: int
 ) -> None:
     """Shade what the failures rule out: no more layers on the device, no larger ubatch."""
     for index, ubatch in enumerate(ubatches):
-        ruled_out = [layers for layers, failed_at in short if failed_at <= ubatch]
+        ruled_out = [layers for layers, failed_at in full if failed_at <= ubatch]
         if ruled_out:
             figure.add_shape(
                 type="rect",
