@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 # The benchmark is also run as a program, from any folder.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -161,13 +161,14 @@ def row(name: str, kind: str, first: Spent, last: Spent) -> str:
 
 def summary(kind: str, pairs: Sequence[tuple[Spent, Spent]]) -> str:
     """The ratios over all machines."""
-    known = [(a, b) for a, b in pairs if a.winner_s and b.winner_s]
+    ratios = [a.winner_s / b.winner_s for a, b in pairs if a.winner_s and b.winner_s]
     launches = sum(a.launches for a, _ in pairs) / sum(b.launches for _, b in pairs)
     seconds = sum(a.seconds for a, _ in pairs) / sum(b.seconds for _, b in pairs)
-    times = math.exp(fmean(math.log(a.winner_s / b.winner_s) for a, b in known))
+    mean = math.exp(fmean(math.log(ratio) for ratio in ratios))
     return (
-        f"q8_0 {kind}: {launches:.2f} of the launches, {seconds:.2f} of the time, winners take "
-        f"{times:.3f} of the time for a request ({len(pairs)} machines)"
+        f"q8_0 {kind}: {launches:.2f} of the launches, {seconds:.2f} of the time; winners take "
+        f"{mean:.3f} of the time for a request in the mean, {median(ratios):.3f} in the middle "
+        f"({min(ratios):.3f} to {max(ratios):.3f}, {len(pairs)} machines)"
     )
 
 
