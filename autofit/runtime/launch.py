@@ -36,7 +36,7 @@ from autofit.runtime.spill import shared_devices
 from autofit.runtime.verdict import Seen, Watched, judge, reported_memory
 from autofit.runtime.watch import OomKills, paging_note, stands_still
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
-from autofit.trial.measurement import Measurement, MemoryReading
+from autofit.trial.measurement import Measurement, MemoryReading, Sample
 from autofit.trial.outcome import Outcome, Rejected, Stage
 from autofit.trial.workload import Workload
 
@@ -261,23 +261,25 @@ class Launcher:
         context = plan.candidate.get_int("context", self.workload.context)
         slots = plan.candidate.get_int("parallel", self.workload.parallel)
 
-        def send(wanted: Effort) -> Replies:
+        def send(wanted: Effort, limits: Limits) -> Replies:
             return send_effort(
                 server.client,
                 wanted.within(context // slots),
                 self.prompts,
-                plan.limits,
+                limits,
                 parallel=self.workload.parallel,
                 on_stage=on_stage,
                 check_stop=check_stop,
             )
 
-        replies = send(effort)
+        replies = send(effort, plan.limits)
         fill = effort.fill
         if fill is not None and replies.failure is None:
             watcher.read()
             if fill.is_due(_room_mib(watcher.peak(), watcher.readings(), self.limits_mib)):
-                more = send(Effort("prove", (fill.request,)))
+                tokens = fill.request.prompt_tokens * self.workload.parallel
+                limits = plan.limits.at_rate(tokens, _prompt_token_s(replies.samples))
+                more = send(Effort("prove", (fill.request,)), limits)
                 last = len(replies.samples)
                 filled = (replace(sample, order=last + sample.order) for sample in more.samples)
                 replies = replace(more, samples=(*replies.samples, *filled))
@@ -286,6 +288,15 @@ class Launcher:
         check_stop()
         on_stage("prompt")
         return replace(replies, failure=effort.questions.ask(server.client, plan.limits))
+
+
+def _prompt_token_s(samples: Sequence[Sample]) -> float:
+    """Seconds that a token of the longest prompt took, the slowest where there are several."""
+    longest = max((sample.prompt_tokens for sample in samples), default=0)
+    return max(
+        (s.prompt_s / longest for s in samples if longest and s.prompt_tokens == longest),
+        default=0.0,
+    )
 
 
 def _room_mib(

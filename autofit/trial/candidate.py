@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 ParamValue = str | int | float | bool
@@ -38,6 +38,8 @@ PARAM_ORDER = (
 # one generated.
 _USUAL_PROMPT_TOKENS = 30_000
 _USUAL_PREDICTED_TOKENS = 600
+# How many times as long a token may take at the end of a long prompt as in a short one.
+_CRAWL = 4.0
 _RANK = {name: rank for rank, name in enumerate(PARAM_ORDER)}
 
 
@@ -95,18 +97,29 @@ class Candidate:
 class Limits:
     """How long each stage of a launch may take, in seconds.
 
-    `prompt_s` and `generate_s` are for requests of usual length; longer ones may take more, in
-    proportion: a prompt that fills a large context takes slow machines a quarter of an hour.
+    `prompt_s` is for prompts of up to `prompt_tokens`, `generate_s` for answers of usual length;
+    longer ones may take more, in proportion: a prompt that fills a large context takes slow
+    machines a quarter of an hour.
     """
 
     load_s: float = 600.0
     prompt_s: float = 600.0
     generate_s: float = 600.0
     stop_s: float = 20.0
+    prompt_tokens: int = _USUAL_PROMPT_TOKENS
 
     def of_prompt_s(self, tokens: int) -> float:
         """Seconds that prompts of so many tokens together may take until the first token."""
-        return self.prompt_s * max(1.0, tokens / _USUAL_PROMPT_TOKENS)
+        return self.prompt_s * max(1.0, tokens / self.prompt_tokens)
+
+    def at_rate(self, tokens: int, token_s: float) -> Limits:
+        """The limits for prompts of so many tokens where others took `token_s` a token.
+
+        What takes many times as long crawls, and would eat up the time of all else.
+        """
+        usual_s = max(self.prompt_s, _CRAWL * token_s * tokens)
+        limit_s = min(self.of_prompt_s(tokens), usual_s)
+        return replace(self, prompt_s=limit_s, prompt_tokens=max(tokens, self.prompt_tokens))
 
     def of_generation_s(self, tokens: int) -> float:
         """Seconds that so many tokens together may take after the first."""

@@ -140,3 +140,32 @@ def test_a_slow_machine_has_time_for_the_longest_requests(
 
     assert prompt_tokens / pp_per_s < limits.of_prompt_s(prompt_tokens)
     assert predicted_tokens / tg_per_s < limits.of_generation_s(predicted_tokens)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "pp_per_s", "seconds"),
+    [
+        (131072, 8000, 600.0),  # fast: what takes ten minutes hangs or crawls
+        (131072, 400, 4 * 131072 / 400),
+        (131072, 50, 600.0 * 131072 / 30000),  # no more than any machine has
+        (16384, 20, 600.0),
+    ],
+)
+def test_a_prompt_has_the_time_that_others_let_expect(tokens, pp_per_s, seconds):
+    """Four times as long as by the rate of shorter ones, within what there is for all."""
+    limits = Limits().at_rate(tokens, 1 / pp_per_s)
+
+    assert limits.of_prompt_s(tokens) == pytest.approx(seconds)
+    assert limits.of_prompt_s(100) == limits.of_prompt_s(tokens)
+
+
+@given(st.integers(1, 10**7), st.floats(0.0, 10.0), st.floats(1.0, 1000.0))
+def test_no_rate_makes_a_limit_shorter_than_the_usual(tokens, token_s, seconds):
+    """Nor longer than what any prompt of that length has."""
+    limits = Limits(prompt_s=seconds)
+
+    assert (
+        seconds
+        <= limits.at_rate(tokens, token_s).of_prompt_s(tokens)
+        <= (limits.of_prompt_s(tokens) * (1 + 1e-9))
+    )
