@@ -24,7 +24,7 @@ from typing import Literal
 
 from autofit.search.boundary import BoundarySearch
 from autofit.search.dominance import is_free
-from autofit.search.problem import MEMORIES, Proposal
+from autofit.search.problem import Proposal
 from autofit.search.space import HOST_LAYERS_AXIS, Point
 from autofit.search.study import SearchStudy
 
@@ -170,10 +170,11 @@ class Course:
         found = BoundarySearch(
             most=self.study.problem.most_host_layers, guess=int(point[HOST_LAYERS_AXIS])
         )
+        fallen = self.study.fallen()
         told = [
             (seen.point, seen.cost is not None)
             for seen in self.study.observations
-            if seen.cost is not None or seen.lacked == "device"
+            if (seen.cost is not None and seen.point not in fallen) or seen.lacked == "device"
         ]
         shown = [*((one, True) for one in self._fitting), *told]
         # What failed once does not hold, whatever else was seen of it: failures come last.
@@ -184,7 +185,7 @@ class Course:
 
 
 def are_on_a_line(one: Point, other: Point) -> bool:
-    """Whether two points differ in host layers only, and in what takes no memory."""
+    """Whether two points differ in host layers only, and in what takes nothing of a device."""
     return _line(one) == _line(other)
 
 
@@ -192,5 +193,5 @@ def _line(point: Point) -> Point:
     return {
         name: value
         for name, value in point.items()
-        if name != HOST_LAYERS_AXIS and not all(is_free(name, memory) for memory in MEMORIES)
+        if name != HOST_LAYERS_AXIS and not is_free(name, "device")
     }

@@ -130,3 +130,7 @@ class Proposer(Protocol):
     def ranked(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
         """The launches that ran, the best first as the proposer sees them."""
         ...
+
+    def fallen(self, problem: Problem, observations: Sequence[Observation]) -> list[Point]:
+        """Points that ran and yet cannot be picked, for they or their like wanted memory later."""
+        ...

@@ -55,6 +55,10 @@ class SearchStudy:
         """The launches that ran, the best first, noise taken out as far as it is known."""
         return self._proposer.ranked(self.problem, self.observations)
 
+    def fallen(self) -> list[Point]:
+        """Points that ran and yet cannot be picked, for they or their like wanted memory later."""
+        return self._proposer.fallen(self.problem, self.observations)
+
     def chance(self, point: Point) -> float:
         """How likely a point that was not tried is to run."""
         return self._proposer.chance(self.problem, self.observations, point)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autofit.search.problem import Problem
+from autofit.trial.outcome import is_memory_failure
 from autofit.trial.trial import Trial
 from autofit.tuning.preference import headroom_mib
-from autofit.tuning.prove import Finalist, Proof, prove_or_step_back
+from autofit.tuning.prove import Finalist, Proof, prove, prove_or_step_back
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.situation import Situation
 
@@ -20,25 +21,46 @@ _EDGE_MIB = 24.0
 
 @dataclass(slots=True)
 class FinalistProofs:
-    """Proves finalists of a run; `note` is told what does not hold."""
+    """Proves finalists of a run.
+
+    `note` is told what does not hold, `tell` what each launch showed. `fallen` are those that
+    were the best until they wanted memory at full context.
+    """
 
     situation: Situation
     runner: TrialRunner
     problem: Problem
     note: Callable[[str], None]
+    tell: Callable[[Finalist, Trial], None] = lambda _, __: None
+    fallen: list[Finalist] = field(default_factory=list)
     _known: dict[str, Proof | None] = field(default_factory=dict)
+    _launched: dict[str, Trial] = field(default_factory=dict)
 
     def proof(self, finalist: Finalist) -> Proof | None:
         """The proof of a finalist, or of one that steps back from it; None where none holds."""
         key = finalist.candidate.key
         if key in self._known:
             return self._known[key]
-        proof = prove_or_step_back(finalist, self.runner, self.situation, self.problem)
-        if proof is None:
-            last = self.runner.trials[-1]
-            self.note(f"a finalist does not hold at full context: {why(last)}")
+        is_new = key not in self._launched
+        proof = prove_or_step_back(finalist, self._launch, self.problem)
+        if proof is None and is_new:
+            self.note(f"a finalist does not hold at full context: {why(self.runner.trials[-1])}")
         self._known[key] = proof
         return proof
+
+    def falls(self, finalist: Finalist) -> bool:
+        """Whether the finalist wants memory at full context, as a launch shows just now."""
+        if finalist.candidate.key in self._launched:
+            return False
+        trial = self._launch(finalist)
+        if not is_memory_failure(trial.outcome):
+            return False
+        self.fallen.append(finalist)
+        self.note(
+            f"#{trial.number}: the fastest so far does not hold at full context ({why(trial)}); "
+            "the search goes on without it"
+        )
+        return True
 
     def off_the_edge(self, finalist: Finalist) -> Finalist | None:
         """The finalist, stepped back where it is at the edge of memory; None where none holds.
@@ -57,6 +79,14 @@ class FinalistProofs:
         for one in (finalist, kept):
             self._known[one.candidate.key] = Proof(kept, proof.trial)
         return kept
+
+    def _launch(self, finalist: Finalist) -> Trial:
+        """The proof's launch, made once."""
+        key = finalist.candidate.key
+        if key not in self._launched:
+            self._launched[key] = prove(finalist, self.runner, self.situation)
+            self.tell(finalist, self._launched[key])
+        return self._launched[key]
 
     def is_at_the_edge(self, finalist: Finalist) -> bool:
         """Whether the finalist's launches left a device next to nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autofit.model.exchange import UnusedRoom
@@ -53,16 +53,22 @@ def prove(finalist: Finalist, runner: TrialRunner, situation: Situation) -> Tria
 
 
 def prove_or_step_back(
-    finalist: Finalist, runner: TrialRunner, situation: Situation, problem: Problem
+    finalist: Finalist, launch: Callable[[Finalist], Trial], problem: Problem
 ) -> Proof | None:
-    """Prove a finalist; one that wants memory gives up device layers until it holds."""
-    trial = prove(finalist, runner, situation)
+    """Prove a finalist; one that wants memory gives up device layers until it holds.
+
+    Args:
+        finalist: the first to be proven.
+        launch: proves one, as `prove` does.
+        problem: what is searched.
+    """
+    trial = launch(finalist)
     if trial.is_completed:
         return Proof(finalist, trial)
     if not is_memory_failure(trial.outcome):
         return None
     for steps, smaller in enumerate(_steps_back(finalist, problem), start=1):
-        trial = prove(smaller, runner, situation)
+        trial = launch(smaller)
         if trial.is_completed:
             return Proof(smaller, trial, steps)
         if not is_memory_failure(trial.outcome):

@@ -9,7 +9,7 @@ from statistics import median
 
 from autofit.runtime.effort import Effort, Fill, fit_effort, measuring_effort
 from autofit.search.boundary import BoundarySearch
-from autofit.search.course import Course, Step
+from autofit.search.course import Course, Step, are_on_a_line
 from autofit.search.fit_belief import fit_probability
 from autofit.search.problem import Memory, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
@@ -96,6 +96,7 @@ class Explorer:
     fill_of: Callable[[Candidate], Fill | None] = lambda _: None
     launched: list[Launched] = field(default_factory=list)
     course: Course = field(init=False)
+    _proved: list[Launched] = field(default_factory=list)
     _phase: Phase | None = None
     _seen: int = 0
 
@@ -144,6 +145,19 @@ class Explorer:
             predicted_s=predicted_s,
         )
 
+    def tell_proof(self, point: Point, candidate: Candidate, trial: Trial) -> None:
+        """Tell the search what a proof at full context showed of a point.
+
+        One that ran may want memory there; the search then goes on without it and whatever
+        needs as much.
+        """
+        self._proved.append(Launched(point, candidate, trial))
+        if trial.is_completed:
+            self.course.tell_fits(point)
+        elif lacked := lacked_memory(trial.outcome):
+            self.search.tell(point, None, lacked=lacked, seconds=trial.seconds)
+            self.course.reopen()
+
     def expected_s(self) -> float:
         """How long the next launch will take, by those before."""
         seconds = [trial.seconds for trial in self.runner.trials]
@@ -172,6 +186,9 @@ class Explorer:
         for one in self.launched:
             if not one.trial.shows_fit_only:
                 self._tell(search, one.point, one.trial, metric)
+        for one in self._proved:
+            if lacked := lacked_memory(one.trial.outcome):
+                search.tell(one.point, None, lacked=lacked)
         course = Course(search, self.course.least_gain)
         for _ in range(_MOST_FOR_AN_END):
             step = course.next()
@@ -250,23 +267,19 @@ class Explorer:
         return replace(effort, fill=self.fill_of(candidate))
 
     def ranked(self) -> list[Launched]:
-        """Every wanted launch that ran, the best first, requirements kept before all others."""
+        """Every launch that may be picked, the best first, requirements kept before all others."""
         order = {
             tuple(sorted(seen.point.items())): place
             for place, seen in reversed(list(enumerate(self.search.ranked())))
         }
         ran = [
-            one
+            (order[key], one)
             for one in self.launched
-            if self.problem.is_wanted(one.point) and self.trial_cost(one.trial) is not None
+            if (key := tuple(sorted(one.point.items()))) in order
+            and self.trial_cost(one.trial) is not None
         ]
-        return sorted(
-            ran,
-            key=lambda one: (
-                self._missed(one.trial) * _SHORTFALL_WEIGHT,
-                order.get(tuple(sorted(one.point.items())), len(order)),
-            ),
-        )
+        ran.sort(key=lambda at: (self._missed(at[1].trial) * _SHORTFALL_WEIGHT, at[0]))
+        return [one for _, one in ran]
 
     def _missed(self, trial: Trial) -> float:
         situation = self.situation
@@ -289,10 +302,10 @@ class Explorer:
         failure = next(
             (
                 other.trial.outcome.kind
-                for other in self.launched
-                if {**other.point, HOST_LAYERS_AXIS: fails}
-                == {**one.point, HOST_LAYERS_AXIS: fails}
+                for other in (*self._proved, *self.launched)
+                if are_on_a_line(other.point, one.point)
                 and other.point[HOST_LAYERS_AXIS] == fails
+                and lacked_memory(other.trial.outcome)
             ),
             None,
         )

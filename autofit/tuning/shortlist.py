@@ -37,25 +37,42 @@ class Shortlist:
     def settle(self, finalists: Sequence[Finalist]) -> list[Finalist] | None:
         """The finalists without those ruled out, the ones to be confirmed settled.
 
-        None as soon as a KV type is found poor: others may then be worth a launch.
+        None as soon as a KV type is found poor or the best falls at full context: others may
+        then be worth a launch. With nothing else left, what fell steps back until it holds.
 
         Raises:
             Interrupted: the user stopped the run.
         """
         settled: dict[str, Finalist] = {}
         for finalist in finalists:
-            if self.verdicts.is_poor(finalist.candidate):
+            if self.verdicts.is_poor(finalist.candidate) or finalist in self.proofs.fallen:
                 continue
             if len(settled) >= CONTENDERS:
                 settled.setdefault(finalist.candidate.key, finalist)
                 continue
+            if not settled and self._best_falls(finalist):
+                return None
             kept = self.proofs.off_the_edge(finalist)
             if kept is None:
                 continue
             if self._finds_poor(kept, finalists, self._leaves_time_for_rounds):
                 return None
             settled.setdefault(kept.candidate.key, kept)
-        return list(settled.values())
+        return list(settled.values()) or self._stepped_back()
+
+    def _best_falls(self, finalist: Finalist) -> bool:
+        """Whether the best is at the edge and falls while the search may still go on."""
+        may_search = self.proofs.runner.budget.allows("search", self._launch_s)
+        return may_search and self.proofs.is_at_the_edge(finalist) and self.proofs.falls(finalist)
+
+    def _stepped_back(self) -> list[Finalist]:
+        """The first that fell and holds with more layers on the host."""
+        for fallen in self.proofs.fallen:
+            if not self.verdicts.is_poor(fallen.candidate):
+                kept = self.proofs.off_the_edge(fallen)
+                if kept is not None:
+                    return [kept]
+        return []
 
     def look_ahead(self, finalists: Sequence[Finalist]) -> bool:
         """Whether the KV type of the best so far is poor, looked at while the search goes on.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,7 +89,9 @@ class Tune:
         self._seed_search(explorer, baseline)
         for candidate in explorer.starting_candidates():
             self.maker.ask_planner(candidate)
-        proofs = FinalistProofs(self.situation, self.runner, self.problem, self._note)
+        proofs = FinalistProofs(
+            self.situation, self.runner, self.problem, self._note, _telling(explorer)
+        )
         verdicts = self._verdicts(baseline)
         finalists = self._finalists(explorer, self.shortlist_type(proofs, verdicts, self.emit))
         confirmation = self.confirmer.confirm(baseline, finalists)
@@ -208,6 +211,12 @@ class Tune:
         gain = time_ratio(reference, value, metric) if reference else None
         self.emit(Incumbent(trial.number, trial.candidate, metric, value, gain))
 
+    def _tell_best_anew(self, explorer: Explorer) -> None:
+        """Tell of the best that is left after the best so far was ruled out."""
+        self._best_cost = math.inf
+        for one in explorer.ranked()[:1]:
+            self._tell_best(one.trial)
+
     def _seed_search(self, explorer: Explorer, baseline: Trial) -> None:
         """Tell the search what the baseline showed, where its settings are a point."""
         point = default_point(self.situation, self.problem, baseline)
@@ -225,10 +234,17 @@ class Tune:
         is_poor = shortlist.look_ahead(_launched(explorer))
         if not is_poor or self._leave_out_poor(explorer, shortlist.verdicts):
             self._explore(explorer, share)
-        while (finalists := shortlist.settle(_launched(explorer))) is None:
-            if self._leave_out_poor(explorer, shortlist.verdicts):
-                self._explore(explorer, 1.0)
-        return finalists
+        verdicts = shortlist.verdicts
+        while True:
+            poor = set(verdicts.poor)
+            finalists = shortlist.settle(_launched(explorer))
+            if finalists is not None:
+                return finalists
+            if set(verdicts.poor) == poor:  # the best fell at full context
+                self._tell_best_anew(explorer)
+            elif not self._leave_out_poor(explorer, verdicts):
+                continue
+            self._explore(explorer, 1.0)
 
     def _explore(self, explorer: Explorer, share: float) -> None:
         explorer.explore(share=share)
@@ -251,9 +267,7 @@ class Tune:
             )
             return False
         self._note(f"the search goes on without {poor}")
-        self._best_cost = math.inf
-        for one in explorer.ranked()[:1]:
-            self._tell_best(one.trial)
+        self._tell_best_anew(explorer)
         return True
 
     def _look_over(self, proof: Proof, baseline: Trial) -> None:
@@ -276,3 +290,13 @@ def _launched(explorer: Explorer) -> list[Finalist]:
         layout = str(one.point.get(LAYOUT_AXIS, ""))
         found.setdefault(one.candidate.key, Finalist(one.candidate, layout, one.point))
     return list(found.values())
+
+
+def _telling(explorer: Explorer) -> Callable[[Finalist, Trial], None]:
+    """What tells the search of proofs."""
+
+    def tell(finalist: Finalist, trial: Trial) -> None:
+        if finalist.point is not None:
+            explorer.tell_proof(finalist.point, finalist.candidate, trial)
+
+    return tell

@@ -320,6 +320,10 @@ class _Hopeful:
         """By what was measured."""
         return sorted(observations, key=lambda seen: seen.cost or math.inf)
 
+    def fallen(self, problem: Problem, observations: Sequence[Observation]) -> list[Point]:
+        """None of them."""
+        return []
+
 
 def _launches(promise: float, *, told: int = 0) -> tuple[int, Course]:
     """How many a course with that promise makes, at most 24; the first point is the best."""

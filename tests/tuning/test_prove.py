@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tune_machine import TuneMachine
@@ -58,7 +59,8 @@ def proved(about, maker, tmp_path):
         launching = SimulatedLaunching(outcome_of=lambda candidate, _: rule(candidate))
         running = replace(runner(about, tmp_path / "study"), launching=launching)
         with running.study:
-            return prove_or_step_back(finalist, running, about, maker.problem()), launching
+            launch = partial(prove, runner=running, situation=about)
+            return prove_or_step_back(finalist, launch, maker.problem()), launching
 
     return of
 

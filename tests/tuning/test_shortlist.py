@@ -17,6 +17,7 @@ from autofit.runtime.launch import RUNTIME_FIT
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.search.space_file import read_workload
 from autofit.trial.outcome import Completed
+from autofit.trial.trial import Trial
 from autofit.tuning.answer_inquiry import AnswerInquiry
 from autofit.tuning.answer_verdict import AnswerVerdicts
 from autofit.tuning.budget import Budget
@@ -50,7 +51,10 @@ class Run:
         baseline = Finalist(about.baseline, RUNTIME_FIT)
         inquiry = AnswerInquiry(self.runner, about, baseline)
         self.verdicts = AnswerVerdicts(inquiry, self.notes.append)
-        proofs = FinalistProofs(about, self.runner, self.problem, self.notes.append)
+        self.told: list[tuple[Finalist, Trial]] = []
+        proofs = FinalistProofs(
+            about, self.runner, self.problem, self.notes.append, lambda *one: self.told.append(one)
+        )
         self.shortlist = Shortlist(proofs, self.verdicts, self.events.append)
 
     def _now_s(self) -> float:
@@ -141,35 +145,53 @@ def test_what_has_next_to_nothing_left_is_not_asked_half_way(run):
     assert here.purposes() == []
 
 
-def test_what_does_not_hold_is_proven_once(run):
-    """A finalist at the edge that fails is no finalist, however often it is looked at."""
+def _dies_below(host_layers: int):
+    """Proofs fail with fewer host layers than that; nothing else does."""
 
     def outcome_of(candidate, effort):
-        is_small = candidate.get_int("n_cpu_moe", 99) < 12
+        is_small = candidate.get_int("n_cpu_moe", 99) < host_layers
         return NO_ROOM if effort.name == "prove" and is_small else Completed()
 
-    here = run(free_mib=8.0, outcome_of=outcome_of)
+    return outcome_of
+
+
+def test_the_best_that_falls_has_the_finalists_looked_at_anew(run):
+    """The search may find better than a step back of it; it is no finalist any more."""
+    here = run(free_mib=8.0, outcome_of=_dies_below(12))
+    finalists = [here.finalist(4, "f16"), here.finalist(12, "f16")]
+
+    assert here.shortlist.settle(finalists) is None
+    assert [(one.candidate, trial.outcome.kind) for one, trial in here.told] == [
+        (finalists[0].candidate, "out_of_memory")
+    ]
+    assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[1:]
+    assert len(here.purposes()) == 2
+    (note,) = here.notes
+    assert "the fastest so far does not hold at full context (out of memory" in note
+
+
+@pytest.mark.parametrize("total_s", [None, 15.0])
+def test_with_nothing_else_what_fell_steps_back_until_it_holds(run, total_s):
+    """So it does at once where no time is left to search on; what holds is proven once."""
+    here = run(free_mib=8.0, outcome_of=_dies_below(6), total_s=total_s)
+    first = here.finalist(4, "f16")
+
+    if total_s is None:
+        assert here.shortlist.settle([first]) is None
+    for _ in range(2):
+        (settled,) = here.shortlist.settle([first])
+        assert settled.candidate.get_int("n_cpu_moe", 0) == 6
+    assert here.shortlist.proofs.proof(settled).finalist == settled
+    assert len(here.purposes()) == 3
+    assert here.notes[-1] == "stepped back 2 layers to hold at full context"
+
+
+def test_what_does_not_hold_is_proven_once(run):
+    """Without time to search on, the best and its steps back fail before the next one is taken."""
+    here = run(free_mib=8.0, outcome_of=_dies_below(12), total_s=25.0)
     finalists = [here.finalist(4, "f16"), here.finalist(12, "f16")]
 
     assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[1:]
     # The first and four steps back, then the one that holds.
     assert len(here.purposes()) == 6
     assert len([note for note in here.notes if note.startswith("a finalist does not hold")]) == 1
-
-
-def test_a_finalist_that_steps_back_is_proven_once(run):
-    """What holds takes its place in the rounds, and its proof is kept."""
-
-    def outcome_of(candidate, effort):
-        is_small = candidate.get_int("n_cpu_moe", 99) < 6
-        return NO_ROOM if effort.name == "prove" and is_small else Completed()
-
-    here = run(free_mib=8.0, outcome_of=outcome_of)
-    first = here.finalist(4, "f16")
-
-    for _ in range(2):
-        (settled,) = here.shortlist.settle([first])
-        assert settled.candidate.get_int("n_cpu_moe", 0) == 6
-    assert here.shortlist.proofs.proof(settled).finalist == settled
-    assert len(here.purposes()) == 3
-    assert here.notes == ["stepped back 2 layers to hold at full context"]

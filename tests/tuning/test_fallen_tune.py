@@ -1,0 +1,125 @@
+"""Whole tunes whose fastest candidates run, and die when their context is filled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tune_machine import TuneMachine
+from tuning.simulated_launching import NO_ROOM, SimulatedLaunching
+from tuning.task_sample import runner, situation
+
+from autofit.runtime.effort import Effort
+from autofit.search.space_file import read_workload
+from autofit.search.study import SearchStudy
+from autofit.trial.candidate import Candidate
+from autofit.trial.outcome import Completed, Outcome
+from autofit.trial.trial import Trial
+from autofit.tuning.candidates import CandidateMaker
+from autofit.tuning.situation import Situation
+from autofit.tuning.tune import Tune
+
+# Host layers that a launch runs with, and that a full context holds with.
+RUNS, HOLDS = 4, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a tune told, its launches, and how many of them took place now."""
+
+    result: dict[str, Any]
+    trials: list[Trial]
+    launched: int
+
+
+def _host_layers(candidate: Candidate) -> int:
+    return candidate.get_int("n_cpu_moe", 99)
+
+
+def _outcome(candidate: Candidate, effort: Effort) -> Outcome:
+    least = HOLDS if effort.name == "prove" else RUNS
+    return NO_ROOM if _host_layers(candidate) < least else Completed()
+
+
+def _seconds(candidate: Candidate) -> float:
+    """Fewer host layers are faster; the runtime's choice is slow."""
+    return 2.0 + 0.1 * candidate.get_int("n_cpu_moe", 20)
+
+
+@pytest.fixture(scope="module")
+def about(tmp_path_factory) -> Situation:
+    """A task on one card."""
+    machine = TuneMachine(tmp_path_factory.mktemp("fallen"), 2600.0)
+    workload = read_workload(str(machine.workload))
+    return situation(machine.model, machine.server, workload, space=str(machine.space))
+
+
+def tuned_in(folder: Path, task: Situation, *, max_launches: int = 24) -> Tuned:
+    """A tune in that study, all of whose launches leave the card next to nothing."""
+    launching = SimulatedLaunching(seconds_of=_seconds, outcome_of=_outcome, free_mib=8.0)
+    running = replace(runner(task, folder), launching=launching)
+    running.budget.max_launches = max_launches
+    maker = CandidateMaker(task)
+    tune = Tune(task, running, maker, SearchStudy(maker.problem(), seed=1), lambda _: None, 1)
+    tune.checks_answers = False
+    with running.study:
+        return Tuned(tune.run(), list(running.trials), len(launching.made))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Where the study lies."""
+    return tmp_path_factory.mktemp("tune") / "study"
+
+
+@pytest.fixture(scope="module")
+def tuned(about, folder) -> Tuned:
+    """A tune with launches enough to search on."""
+    return tuned_in(folder, about)
+
+
+def test_the_search_goes_on_after_what_fell(tuned):
+    """What holds is found by the search, measured like all others, and wins."""
+    proofs = [t for t in tuned.trials if t.phase == "prove"]
+    fell = [t for t in proofs if not t.is_completed]
+    winner = tuned.result["winner"]["params"]
+
+    assert fell
+    assert winner["n_cpu_moe"] == HOLDS
+    measured = [t for t in tuned.trials if t.phase in {"boundary", "search"} and t.is_completed]
+    assert any(t.candidate.params == winner for t in measured)
+    assert any("does not hold at full context" in note for note in tuned.result["notes"])
+
+
+def test_boundaries_are_those_of_a_full_context(tuned):
+    """They tell the fewest host layers that hold, not those that ran for a moment.
+
+    What needs at least as much as what fell is not launched for it.
+    """
+    rows = tuned.result["boundary"]
+
+    assert {row["cache_type"] for row in rows} == {"f16", "q8_0"}
+    for row in rows:
+        assert (row["fits"], row["fails"]) == (HOLDS, HOLDS - 1), row
+        assert (row["outcome"] == "out_of_memory") is row["proven"]
+    assert any(row["proven"] for row in rows)
+
+
+def test_going_on_with_the_study_repeats_no_launch(about, folder, tuned):
+    """What proofs showed is told to the search again, from the study."""
+    again = tuned_in(folder, about)
+
+    assert again.launched == 0
+    assert again.result["winner"]["params"] == tuned.result["winner"]["params"]
+    assert again.result["boundary"] == tuned.result["boundary"]
+
+
+@pytest.mark.parametrize("max_launches", [3, 5])
+def test_without_launches_to_search_on_the_best_steps_back(about, tmp_path, max_launches):
+    """A budget of few launches still ends with what holds."""
+    few = tuned_in(tmp_path / "study", about, max_launches=max_launches)
+
+    assert few.result["winner"]["params"]["n_cpu_moe"] == HOLDS
+    assert any("stepped back" in note for note in few.result["notes"])
