@@ -11,7 +11,7 @@ from autofit.runtime.effort import proving_effort
 from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.trial.candidate import Candidate
-from autofit.trial.outcome import is_memory_failure
+from autofit.trial.outcome import lacks_device_memory
 from autofit.trial.trial import Trial
 from autofit.tuning.runner import TrialRunner
 from autofit.tuning.situation import Situation
@@ -65,13 +65,13 @@ def prove_or_step_back(
     trial = launch(finalist)
     if trial.is_completed:
         return Proof(finalist, trial)
-    if not is_memory_failure(trial.outcome):
-        return None
+    if not lacks_device_memory(trial.outcome):
+        return None  # more layers on the host want more of its memory, not less
     for steps, smaller in enumerate(_steps_back(finalist, problem), start=1):
         trial = launch(smaller)
         if trial.is_completed:
             return Proof(smaller, trial, steps)
-        if not is_memory_failure(trial.outcome):
+        if not lacks_device_memory(trial.outcome):
             return None
     return None
 

@@ -16,7 +16,7 @@ from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.search.study import SearchStudy
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.metric import Metric, cost, median_metric, unhindered
-from autofit.trial.outcome import Outcome, OutOfMemory, Spilled
+from autofit.trial.outcome import Outcome, is_memory_failure, lacks_device_memory
 from autofit.trial.trial import Phase, Trial
 from autofit.tuning.event import BoundaryMoved, Listener, PhaseStarted
 from autofit.tuning.layer_count import told_layers
@@ -362,8 +362,6 @@ class Explorer:
 
 def lacked_memory(outcome: Outcome) -> Memory | None:
     """The memory that a launch failed for want of, None for any other outcome."""
-    if isinstance(outcome, Spilled):
+    if lacks_device_memory(outcome):
         return "device"
-    if isinstance(outcome, OutOfMemory):
-        return "device" if outcome.where == "device" else "host"
-    return None
+    return "host" if is_memory_failure(outcome) else None

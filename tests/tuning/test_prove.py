@@ -12,7 +12,7 @@ from tuning.task_sample import runner, situation
 
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.search.space_file import read_workload
-from autofit.trial.outcome import Completed, Crashed
+from autofit.trial.outcome import Completed, Crashed, OutOfMemory
 from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.prove import Finalist, Proof, prove, prove_or_step_back, spare_rooms
 
@@ -93,6 +93,15 @@ def test_what_lacks_memory_steps_back_until_it_holds(finalist, proved):
     assert proof.steps_back == 3
     assert host_layers(proof.finalist.candidate) == 7
     assert proof.finalist.point[HOST_LAYERS_AXIS] == 7
+
+
+def test_want_of_host_memory_steps_nowhere(finalist, proved):
+    """More layers in system RAM would want more of it."""
+    no_ram = OutOfMemory("load", "SIGKILL", "host", "weights")
+    proof, launching = proved(finalist(4), lambda _: no_ram)
+
+    assert proof is None
+    assert [host_layers(candidate) for candidate, *_ in launching.made] == [4]
 
 
 def test_the_way_back_has_an_end(finalist, proved):
