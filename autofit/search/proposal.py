@@ -28,6 +28,8 @@ _MOST_VARIED = 48
 _NOTHING = 1e-9
 # A limit counts as kept where that is more likely than not.
 _KEPT = 0.5
+# Limits that no point is likelier to keep than this are not searched for.
+_HOPELESS = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,8 @@ def _gains(model: PerformanceModel, forecast: Forecast) -> Floats:
 
     The knowledge gradient times the chance to keep the limits (Gardner et al., Bayesian
     Optimization with Inequality Constraints, 2014). While nothing measured keeps them, that
-    chance alone counts; while nothing is measured, being faster than the slowest.
+    chance alone counts, unless nothing has one: then the limits are left out. While nothing is
+    measured, being faster than the slowest counts.
     """
     if not len(forecast.mean):
         return forecast.mean
@@ -190,9 +193,12 @@ def _gains(model: PerformanceModel, forecast: Forecast) -> Floats:
         return promise
     known = model.forecast_measured()
     picks = [place for place in trusted if known.chance[place] >= _KEPT]
+    chance: Floats = forecast.chance
+    if not picks and chance.max() >= _HOPELESS:
+        return chance
     if not picks:
-        hope: Floats = forecast.chance + 1e-9
-        return hope
+        # What no setting can keep says nothing of which is good.
+        picks, chance = trusted, np.ones(len(chance))
     gradient = knowledge_gradient(
         forecast.mean,
         forecast.variance,
@@ -200,7 +206,7 @@ def _gains(model: PerformanceModel, forecast: Forecast) -> Floats:
         forecast.covariance[:, picks],
         known.mean[picks],
     )
-    return gradient * forecast.chance
+    return gradient * chance
 
 
 def _why(model: PerformanceModel, forecast: Forecast, place: int, chance: float) -> str:

@@ -14,6 +14,7 @@ from autofit.search.goal import Goal, Limit
 from autofit.search.problem import Observation, Problem, Proposal
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.search.study import SearchStudy
+from autofit.trial.metric import Metric
 from autofit.trial.workload import Request
 
 
@@ -181,6 +182,18 @@ def test_a_limit_is_kept() -> None:
     ]
     if min(possible) <= limit.most:
         assert machine.parts(best)[1] <= limit.most
+
+
+@pytest.mark.parametrize(("metric", "most"), [("ttft", 0.001), ("tg", 0.0001)])
+def test_a_limit_that_nothing_keeps_ends_no_search(metric: Metric, most: float) -> None:
+    """The best by the objective is found all the same, and told as what misses the limit."""
+    requests = (Request(4096, 257),)
+    machine = ToyMachine(goal=Goal("request_s", requests, (Limit(metric, most),)))
+
+    study, steps = _follow(machine)
+
+    assert 4 < len(steps) < 40
+    assert machine.seconds(study.ranked()[0].point) <= machine.best_s() / 0.98
 
 
 @pytest.mark.parametrize("objective", ["pp", "tg", "ttft"])
