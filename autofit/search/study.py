@@ -6,10 +6,14 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import optuna
 from optuna.trial import TrialState, create_trial
 
-from autofit.search.problem import Memory, Observation, Problem, Proposal, Proposer
+from autofit.search.dominance import needing_at_least
+from autofit.search.grid import Grid
+from autofit.search.history import History
+from autofit.search.problem import MEMORIES, Memory, Observation, Problem, Proposal, Proposer
 from autofit.search.proposal import ModelProposer
 from autofit.search.sampler import ProposingSampler, attributes, distributions, observations_of
 from autofit.search.space import Point
@@ -58,6 +62,19 @@ class SearchStudy:
     def fallen(self) -> list[Point]:
         """Points that ran and yet cannot be picked, for they or their like wanted memory later."""
         return self._proposer.fallen(self.problem, self.observations)
+
+    def is_ruled_out(self, point: Point) -> bool:
+        """Whether the point needs at least the memory of one that failed for want of it."""
+        grid = Grid(self.problem)
+        row = grid.row_of(point)
+        if row is None:
+            return False
+        history, rows = History(grid, self.observations), np.array([row])
+        return any(
+            needing_at_least(grid, rows, failed, memory).any()
+            for memory in MEMORIES
+            for failed in history.lacking(memory)
+        )
 
     def chance(self, point: Point) -> float:
         """How likely a point that was not tried is to run."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autofit.search.problem import Problem
-from autofit.trial.outcome import is_memory_failure
+from autofit.trial.outcome import is_memory_failure, lacks_device_memory
 from autofit.trial.trial import Trial
 from autofit.tuning.preference import headroom_mib
 from autofit.tuning.prove import Finalist, Proof, prove, prove_or_step_back
@@ -23,8 +23,9 @@ _EDGE_MIB = 24.0
 class FinalistProofs:
     """Proves finalists of a run.
 
-    `note` is told what does not hold, `tell` what each launch showed. `fallen` are those that
-    were the best until they wanted memory at full context.
+    `note` is told what does not hold, `tell` what each launch showed; `is_ruled_out` tells what
+    needs at least as much memory as something that failed for want of it. `fallen` are those
+    that want memory at full context and did not step back yet.
     """
 
     situation: Situation
@@ -32,6 +33,7 @@ class FinalistProofs:
     problem: Problem
     note: Callable[[str], None]
     tell: Callable[[Finalist, Trial], None] = lambda _, __: None
+    is_ruled_out: Callable[[Finalist], bool] = lambda _: False
     fallen: list[Finalist] = field(default_factory=list)
     _known: dict[str, Proof | None] = field(default_factory=dict)
     _launched: dict[str, Trial] = field(default_factory=dict)
@@ -41,25 +43,40 @@ class FinalistProofs:
         key = finalist.candidate.key
         if key in self._known:
             return self._known[key]
-        is_new = key not in self._launched
         proof = prove_or_step_back(finalist, self._launch, self.problem)
-        if proof is None and is_new:
-            self.note(f"a finalist does not hold at full context: {why(self.runner.trials[-1])}")
+        if proof is None:
+            self._note_failure(finalist)
         self._known[key] = proof
         return proof
 
-    def falls(self, finalist: Finalist) -> bool:
-        """Whether the finalist wants memory at full context, as a launch shows just now."""
-        if finalist.candidate.key in self._launched:
+    def _note_failure(self, finalist: Finalist) -> None:
+        """Say once of a finalist that neither it nor a step back of it holds."""
+        trial = self._launched.get(finalist.candidate.key)
+        if trial is None:
+            return  # what needs less was noted before
+        if finalist in self.fallen:
+            self.note(f"#{trial.number} does not hold with more layers in system RAM either")
+            return
+        steps = ", nor with more layers in system RAM" * lacks_device_memory(trial.outcome)
+        self.note(
+            f"#{trial.number}: a finalist does not hold at full context{steps}: {why(trial)}"
+        )
+
+    def falls(self, finalist: Finalist, *, is_best: bool) -> bool:
+        """Whether the finalist wants memory at full context, without looking for what holds."""
+        if finalist.candidate.key in self._known:
             return False
         trial = self._launch(finalist)
-        if not is_memory_failure(trial.outcome):
+        if trial is not None and not is_memory_failure(trial.outcome):
             return False
         self.fallen.append(finalist)
-        self.note(
-            f"#{trial.number}: the fastest so far does not hold at full context ({why(trial)}); "
-            "the search goes on without it"
-        )
+        if trial is not None and is_best:
+            self.note(
+                f"#{trial.number}: the fastest so far does not hold at full context "
+                f"({why(trial)}); the search goes on without it"
+            )
+        elif trial is not None:
+            self.note(f"#{trial.number}: a finalist does not hold at full context: {why(trial)}")
         return True
 
     def off_the_edge(self, finalist: Finalist) -> Finalist | None:
@@ -80,10 +97,12 @@ class FinalistProofs:
             self._known[one.candidate.key] = Proof(kept, proof.trial)
         return kept
 
-    def _launch(self, finalist: Finalist) -> Trial:
-        """The proof's launch, made once."""
+    def _launch(self, finalist: Finalist) -> Trial | None:
+        """The proof's launch, made once; None without one where it is ruled out."""
         key = finalist.candidate.key
         if key not in self._launched:
+            if self.is_ruled_out(finalist):
+                return None
             self._launched[key] = prove(finalist, self.runner, self.situation)
             self.tell(finalist, self._launched[key])
         return self._launched[key]

@@ -53,26 +53,23 @@ def prove(finalist: Finalist, runner: TrialRunner, situation: Situation) -> Tria
 
 
 def prove_or_step_back(
-    finalist: Finalist, launch: Callable[[Finalist], Trial], problem: Problem
+    finalist: Finalist, launch: Callable[[Finalist], Trial | None], problem: Problem
 ) -> Proof | None:
     """Prove a finalist; one that wants memory gives up device layers until it holds.
 
     Args:
         finalist: the first to be proven.
-        launch: proves one, as `prove` does.
+        launch: proves one, as `prove` does; None for one that is known to want too much.
         problem: what is searched.
     """
-    trial = launch(finalist)
-    if trial.is_completed:
-        return Proof(finalist, trial)
-    if not lacks_device_memory(trial.outcome):
-        return None  # more layers on the host want more of its memory, not less
-    for steps, smaller in enumerate(_steps_back(finalist, problem), start=1):
-        trial = launch(smaller)
+    for steps, one in enumerate((finalist, *_steps_back(finalist, problem))):
+        trial = launch(one)
+        if trial is None:
+            continue
         if trial.is_completed:
-            return Proof(smaller, trial, steps)
+            return Proof(one, trial, steps)
         if not lacks_device_memory(trial.outcome):
-            return None
+            return None  # more layers on the host want more of its memory, not less
     return None
 
 

@@ -44,14 +44,19 @@ class Shortlist:
             Interrupted: the user stopped the run.
         """
         settled: dict[str, Finalist] = {}
+        is_best = True
         for finalist in finalists:
             if self.verdicts.is_poor(finalist.candidate) or finalist in self.proofs.fallen:
                 continue
             if len(settled) >= CONTENDERS:
                 settled.setdefault(finalist.candidate.key, finalist)
                 continue
-            if not settled and self._best_falls(finalist):
+            if is_best and self._may_search and self._falls(finalist, is_best=True):
                 return None
+            # Only the best is worth launches for what holds in its place.
+            if not is_best and self._falls(finalist, is_best=False):
+                continue
+            is_best = False
             kept = self.proofs.off_the_edge(finalist)
             if kept is None:
                 continue
@@ -60,10 +65,15 @@ class Shortlist:
             settled.setdefault(kept.candidate.key, kept)
         return list(settled.values()) or self._stepped_back()
 
-    def _best_falls(self, finalist: Finalist) -> bool:
-        """Whether the best is at the edge and falls while the search may still go on."""
-        may_search = self.proofs.runner.budget.allows("search", self._launch_s)
-        return may_search and self.proofs.is_at_the_edge(finalist) and self.proofs.falls(finalist)
+    @property
+    def _may_search(self) -> bool:
+        return self.proofs.runner.budget.allows("search", self._launch_s)
+
+    def _falls(self, finalist: Finalist, *, is_best: bool) -> bool:
+        """Whether the finalist is at the edge and wants memory at full context."""
+        return self.proofs.is_at_the_edge(finalist) and self.proofs.falls(
+            finalist, is_best=is_best
+        )
 
     def _stepped_back(self) -> list[Finalist]:
         """The first that fell and holds with more layers on the host."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,9 +88,7 @@ class Tune:
         self._seed_search(explorer, baseline)
         for candidate in explorer.starting_candidates():
             self.maker.ask_planner(candidate)
-        proofs = FinalistProofs(
-            self.situation, self.runner, self.problem, self._note, _telling(explorer)
-        )
+        proofs = self._proofs(explorer)
         verdicts = self._verdicts(baseline)
         finalists = self._finalists(explorer, self.shortlist_type(proofs, verdicts, self.emit))
         confirmation = self.confirmer.confirm(baseline, finalists)
@@ -118,6 +115,20 @@ class Tune:
                 kv_scores=verdicts.scored,
                 expert_costs=self._expert_costs(proof),
             )
+        )
+
+    def _proofs(self, explorer: Explorer) -> FinalistProofs:
+        """What proves finalists, and tells the search of it."""
+
+        def tell(finalist: Finalist, trial: Trial) -> None:
+            if finalist.point is not None:
+                explorer.tell_proof(finalist.point, finalist.candidate, trial)
+
+        def is_ruled_out(finalist: Finalist) -> bool:
+            return finalist.point is not None and self.search.is_ruled_out(finalist.point)
+
+        return FinalistProofs(
+            self.situation, self.runner, self.problem, self._note, tell, is_ruled_out
         )
 
     def _verdicts(self, baseline: Trial) -> AnswerVerdicts:
@@ -290,13 +301,3 @@ def _launched(explorer: Explorer) -> list[Finalist]:
         layout = str(one.point.get(LAYOUT_AXIS, ""))
         found.setdefault(one.candidate.key, Finalist(one.candidate, layout, one.point))
     return list(found.values())
-
-
-def _telling(explorer: Explorer) -> Callable[[Finalist, Trial], None]:
-    """What tells the search of proofs."""
-
-    def tell(finalist: Finalist, trial: Trial) -> None:
-        if finalist.point is not None:
-            explorer.tell_proof(finalist.point, finalist.candidate, trial)
-
-    return tell

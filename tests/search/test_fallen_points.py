@@ -68,6 +68,9 @@ def test_what_needs_as_much_falls_with_it():
     fall(study, point)
 
     assert [seen.point for seen in study.ranked()] == [lighter]
+    heavier, with_more = {**alike, HOST_LAYERS_AXIS: 10}, {**point, HOST_LAYERS_AXIS: 12}
+    assert all(study.is_ruled_out(one) for one in (point, alike, heavier))
+    assert not any(study.is_ruled_out(one) for one in (lighter, with_more))
     walk = Course(study).walk(alike)
     assert (walk.fits, walk.fails) == (None, 11)
 

@@ -59,10 +59,8 @@ def test_a_winner_that_fails_its_proof_gives_way(about, tmp_path):
     assert len(failed) == 1
     assert result["winner"]["proven"] is True
     assert result["winner"]["params"] != dict(failed[0].params)
-    assert (
-        "a finalist does not hold at full context: crashed: the GPU fell off the bus"
-        in (result["notes"])
-    )
+    words = ": a finalist does not hold at full context: crashed: the GPU fell off the bus"
+    assert any(words in note for note in result["notes"])
 
 
 def test_the_baseline_is_kept_where_nothing_faster_holds(about, tmp_path):

@@ -16,7 +16,7 @@ from autofit.runtime.effort import measuring_effort
 from autofit.runtime.launch import RUNTIME_FIT
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.search.space_file import read_workload
-from autofit.trial.outcome import Completed
+from autofit.trial.outcome import Completed, Crashed
 from autofit.trial.trial import Trial
 from autofit.tuning.answer_inquiry import AnswerInquiry
 from autofit.tuning.answer_verdict import AnswerVerdicts
@@ -28,6 +28,7 @@ from autofit.tuning.prove import Finalist
 from autofit.tuning.shortlist import Shortlist
 
 LAUNCH_S = 10.0
+CRASH = Crashed("prompt", "the GPU fell off the bus", "device_lost")
 
 
 class Run:
@@ -52,8 +53,14 @@ class Run:
         inquiry = AnswerInquiry(self.runner, about, baseline)
         self.verdicts = AnswerVerdicts(inquiry, self.notes.append)
         self.told: list[tuple[Finalist, Trial]] = []
+        self.ruled_out: list[Finalist] = []
         proofs = FinalistProofs(
-            about, self.runner, self.problem, self.notes.append, lambda *one: self.told.append(one)
+            about,
+            self.runner,
+            self.problem,
+            self.notes.append,
+            lambda *one: self.told.append(one),
+            self.ruled_out.__contains__,
         )
         self.shortlist = Shortlist(proofs, self.verdicts, self.events.append)
 
@@ -194,4 +201,45 @@ def test_what_does_not_hold_is_proven_once(run):
     assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[1:]
     # The first and four steps back, then the one that holds.
     assert len(here.purposes()) == 6
-    assert len([note for note in here.notes if note.startswith("a finalist does not hold")]) == 1
+    (note,) = here.notes
+    assert "a finalist does not hold at full context, nor with more layers in system RAM" in note
+
+
+def test_a_crash_at_full_context_is_told(run):
+    """The fastest is dropped with a word, although more layers in system RAM would not help."""
+
+    def outcome_of(candidate, effort):
+        is_small = candidate.get_int("n_cpu_moe", 99) < 12
+        return CRASH if effort.name == "prove" and is_small else Completed()
+
+    here = run(free_mib=8.0, outcome_of=outcome_of)
+    finalists = [here.finalist(4, "f16"), here.finalist(5, "f16"), here.finalist(12, "f16")]
+
+    assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[2:]
+    assert here.notes == [
+        f"#{number}: a finalist does not hold at full context: crashed: the GPU fell off the bus"
+        for number in (4, 5)
+    ]
+
+
+def test_only_the_best_steps_back(run):
+    """What holds in the place of a slower one is not looked for."""
+    here = run(free_mib=8.0, outcome_of=_dies_below(7), total_s=60.0)
+    finalists = [here.finalist(n, "f16") for n in (9, 4, 5)]
+
+    assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[:1]
+    # The one that holds, and each of the others once.
+    assert len(here.purposes()) == 3
+    assert len(set(here.notes)) == len(here.notes) == 2
+
+
+def test_what_must_fail_is_not_proven(run):
+    """It is stepped back from at once, if it is the best."""
+    here = run(free_mib=8.0, outcome_of=_dies_below(6), total_s=25.0)
+    finalists = [here.finalist(n, "f16") for n in (4, 5)]
+    here.ruled_out.extend(finalists)
+
+    (settled,) = here.shortlist.settle(finalists)
+    assert settled.candidate.get_int("n_cpu_moe", 0) == 6
+    assert len(here.purposes()) == 1
+    assert here.notes == ["stepped back 2 layers to hold at full context"]
