@@ -13,7 +13,7 @@ from optuna.trial import TrialState, create_trial
 from autofit.search.dominance import needing_at_least
 from autofit.search.grid import Grid
 from autofit.search.history import History
-from autofit.search.problem import MEMORIES, Memory, Observation, Problem, Proposal, Proposer
+from autofit.search.problem import Memory, Observation, Problem, Proposal, Proposer
 from autofit.search.proposal import ModelProposer
 from autofit.search.sampler import ProposingSampler, attributes, distributions, observations_of
 from autofit.search.space import Point
@@ -64,17 +64,16 @@ class SearchStudy:
         return self._proposer.fallen(self.problem, self.observations)
 
     def is_ruled_out(self, point: Point) -> bool:
-        """Whether the point needs at least the memory of one that failed for want of it."""
+        """Whether the point needs at least as much of a device as one that failed for want of it.
+
+        Of the host's memory others may have taken what was wanted.
+        """
         grid = Grid(self.problem)
         row = grid.row_of(point)
         if row is None:
             return False
-        history, rows = History(grid, self.observations), np.array([row])
-        return any(
-            needing_at_least(grid, rows, failed, memory).any()
-            for memory in MEMORIES
-            for failed in history.lacking(memory)
-        )
+        rows, lacking = np.array([row]), History(grid, self.observations).lacking("device")
+        return any(needing_at_least(grid, rows, failed, "device").any() for failed in lacking)
 
     def chance(self, point: Point) -> float:
         """How likely a point that was not tried is to run."""

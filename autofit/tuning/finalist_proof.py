@@ -54,13 +54,13 @@ class FinalistProofs:
         trial = self._launched.get(finalist.candidate.key)
         if trial is None:
             return  # what needs less was noted before
-        if finalist in self.fallen:
+        steps_back = lacks_device_memory(trial.outcome)
+        if finalist not in self.fallen:
+            steps = ", nor with more layers in system RAM" * steps_back
+            words = f"a finalist does not hold at full context{steps}: {why(trial)}"
+            self.note(f"#{trial.number}: {words}")
+        elif steps_back:
             self.note(f"#{trial.number} does not hold with more layers in system RAM either")
-            return
-        steps = ", nor with more layers in system RAM" * lacks_device_memory(trial.outcome)
-        self.note(
-            f"#{trial.number}: a finalist does not hold at full context{steps}: {why(trial)}"
-        )
 
     def falls(self, finalist: Finalist, *, is_best: bool) -> bool:
         """Whether the finalist wants memory at full context, without looking for what holds."""

@@ -97,6 +97,7 @@ class Explorer:
     launched: list[Launched] = field(default_factory=list)
     course: Course = field(init=False)
     _proved: list[Launched] = field(default_factory=list)
+    _has_fallen: bool = False
     _phase: Phase | None = None
     _seen: int = 0
 
@@ -148,15 +149,15 @@ class Explorer:
     def tell_proof(self, point: Point, candidate: Candidate, trial: Trial) -> None:
         """Tell the search what a proof at full context showed of a point.
 
-        One that ran may want memory there; the search then goes on without it and whatever
-        needs as much.
+        One that ran may want memory there; the search, if it goes on, does so without it and
+        whatever needs as much.
         """
         self._proved.append(Launched(point, candidate, trial))
         if trial.is_completed:
             self.course.tell_fits(point)
         elif lacked := lacked_memory(trial.outcome):
             self.search.tell(point, None, lacked=lacked, seconds=trial.seconds)
-            self.course.reopen()
+            self._has_fallen = True
 
     def expected_s(self) -> float:
         """How long the next launch will take, by those before."""
@@ -166,6 +167,9 @@ class Explorer:
     def explore(self, *, share: float = 1.0) -> None:
         """Follow the course of the search until it ends or that share of the budget does."""
         budget = self.runner.budget
+        if self._has_fallen:
+            self._has_fallen = False
+            self.course.reopen()
         if len(self.runner.trials) != self._seen:
             self._phase = None  # other phases came between
         while (step := self.course.next()) is not None:

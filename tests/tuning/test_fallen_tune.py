@@ -56,9 +56,11 @@ def about(tmp_path_factory) -> Situation:
     return situation(machine.model, machine.server, workload, space=str(machine.space))
 
 
-def tuned_in(folder: Path, task: Situation, *, max_launches: int = 24) -> Tuned:
-    """A tune in that study, all of whose launches leave the card next to nothing."""
-    launching = SimulatedLaunching(seconds_of=_seconds, outcome_of=_outcome, free_mib=8.0)
+def tuned_in(
+    folder: Path, task: Situation, *, max_launches: int = 24, free_mib: float = 8.0
+) -> Tuned:
+    """A tune in that study, all of whose launches leave the card next to nothing, or so much."""
+    launching = SimulatedLaunching(seconds_of=_seconds, outcome_of=_outcome, free_mib=free_mib)
     running = replace(runner(task, folder), launching=launching)
     running.budget.max_launches = max_launches
     maker = CandidateMaker(task)
@@ -123,3 +125,11 @@ def test_without_launches_to_search_on_the_best_steps_back(about, tmp_path, max_
 
     assert few.result["winner"]["params"]["n_cpu_moe"] == HOLDS
     assert any("stepped back" in note for note in few.result["notes"])
+
+
+def test_what_falls_after_the_search_does_not_open_it_again(about, tmp_path):
+    """Why the search ended is told as it was, whatever its winner's proof shows."""
+    late = tuned_in(tmp_path / "study", about, max_launches=60, free_mib=900.0)
+
+    assert any(t.phase == "prove" and not t.is_completed for t in late.trials)
+    assert late.result["search"]["ended_by"] in {"gain", "space", "stalled"}
