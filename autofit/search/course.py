@@ -18,6 +18,7 @@ picks, and 35 instead of 30 of them ended at the true boundary.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Literal
@@ -28,6 +29,8 @@ from autofit.search.problem import Proposal
 from autofit.search.space import HOST_LAYERS_AXIS, Point
 from autofit.search.study import SearchStudy
 
+# How much faster, in log cost, something that is not believed must have been to be repeated.
+_WORTH_ANOTHER = 0.02
 StepPhase = Literal["boundary", "search"]
 
 # A fall of log cost that no launch is worth, where nobody says better.
@@ -92,10 +95,29 @@ class Course:
             if proposal is not None and not self.has_stalled and not self.is_enough(proposal):
                 self.last = proposal
                 return Step("search" if self._has_run() else "boundary", proposal)
-            self.declined = proposal
             self.study.drop()
+            again = self._unbelieved()
+            if again is not None:
+                self.last = again
+                return Step("search", again)
+            self.declined = proposal
             self._is_over = True
         return self._closing()
+
+    def _unbelieved(self) -> Proposal | None:
+        """The launch that was far faster than all others explain, once more.
+
+        A passing advantage or a step that no model has: only another launch tells.
+        """
+        best = next(iter(self.study.ranked()), None)
+        seen = [one for one in self.study.doubtful() if one.cost is not None]
+        if best is None or best.cost is None or not seen:
+            return None
+        fastest = min(seen, key=lambda one: one.cost or math.inf)
+        gain = math.log(best.cost / (fastest.cost or math.inf))
+        if gain < _WORTH_ANOTHER:
+            return None
+        return Proposal(fastest.point, gain, "faster than the others explain: once more")
 
     def reopen(self) -> None:
         """Go on after its end, for the study wants other points than before."""

@@ -53,8 +53,9 @@ def second_opinion(mean: Floats, covariance: Floats) -> list[int]:
     """
     order: list[int] = []
     left = set(range(len(mean)))
+    # Rounding leaves eigenvalues a little below zero where costs are far apart; eigh bears them.
     draws = np.random.default_rng(0).multivariate_normal(
-        mean, covariance + 1e-12 * np.eye(len(mean)), size=_DRAWS, method="eigh"
+        mean, (covariance + covariance.T) / 2, size=_DRAWS, method="eigh", check_valid="ignore"
     )
     lowest = np.full(_DRAWS, np.inf)
     while left:

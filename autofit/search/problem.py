@@ -134,3 +134,7 @@ class Proposer(Protocol):
     def fallen(self, problem: Problem, observations: Sequence[Observation]) -> list[Point]:
         """Points that ran and yet cannot be picked, for they or their like wanted memory later."""
         ...
+
+    def doubtful(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
+        """What may be picked and was launched once, with a cost that the others do not explain."""
+        ...

@@ -121,6 +121,14 @@ class ModelProposer:
         ran = [model.measured[place].observation for place in order if model.is_wanted(place)]
         return [*ran, *crawled]
 
+    def doubtful(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
+        """What may be picked and was launched once, with a cost that the others do not explain."""
+        self._prepare(problem)
+        model = PerformanceModel(self._grid, self._similarity, History(self._grid, observations))
+        return [
+            model.measured[place].observation for place in model.doubtful if model.is_wanted(place)
+        ]
+
     def fallen(self, problem: Problem, observations: Sequence[Observation]) -> list[Point]:
         """Points that ran and yet cannot be picked, for they or their like wanted memory later."""
         self._prepare(problem)

@@ -59,6 +59,10 @@ class SearchStudy:
         """The launches that ran, the best first, noise taken out as far as it is known."""
         return self._proposer.ranked(self.problem, self.observations)
 
+    def doubtful(self) -> list[Observation]:
+        """What may be picked and was launched once, with a cost that the others do not explain."""
+        return self._proposer.doubtful(self.problem, self.observations)
+
     def fallen(self) -> list[Point]:
         """Points that ran and yet cannot be picked, for they or their like wanted memory later."""
         return self._proposer.fallen(self.problem, self.observations)

@@ -337,6 +337,10 @@ class _Hopeful:
         """None of them."""
         return []
 
+    def doubtful(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
+        """None of them."""
+        return []
+
 
 def _launches(promise: float, *, told: int = 0) -> tuple[int, Course]:
     """How many a course with that promise makes, at most 24; the first point is the best."""
