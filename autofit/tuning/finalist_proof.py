@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autofit.search.problem import Problem
-from autofit.trial.outcome import is_memory_failure, lacks_device_memory
+from autofit.trial.outcome import lacks_device_memory
 from autofit.trial.trial import Trial
 from autofit.tuning.preference import headroom_mib
 from autofit.tuning.prove import Finalist, Proof, prove, prove_or_step_back
@@ -24,8 +24,8 @@ class FinalistProofs:
     """Proves finalists of a run.
 
     `note` is told what does not hold, `tell` what each launch showed; `is_ruled_out` tells what
-    needs at least as much memory as something that failed for want of it. `fallen` are those
-    that want memory at full context and did not step back yet.
+    needs at least as much of a device as something that failed for want of it. `fallen` are
+    those that want a device's memory at full context and did not step back yet.
     """
 
     situation: Situation
@@ -54,20 +54,19 @@ class FinalistProofs:
         trial = self._launched.get(finalist.candidate.key)
         if trial is None:
             return  # what needs less was noted before
-        steps_back = lacks_device_memory(trial.outcome)
-        if finalist not in self.fallen:
-            steps = ", nor with more layers in system RAM" * steps_back
-            words = f"a finalist does not hold at full context{steps}: {why(trial)}"
-            self.note(f"#{trial.number}: {words}")
-        elif steps_back:
+        if finalist in self.fallen:
             self.note(f"#{trial.number} does not hold with more layers in system RAM either")
+            return
+        steps = ", nor with more layers in system RAM" * lacks_device_memory(trial.outcome)
+        words = f"a finalist does not hold at full context{steps}: {why(trial)}"
+        self.note(f"#{trial.number}: {words}")
 
     def falls(self, finalist: Finalist, *, is_best: bool) -> bool:
-        """Whether the finalist wants memory at full context, without looking for what holds."""
+        """Whether the finalist wants a device's memory at full context; nothing steps back."""
         if finalist.candidate.key in self._known:
             return False
         trial = self._launch(finalist)
-        if trial is not None and not is_memory_failure(trial.outcome):
+        if trial is not None and not lacks_device_memory(trial.outcome):
             return False
         self.fallen.append(finalist)
         if trial is not None and is_best:

@@ -149,14 +149,15 @@ class Explorer:
     def tell_proof(self, point: Point, candidate: Candidate, trial: Trial) -> None:
         """Tell the search what a proof at full context showed of a point.
 
-        One that ran may want memory there; the search, if it goes on, does so without it and
-        whatever needs as much.
+        One that ran may want memory of a device there; the search, if it goes on, does so
+        without it and whatever needs as much. Of the host's memory others may have taken what
+        was wanted: that tells of this one launch.
         """
         self._proved.append(Launched(point, candidate, trial))
         if trial.is_completed:
             self.course.tell_fits(point)
-        elif lacked := lacked_memory(trial.outcome):
-            self.search.tell(point, None, lacked=lacked, seconds=trial.seconds)
+        elif lacks_device_memory(trial.outcome):
+            self.search.tell(point, None, lacked="device", seconds=trial.seconds)
             self._has_fallen = True
 
     def expected_s(self) -> float:
@@ -191,8 +192,8 @@ class Explorer:
             if not one.trial.shows_fit_only:
                 self._tell(search, one.point, one.trial, metric)
         for one in self._proved:
-            if lacked := lacked_memory(one.trial.outcome):
-                search.tell(one.point, None, lacked=lacked)
+            if lacks_device_memory(one.trial.outcome):
+                search.tell(one.point, None, lacked="device")
         course = Course(search, self.course.least_gain)
         for _ in range(_MOST_FOR_AN_END):
             step = course.next()

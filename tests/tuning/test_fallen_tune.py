@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from autofit.runtime.effort import Effort
 from autofit.search.space_file import read_workload
 from autofit.search.study import SearchStudy
 from autofit.trial.candidate import Candidate
-from autofit.trial.outcome import Completed, Outcome
+from autofit.trial.outcome import Completed, Outcome, OutOfMemory
 from autofit.trial.trial import Trial
 from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.situation import Situation
@@ -57,10 +58,15 @@ def about(tmp_path_factory) -> Situation:
 
 
 def tuned_in(
-    folder: Path, task: Situation, *, max_launches: int = 24, free_mib: float = 8.0
+    folder: Path,
+    task: Situation,
+    *,
+    max_launches: int = 24,
+    free_mib: float = 8.0,
+    outcome_of: Callable[[Candidate, Effort], Outcome] = _outcome,
 ) -> Tuned:
     """A tune in that study, all of whose launches leave the card next to nothing, or so much."""
-    launching = SimulatedLaunching(seconds_of=_seconds, outcome_of=_outcome, free_mib=free_mib)
+    launching = SimulatedLaunching(seconds_of=_seconds, outcome_of=outcome_of, free_mib=free_mib)
     running = replace(runner(task, folder), launching=launching)
     running.budget.max_launches = max_launches
     maker = CandidateMaker(task)
@@ -133,3 +139,23 @@ def test_what_falls_after_the_search_does_not_open_it_again(about, tmp_path):
 
     assert any(t.phase == "prove" and not t.is_completed for t in late.trials)
     assert late.result["search"]["ended_by"] in {"gain", "space", "stalled"}
+
+
+def test_want_of_host_memory_tells_of_one_launch(about, tmp_path):
+    """Another program may have taken it for a moment: what needs more of it is still proven."""
+    killed: list[Candidate] = []
+
+    def outcome_of(candidate: Candidate, effort: Effort) -> Outcome:
+        if effort.name == "prove" and not killed:
+            killed.append(candidate)
+            return OutOfMemory("prompt", "SIGKILL", "host")
+        return Completed() if _host_layers(candidate) >= RUNS else NO_ROOM
+
+    tuned = tuned_in(tmp_path / "study", about, outcome_of=outcome_of)
+
+    assert killed[0].params != tuned.result["winner"]["params"]
+    assert tuned.result["winner"]["params"]["n_cpu_moe"] in {RUNS, RUNS + 1}
+    told = [note for note in tuned.result["notes"] if "hold" in note]
+    assert [note.split(": ", 1)[1] for note in told] == [
+        "a finalist does not hold at full context: out of memory: SIGKILL"
+    ]
