@@ -106,6 +106,11 @@ class FinalistProofs:
             self.tell(finalist, self._launched[key])
         return self._launched[key]
 
+    def is_due(self, finalist: Finalist) -> bool:
+        """Whether the finalist is at the edge of memory and yet to be proven."""
+        key = finalist.candidate.key
+        return self.is_at_the_edge(finalist) and key not in self._known | self._launched
+
     def is_at_the_edge(self, finalist: Finalist) -> bool:
         """Whether the finalist's launches left a device next to nothing."""
         launches = [t for t in self.runner.trials if t.candidate == finalist.candidate]

@@ -51,6 +51,8 @@ class Shortlist:
             if len(settled) >= CONTENDERS:
                 settled.setdefault(finalist.candidate.key, finalist)
                 continue
+            if self.proofs.is_due(finalist):
+                self.emit(PhaseStarted("prove"))
             if is_best and self._may_search and self._falls(finalist, is_best=True):
                 return None
             # Only the best is worth launches for what holds in its place.

@@ -9,7 +9,7 @@ from typing import Any
 from autofit.runtime.effort import measuring_effort
 from autofit.runtime.launch import RUNTIME_FIT
 from autofit.search.problem import Problem
-from autofit.search.space import LAYOUT_AXIS
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.search.study import SearchStudy
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import cost, median_metric, time_ratio
@@ -289,9 +289,19 @@ class Tune:
         if self.situation.requirements and not record.keeps(candidate):
             wanted = ", ".join(str(requirement) for requirement in self.situation.requirements)
             self._note(f"the winner misses what was required ({wanted}): nothing found keeps it")
+        if self._is_at_boundary(proof.finalist):
+            return  # what is to spare is not enough for a layer, as a launch has shown
         estimate = self.maker.estimate(proof.finalist.candidate)
         for room in spare_rooms(proof, estimate, self.situation):
             self._note(room.text)
+
+    def _is_at_boundary(self, finalist: Finalist) -> bool:
+        """Whether one layer fewer in system RAM is known not to fit."""
+        point = finalist.point
+        if point is None or HOST_LAYERS_AXIS not in point:
+            return False
+        fewer = {**point, HOST_LAYERS_AXIS: int(point[HOST_LAYERS_AXIS]) - 1}
+        return self.search.is_ruled_out(fewer)
 
 
 def _launched(explorer: Explorer) -> list[Finalist]:

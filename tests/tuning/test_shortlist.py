@@ -228,6 +228,7 @@ def test_only_the_best_steps_back(run):
     finalists = [here.finalist(n, "f16") for n in (9, 4, 5)]
 
     assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[:1]
+    assert here.events == [PhaseStarted("prove")] * 3
     # The one that holds, and each of the others once.
     assert len(here.purposes()) == 3
     assert len(set(here.notes)) == len(here.notes) == 2
