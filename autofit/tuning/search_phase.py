@@ -79,7 +79,8 @@ class Launched:
     @property
     def line(self) -> tuple[str, str]:
         """Layout and cache type, by which boundaries are told."""
-        return str(self.point.get(LAYOUT_AXIS, "")), str(self.point.get("cache_type", ""))
+        cache_type = self.point.get("cache_type") or self.candidate.get_str("cache_type_k", "")
+        return str(self.point.get(LAYOUT_AXIS, "")), str(cache_type)
 
 
 @dataclass(slots=True)
@@ -220,7 +221,9 @@ class Explorer:
         """
         proposal = self.course.declined or self.course.last
         is_known = proposal is not None and math.isfinite(proposal.expected_gain)
-        if not self.course.is_over:
+        if not self.problem.has_points:
+            ended_by = "space"  # all that is left was ruled out
+        elif not self.course.is_over:
             ended_by = "budget"
         elif self.course.has_stalled:
             ended_by = "stalled"

@@ -218,6 +218,8 @@ def test_a_kv_type_that_was_asked_for_leaves_the_baseline(about, tune):
 
     assert "the search space has nothing without KV q8_0" in tuned.notes
     assert "nothing else that ran can be recommended" in tuned.notes
+    assert tuned.result["search"]["ended_by"] == "space"
+    assert {row["cache_type"] for row in tuned.result["boundary"]} == {"q8_0"}
     assert "cache_type_k" not in tuned.result["winner"]["params"]
     assert tuned.of_phase("confirm") == []
 
