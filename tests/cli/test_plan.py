@@ -213,7 +213,8 @@ def test_what_is_taken_for_experts_is_planned(cli, tmp_path, kind, pin, told):
     assert f"of other: {what} {mib} MiB on CUDA0;" in table
     assert ("variables: GGML_SCHED_PREFETCH_EXPERTS=3" in table) == (kind == "env")
     assert (on[key], off[key]) == (mib, 0.0)
-    assert on["other_mib"] - off["other_mib"] == pytest.approx(mib)
+    # More layers on the host are more pages of it that the card reaches.
+    assert on["other_mib"] - off["other_mib"] == pytest.approx(mib, abs=2)
     assert on["host_expert_layers"] > off["host_expert_layers"]
 
 
@@ -302,7 +303,7 @@ def test_a_narrower_cache_that_reaches_less_far_is_explained(cli, tmp_path):
     """One layer on a card: its cache made f16 costs more than q8_0 saves, and that is said."""
     spec = SynthSpec(layers=6, experts=8, used=2, header_only=True)
     write(spec, tmp_path / "model.gguf")
-    done = cli("plan", tmp_path / "model.gguf", "--device", "CUDA0=800", "--device", "CUDA1=800",
+    done = cli("plan", tmp_path / "model.gguf", "--device", "ROCm0=700", "--device", "ROCm1=700",
                "--dialect", "llama_server")  # fmt: skip
 
     assert "makes f16 of a layer's narrower cache" in done.out
