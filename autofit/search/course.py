@@ -29,8 +29,6 @@ from autofit.search.problem import Proposal
 from autofit.search.space import HOST_LAYERS_AXIS, Point
 from autofit.search.study import SearchStudy
 
-# How much faster, in log cost, something that is not believed must have been to be repeated.
-_WORTH_ANOTHER = 0.02
 StepPhase = Literal["boundary", "search"]
 
 # A fall of log cost that no launch is worth, where nobody says better.
@@ -42,6 +40,8 @@ _PATIENCE = 12
 _SMALL = 5.0
 # No stop before that many launches say something about the axes that usually matter.
 _LEAST_LAUNCHES = 3
+# How much faster, in log cost, something that is not believed must have been to be repeated.
+_WORTH_ANOTHER = 0.02
 # A neighbour less likely to fit than this is believed to fail without a launch.
 _SURE_NOT_TO_FIT = 0.03
 # One likelier than this to fit tells nothing by fitting.

@@ -4,8 +4,9 @@ A device without headroom need not fail: on some machines it crawls, a step beyo
 ran well, and differently each time. What it measured then is no speed of the candidate, so
 such a launch counts as one that wanted memory; once it ran well, it is believed to.
 
-What ran and later wanted memory, as at a full context, has fallen, and so has what needs at least
-as much: its speed still tells of others, but it cannot be picked.
+What ran and later wanted memory of a device, as at a full context, has fallen, and so has what
+needs at least as much: its speed still tells of others, but it cannot be picked. Of the host's
+memory others may have taken what was wanted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from autofit.search.dominance import demand, needing_at_least
 from autofit.search.grid import Floats, Grid, Rows
-from autofit.search.problem import MEMORIES, Memory, Observation
+from autofit.search.problem import Memory, Observation
 from autofit.search.space import HOST_LAYERS_AXIS
 
 # A step this short, in host layers, that costs this many times as much is no slope.
@@ -60,11 +61,10 @@ class History:
         """Rows of launches that ran and yet cannot be picked."""
         rows = list(dict.fromkeys(entry.row for entry in self.ran))
         found: set[tuple[int, ...]] = set()
-        for memory in MEMORIES:
-            for row in self.lacking(memory):
-                if tuple(row.tolist()) in rows:
-                    more = needing_at_least(self._grid, self.matrix(rows), row, memory)
-                    found.update(rows[place] for place in np.flatnonzero(more))
+        for row in self.lacking("device"):
+            if tuple(row.tolist()) in rows:
+                more = needing_at_least(self._grid, self.matrix(rows), row, "device")
+                found.update(rows[place] for place in np.flatnonzero(more))
         return frozenset(found)
 
     def lacking(self, memory: Memory) -> Rows:

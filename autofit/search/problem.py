@@ -131,10 +131,6 @@ class Proposer(Protocol):
         """The launches that ran, the best first as the proposer sees them."""
         ...
 
-    def fallen(self, problem: Problem, observations: Sequence[Observation]) -> list[Point]:
-        """Points that ran and yet cannot be picked, for they or their like wanted memory later."""
-        ...
-
     def doubtful(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
         """What may be picked and was launched once, with a cost that the others do not explain."""
         ...

@@ -129,11 +129,6 @@ class ModelProposer:
             model.measured[place].observation for place in model.doubtful if model.is_wanted(place)
         ]
 
-    def fallen(self, problem: Problem, observations: Sequence[Observation]) -> list[Point]:
-        """Points that ran and yet cannot be picked, for they or their like wanted memory later."""
-        self._prepare(problem)
-        return [self._grid.point_of(row) for row in History(self._grid, observations).fallen]
-
     def _prepare(self, problem: Problem) -> None:
         if problem is not self._problem:
             self._problem = problem

@@ -64,8 +64,9 @@ class SearchStudy:
         return self._proposer.doubtful(self.problem, self.observations)
 
     def fallen(self) -> list[Point]:
-        """Points that ran and yet cannot be picked, for they or their like wanted memory later."""
-        return self._proposer.fallen(self.problem, self.observations)
+        """Points that ran and cannot be picked: they or their like wanted a device later."""
+        grid = Grid(self.problem)
+        return [grid.point_of(row) for row in History(grid, self.observations).fallen]
 
     def is_ruled_out(self, point: Point) -> bool:
         """Whether the point needs at least as much of a device as one that failed for want of it.

@@ -333,10 +333,6 @@ class _Hopeful:
         """By what was measured."""
         return sorted(observations, key=lambda seen: seen.cost or math.inf)
 
-    def fallen(self, problem: Problem, observations: Sequence[Observation]) -> list[Point]:
-        """None of them."""
-        return []
-
     def doubtful(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
         """None of them."""
         return []

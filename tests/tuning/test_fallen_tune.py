@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tune_machine import TuneMachine
 from tuning.simulated_launching import NO_ROOM, SimulatedLaunching
-from tuning.task_sample import runner, situation
+from tuning.whole_tune import Tuned, one_card, whole_tune
 
 from autofit.runtime.effort import Effort
-from autofit.search.space_file import read_workload
-from autofit.search.study import SearchStudy
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Completed, Outcome, OutOfMemory
-from autofit.trial.trial import Trial
-from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.situation import Situation
-from autofit.tuning.tune import Tune
 
 # Host layers that a launch runs with, and that a full context holds with.
 RUNS, HOLDS = 4, 6
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """What a tune told, its launches, and how many of them took place now."""
-
-    result: dict[str, Any]
-    trials: list[Trial]
-    launched: int
 
 
 def _host_layers(candidate: Candidate) -> int:
@@ -52,9 +35,7 @@ def _seconds(candidate: Candidate) -> float:
 @pytest.fixture(scope="module")
 def about(tmp_path_factory) -> Situation:
     """A task on one card."""
-    machine = TuneMachine(tmp_path_factory.mktemp("fallen"), 2600.0)
-    workload = read_workload(str(machine.workload))
-    return situation(machine.model, machine.server, workload, space=str(machine.space))
+    return one_card(tmp_path_factory.mktemp("fallen"))
 
 
 def tuned_in(
@@ -67,13 +48,7 @@ def tuned_in(
 ) -> Tuned:
     """A tune in that study, all of whose launches leave the card next to nothing, or so much."""
     launching = SimulatedLaunching(seconds_of=_seconds, outcome_of=outcome_of, free_mib=free_mib)
-    running = replace(runner(task, folder), launching=launching)
-    running.budget.max_launches = max_launches
-    maker = CandidateMaker(task)
-    tune = Tune(task, running, maker, SearchStudy(maker.problem(), seed=1), lambda _: None, 1)
-    tune.checks_answers = False
-    with running.study:
-        return Tuned(tune.run(), list(running.trials), len(launching.made))
+    return whole_tune(folder, task, launching, max_launches=max_launches, checks_answers=False)
 
 
 @pytest.fixture(scope="module")

@@ -3,49 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tune_machine import TuneMachine
 from tuning.answering_client import ALL_ALIKE, KvChanges
 from tuning.simulated_launching import SimulatedLaunching
-from tuning.task_sample import runner, situation
+from tuning.whole_tune import Tuned, one_card, whole_tune
 
 from autofit.errors import Interrupted
-from autofit.search.space_file import read_workload
-from autofit.search.study import SearchStudy
 from autofit.trial.candidate import Candidate
-from autofit.trial.trial import Trial
-from autofit.tuning.candidates import CandidateMaker
 from autofit.tuning.situation import Situation
-from autofit.tuning.tune import Tune
 
 POOR = KvChanges({"q8_0": 0.3})
 ASKED = "answers of a finalist"
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """What a tune told, and all its launches."""
-
-    result: dict[str, Any]
-    trials: list[Trial]
-    launched: int
-
-    @property
-    def notes(self) -> str:
-        """All remarks."""
-        return "\n".join(self.result["notes"])
-
-    def of_phase(self, *phases: str) -> list[Trial]:
-        """The launches of some phases."""
-        return [trial for trial in self.trials if trial.phase in phases]
-
-    def purposes(self, of: str = "answers") -> list[str]:
-        """What launches for answers were for, in their order."""
-        return [trial.purpose for trial in self.trials if trial.purpose.startswith(of)]
 
 
 def kind_of(candidate: Candidate) -> str:
@@ -62,9 +34,7 @@ def _seconds(candidate: Candidate) -> float:
 @pytest.fixture(scope="module")
 def about(tmp_path_factory) -> Situation:
     """A task on one card, with two KV types to choose from."""
-    machine = TuneMachine(tmp_path_factory.mktemp("kv"), 2600.0)
-    workload = read_workload(str(machine.workload))
-    return situation(machine.model, machine.server, workload, space=str(machine.space))
+    return one_card(tmp_path_factory.mktemp("kv"))
 
 
 def tuned_in(
@@ -73,22 +43,12 @@ def tuned_in(
     changes: KvChanges,
     *,
     max_launches: int = 10,
-    checks_answers: bool = True,
-    stops_at: str = "",
     free_mib: float = 900.0,
+    **options: Any,
 ) -> Tuned:
     """A tune in that study, on launches of which a rule tells speed and answers."""
     launching = SimulatedLaunching(seconds_of=_seconds, client_of=changes, free_mib=free_mib)
-    running = replace(runner(task, folder), launching=launching)
-    running.budget.max_launches = max_launches
-    running.should_stop = lambda: (
-        bool(stops_at) and any(trial.purpose == stops_at for trial in running.trials)
-    )
-    maker = CandidateMaker(task)
-    tune = Tune(task, running, maker, SearchStudy(maker.problem(), seed=1), lambda _: None, 1)
-    tune.checks_answers = checks_answers
-    with running.study:
-        return Tuned(tune.run(), list(running.trials), len(launching.made))
+    return whole_tune(folder, task, launching, max_launches=max_launches, **options)
 
 
 @pytest.fixture
