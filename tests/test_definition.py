@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from autofit import definition
+from autofit import yaml_files
 from autofit.errors import UsageError
 
 DATA = Path(__file__).parent / "data" / "definitions"
@@ -58,20 +58,20 @@ class SampleFile(BaseModel):
 def _load(text: str, folder: Path) -> SampleFile:
     path = folder / "sample.yaml"
     path.write_text(text, encoding="utf-8")
-    return definition.load(path, SampleFile)
+    return yaml_files.load(path, SampleFile)
 
 
 @pytest.mark.parametrize("path", sorted((DATA / "good").glob("*.yaml")), ids=lambda p: p.stem)
 def test_good_files_are_read(path):
     """A correct file is read into its model."""
-    assert definition.load(path, SampleFile).name
+    assert yaml_files.load(path, SampleFile).name
 
 
 @pytest.mark.parametrize("path", sorted((DATA / "bad").glob("*.yaml")), ids=lambda p: p.stem)
 def test_bad_files_are_refused_with_file_and_line(path):
     """A faulty file is refused, and the message leads to the fault."""
     with pytest.raises(UsageError) as caught:
-        definition.load(path, SampleFile)
+        yaml_files.load(path, SampleFile)
 
     lines = caught.value.message.splitlines()
     expected = [f"{path}:{line}: " for line in FAULTY_LINES[path.stem]]
@@ -180,9 +180,9 @@ def test_a_missing_file_is_named(tmp_path):
     path = tmp_path / "gone.yaml"
 
     with pytest.raises(UsageError, match=r"gone\.yaml"):
-        definition.load(path, SampleFile)
+        yaml_files.load(path, SampleFile)
     with pytest.raises(UsageError, match="no such space file"):
-        definition.find("space", str(path))
+        yaml_files.find("space", str(path))
 
 
 def test_an_explicit_path_is_taken_as_it_is(tmp_path):
@@ -190,19 +190,19 @@ def test_an_explicit_path_is_taken_as_it_is(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text("name: a\n", encoding="utf-8")
 
-    assert definition.find("space", str(path)) == path
+    assert yaml_files.find("space", str(path)) == path
 
 
 def test_the_working_directory_comes_before_the_bundled_files(tmp_path, monkeypatch):
     """A file of the working directory hides the bundled one of the same name."""
     monkeypatch.chdir(tmp_path)
-    bundled = definition.find("space", "moe")
+    bundled = yaml_files.find("space", "moe")
     own = tmp_path / "search_spaces" / "moe.yaml"
     own.parent.mkdir()
     own.write_text("name: own\n", encoding="utf-8")
 
-    assert definition.find("space", "moe") == own
-    assert bundled == definition.bundled_root() / "search_spaces" / "moe.yaml"
+    assert yaml_files.find("space", "moe") == own
+    assert bundled == yaml_files.bundled_root() / "search_spaces" / "moe.yaml"
 
 
 def test_the_users_folder_comes_between(tmp_path, monkeypatch):
@@ -213,8 +213,8 @@ def test_the_users_folder_comes_between(tmp_path, monkeypatch):
     users.parent.mkdir(parents=True)
     users.write_text("name: mine\n", encoding="utf-8")
 
-    assert definition.find("dialect", "mine") == users
-    assert definition.available("dialect")["mine"] == users
+    assert yaml_files.find("dialect", "mine") == users
+    assert yaml_files.available("dialect")["mine"] == users
 
 
 def test_an_unknown_name_lists_what_was_found_where(tmp_path, monkeypatch):
@@ -222,6 +222,6 @@ def test_an_unknown_name_lists_what_was_found_where(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(UsageError, match="unknown space 'moo'") as caught:
-        definition.find("space", "moo")
+        yaml_files.find("space", "moo")
 
-    assert f"moe ({definition.bundled_root() / 'search_spaces'})" in caught.value.hint
+    assert f"moe ({yaml_files.bundled_root() / 'search_spaces'})" in caught.value.hint

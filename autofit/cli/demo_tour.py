@@ -11,15 +11,15 @@ from statistics import median
 from rich.console import Console
 from rich.text import Text
 
-from autofit.cli.preparation import look
-from autofit.cli.task_options import TaskOptions
-from autofit.model.synth import SynthSpec, write
-from autofit.output.plan_table import print_layout
-from autofit.output.text import number
-from autofit.search.landscape import PARAMS, Landscape, Row, read_landscape
-from autofit.tuning.plan import PlannedLayout, make_plan
-from autofit.tuning.replay import find_table, replay, summary
-from autofit.tuning.table_problem import TableProblem
+from autofit.cli.options.task_options import TaskOptions
+from autofit.cli.preparation import build_task
+from autofit.model.synth.random_model import SynthSpec, write
+from autofit.output.text.plan_table import print_layout
+from autofit.plan.memory_plan import PlannedLayout, make_plan
+from autofit.replay.landscape import PARAMS, Landscape, Row, read_landscape
+from autofit.replay.replay_table import find_table, replay, summary
+from autofit.replay.table_problem import TableProblem
+from autofit.text_format import number
 
 # A sweep on an 8 GB card that pages video memory to system RAM without an error.
 TABLE = "rtx5060ti-8gb_qwen36-35b_win"
@@ -117,5 +117,5 @@ def _two_cards(task: TaskOptions) -> PlannedLayout:
             devices_mib=_CARDS_MIB,
             pins={"threads": 8},
         )
-        plan = make_plan(look(options, may_imagine=True), None)
+        plan = make_plan(build_task(options, allow_missing=True), None)
     return plan.recommended or plan.layouts[0]

@@ -12,17 +12,17 @@ from typing import Any
 
 import click
 
-from autofit.cli.study_argument import open_study, tell_damage
+from autofit.cli.options.study_argument import open_study, tell_damage
 from autofit.errors import UsageError
-from autofit.output.preset.facts import PresetFacts, winner_facts
-from autofit.output.preset.option import with_absolute_paths
-from autofit.output.preset.source import completed_trial, plan_facts, plan_task, trial_facts
-from autofit.results.header import StudyHeader
-from autofit.results.study import Study
-from autofit.runtime.ability import Runtime, Version
-from autofit.runtime.dialect_file import load_dialect
-from autofit.runtime.discovery import find_runtime
-from autofit.runtime.help_text import parse_help
+from autofit.presets.facts import PresetFacts, winner_facts
+from autofit.presets.option import with_absolute_paths
+from autofit.presets.source import completed_trial, plan_facts, plan_task, trial_facts
+from autofit.runtime.dialect.dialect_file import load_dialect
+from autofit.runtime.discovery.find_runtime import find_runtime
+from autofit.runtime.discovery.found_runtime import Runtime, Version
+from autofit.runtime.discovery.help_text import parse_help
+from autofit.study.study_folder import Study
+from autofit.study.study_header import StudyHeader
 
 
 def read_source(

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from autofit.runtime.dialect import Dialect
+from autofit.runtime.dialect.dialect import Dialect
 from autofit.search.space_file import SpaceFile, WorkloadFile
-from autofit.tuning.sweep.suite_file import SuiteFile
+from autofit.sweep.suite_file import SuiteFile
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 # Where each schema lies, from the repository's root.

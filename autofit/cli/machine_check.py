@@ -10,23 +10,15 @@ from typing import Any
 
 import click
 
-from autofit.cli.own_command import OwnCommand, runtime_of, taken_apart
+from autofit.cli.options.own_command import OwnCommand, runtime_of, taken_apart
+from autofit.cli.options.preset_argument import PresetOptions, preset_situation
 from autofit.cli.preparation import environment, planner
-from autofit.cli.preset_argument import PresetOptions, preset_situation
 from autofit.errors import RegressionError, UsageError
 from autofit.machine.lock import machine_lock
-from autofit.model.inventory import inventory
-from autofit.model.memory import estimate_memory
-from autofit.output.preset.option import named_files
-from autofit.output.preset.override import CPU_MOE
-from autofit.output.preset.reading import ReadPreset, read_preset
-from autofit.output.text import mib, one_line
-from autofit.results.fingerprint import Environment, file_digest
-from autofit.results.memory_store import MemoryStore
-from autofit.runtime.discovery import find_runtime
-from autofit.trial.candidate import Candidate
-from autofit.tuning.candidates import CandidateMaker
-from autofit.tuning.machine_fit import (
+from autofit.memory.store import MemoryStore
+from autofit.model.sizes.inventory import inventory
+from autofit.model.sizes.memory_estimate import estimate_memory
+from autofit.plan.machine_fit import (
     Need,
     Reason,
     flag_reasons,
@@ -36,7 +28,15 @@ from autofit.tuning.machine_fit import (
     needs,
     value_reasons,
 )
-from autofit.tuning.situation import Situation
+from autofit.presets.option import named_files
+from autofit.presets.override_order import CPU_MOE
+from autofit.presets.read_preset import ReadPreset, read_preset
+from autofit.runtime.discovery.find_runtime import find_runtime
+from autofit.session.candidates import CandidateFactory
+from autofit.session.task import Task
+from autofit.study.fingerprint import Environment, file_digest
+from autofit.text_format import mib, one_line
+from autofit.trial.candidate import Candidate
 
 _PARTS = ("machine", "build", "model file")
 
@@ -92,9 +92,9 @@ def check_machine(
         found.notes.append("free memory was not looked at")
         return found
     with machine_lock("autofit check"):
-        situation = preset_situation(preset, options, objective="request_s")
-        _look_at_memory(found, situation, own)
-    found.notes += _differences(preset, environment(situation))
+        task = preset_situation(preset, options, objective="request_s")
+        _look_at_memory(found, task, own)
+    found.notes += _differences(preset, environment(task))
     return found
 
 
@@ -165,44 +165,44 @@ def _model_part(digest: str) -> str:
     return plain.check_value.split("-")[2]
 
 
-def _look_at_memory(found: MachineCheck, situation: Situation, own: OwnCommand) -> None:
-    candidate = situation.baseline
-    found.reasons += value_reasons(situation.runtime, candidate)
-    if situation.devices and is_placed_by_runtime(candidate, own.command.rest):
+def _look_at_memory(found: MachineCheck, task: Task, own: OwnCommand) -> None:
+    candidate = task.baseline
+    found.reasons += value_reasons(task.runtime, candidate)
+    if task.devices and is_placed_by_runtime(candidate, own.command.rest):
         found.notes.append(
             "the runtime itself places layers by what is free: no room is asked for"
         )
         return
-    candidate = _countable(candidate, situation, own)
-    maker = CandidateMaker(situation, planner(situation), MemoryStore())
+    candidate = _countable(candidate, task, own)
+    maker = CandidateFactory(task, planner(task), MemoryStore())
     maker.ask_planner(candidate)
-    if situation.devices:
+    if task.devices:
         estimate = maker.estimate(candidate)
     else:
-        estimate = estimate_memory(situation.inventory, candidate, ())
+        estimate = estimate_memory(task.inventory, candidate, ())
     if estimate is None:
         found.notes.append("what it takes is not known: its placing is beyond the estimate")
         return
     measured = (found.preset.facts.get(key) for key in ("peak_mib", "taken_mib"))
     peak_mib, taken_mib = (told if isinstance(told, dict) else {} for told in measured)
-    found.needs = needs(estimate, situation.host_available_mib, peak_mib, taken_mib)
-    others = named_files(own.command.rest, situation.runtime.help, Path())
+    found.needs = needs(estimate, task.host_available_mib, peak_mib, taken_mib)
+    others = named_files(own.command.rest, task.runtime.help, Path())
     if others:
         found.notes.append(f"not counted: what {', '.join(map(str, others))} take")
     found.reasons += memory_reasons(found.needs)
     found.notes += memory_notes(found.needs)
 
 
-def _countable(candidate: Candidate, situation: Situation, own: OwnCommand) -> Candidate:
+def _countable(candidate: Candidate, task: Task, own: OwnCommand) -> Candidate:
     """The command's settings in numbers, as far as the arithmetic needs them."""
     if candidate.params.get("n_gpu_layers") in ("all", -2):
-        candidate = candidate.with_params(n_gpu_layers=situation.inventory.units)
-    flags = situation.runtime.help.flags
+        candidate = candidate.with_params(n_gpu_layers=task.inventory.units)
+    flags = task.runtime.help.flags
     moves_all = any(
         word in flags and CPU_MOE in flags[word].spellings for word in own.command.rest
     )
-    if moves_all and situation.inventory.is_moe:
-        candidate = candidate.with_params(n_cpu_moe=situation.inventory.block_count)
+    if moves_all and task.inventory.is_moe:
+        candidate = candidate.with_params(n_cpu_moe=task.inventory.block_count)
     return candidate
 
 

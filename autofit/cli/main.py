@@ -96,7 +96,7 @@ class LazyGroup(click.Group):
         modules = _UNLISTED | {name: module for name, (module, _) in COMMANDS.items()}
         if cmd_name not in modules:
             return None
-        module = importlib.import_module(f"autofit.cli.{modules[cmd_name]}")
+        module = importlib.import_module(f"autofit.cli.commands.{modules[cmd_name]}")
         command: click.Command = module.command
         return command
 
@@ -216,7 +216,7 @@ def _run(words: list[str]) -> int:
         _silence(sys.stdout)
         return 0
     except OSError as error:
-        from autofit.cli.path_fault import path_error  # noqa: PLC0415 - --help is quick
+        from autofit.cli.options.path_errors import path_error  # noqa: PLC0415 - --help is quick
 
         return _fail(path_error(error), words)
     except Exception as error:  # noqa: BLE001 - no traceback reaches a user
@@ -244,7 +244,7 @@ def _internal(error: Exception) -> AutofitError:
         with tempfile.NamedTemporaryFile(
             "w", prefix="autofit-fault-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
-            from autofit.runtime.secret import without_secrets  # noqa: PLC0415
+            from autofit.runtime.command.secrets import without_secrets  # noqa: PLC0415
 
             file.write(
                 " ".join(without_secrets(sys.argv))

@@ -13,41 +13,41 @@ from typing import Any
 import psutil
 
 from autofit import __version__
-from autofit.cli.baseline import read_baseline
-from autofit.cli.extra_words import refuse_decided
-from autofit.cli.task_options import TaskOptions
-from autofit.definition import bundled_root
+from autofit.cli.options.baseline_option import read_baseline
+from autofit.cli.options.runtime_args import refuse_decided
+from autofit.cli.options.task_options import TaskOptions
 from autofit.errors import UsageError
 from autofit.machine.cpu import read_cores
 from autofit.machine.device_source import DeviceSource, find_device_source
 from autofit.machine.host_memory import HostMemory
-from autofit.machine.memory import UNKNOWN
+from autofit.machine.memory_watcher import UNKNOWN
 from autofit.machine.nvml import nvidia_driver
 from autofit.machine.rpc import split_endpoint
-from autofit.model.inventory import ModelInventory, inventory
-from autofit.model.run_time_memory import context_mib, opens_context_to_list
+from autofit.model.sizes.inventory import ModelInventory, inventory
+from autofit.model.sizes.run_time_memory import context_mib, opens_context_to_list
 from autofit.process import scrubbed_environment
-from autofit.results.fingerprint import Environment, file_digest
-from autofit.results.header import StudyHeader
-from autofit.runtime.ability import Runtime
-from autofit.runtime.device_list import list_devices
-from autofit.runtime.dialect import Dialect
-from autofit.runtime.discovery import find_runtime
-from autofit.runtime.estimator import Estimator
-from autofit.runtime.launch import Launcher
-from autofit.runtime.paper import paper_runtime
-from autofit.runtime.prompt import PromptSource, read_text
-from autofit.runtime.secret import without_secrets
+from autofit.runtime.command.secrets import without_secrets
+from autofit.runtime.dialect.dialect import Dialect
+from autofit.runtime.discovery.device_list import list_devices
+from autofit.runtime.discovery.find_runtime import find_runtime
+from autofit.runtime.discovery.found_runtime import Runtime
+from autofit.runtime.discovery.offline_runtime import offline_runtime
+from autofit.runtime.planner.planner import Estimator
+from autofit.runtime.server.launcher import Launcher
+from autofit.runtime.server.prompt import PromptSource, read_text
 from autofit.search.space import Space
 from autofit.search.space_file import read_space, read_workload
+from autofit.session.device_name import misspelt
+from autofit.session.requirement import Requirement
+from autofit.session.task import Task, fitted_space, usable_devices
+from autofit.study.fingerprint import Environment, file_digest
+from autofit.study.study_header import StudyHeader
 from autofit.trial.candidate import Limits
 from autofit.trial.device import Device
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
-from autofit.tuning.device_name import misspelt
-from autofit.tuning.front import END_OBJECTIVES
-from autofit.tuning.requirement import Requirement
-from autofit.tuning.situation import Situation, fitted_space, usable_devices
+from autofit.tune.front import END_OBJECTIVES
+from autofit.yaml_files import bundled_root
 
 _MIB = 1024 * 1024
 # A slow disk or network share still reads this much, and a load is more than reading.
@@ -55,7 +55,7 @@ _SLOWEST_READ_MIB_S = 50.0
 _LEAST_LOAD_LIMIT_S = 300.0
 
 
-def look(
+def build_task(
     options: TaskOptions,
     *,
     objective: Metric = "request_s",
@@ -63,13 +63,13 @@ def look(
     keeps_front: bool = False,
     baseline: str | None = None,
     section: str | None = None,
-    may_imagine: bool = False,
+    allow_missing: bool = False,
     searches: bool = True,
-) -> Situation:
+) -> Task:
     """Everything a run knows before its first launch.
 
     `baseline` is the user's own command or a file of it, of which `section` names a part; what
-    it says of the task counts where the options do not. With `may_imagine` neither the runtime
+    it says of the task counts where the options do not. With `allow_missing` neither the runtime
     nor the devices named need be there. Unless it `searches`, the words for every launch may
     set what a search would.
 
@@ -84,15 +84,15 @@ def look(
     workload = read_workload(options.workload, context=options.context, parallel=options.parallel)
     judged = {objective, *(r.metric for r in requirements), *(END_OBJECTIVES * keeps_front)}
     _refuse_without_generation(workload, judged)
-    runtime = own.runtime if own else _runtime(options, may_imagine=may_imagine)
+    runtime = own.runtime if own else _runtime(options, allow_missing=allow_missing)
     listed = list_devices(runtime, options.rpc) if runtime.fingerprint else ()
     found = _really_free(listed or (), runtime, options.env)
-    devices = usable_devices(found, options.devices_mib, may_imagine=may_imagine)
+    devices = usable_devices(found, options.devices_mib, allow_missing=allow_missing)
     cores = read_cores()
     space = read_space(options.space or _usual_space(model, devices), cores=cores.performance)
     fitted = fitted_space(space, runtime, model, kv_floor=options.kv_floor, pins=options.pins)
     refuse_decided(options.extra_args, runtime, fitted if searches else None)
-    return Situation(
+    return Task(
         runtime=runtime.with_devices(found),
         model_path=options.model.expanduser().absolute(),
         inventory=model,
@@ -146,25 +146,25 @@ def _task_notices(
         )
 
 
-def _runtime(options: TaskOptions, *, may_imagine: bool) -> Runtime:
+def _runtime(options: TaskOptions, *, allow_missing: bool) -> Runtime:
     try:
         return find_runtime(options.runtime, options.dialect)
     except UsageError:
-        if options.runtime is not None or not may_imagine:
+        if options.runtime is not None or not allow_missing:
             raise
-        return paper_runtime(options.dialect or "llama_server")
+        return offline_runtime(options.dialect or "llama_server")
 
 
-def planner(situation: Situation) -> Estimator | None:
+def planner(task: Task) -> Estimator | None:
     """The runtime's own planner, None where it has none or a device is not there."""
-    there = {device.name for device in situation.runtime.devices or ()}
-    if not situation.devices or not there >= {device.name for device in situation.devices}:
+    there = {device.name for device in task.runtime.devices or ()}
+    if not task.devices or not there >= {device.name for device in task.devices}:
         return None
     found = Estimator(
-        situation.runtime,
-        situation.model_path,
-        rpc=situation.rpc,
-        extra_args=situation.extra_args,
+        task.runtime,
+        task.model_path,
+        rpc=task.rpc,
+        extra_args=task.extra_args,
     )
     return found if found.command else None
 
@@ -175,30 +175,30 @@ def _usual_space(model: ModelInventory, devices: tuple[Device, ...]) -> str:
     return "moe" if model.is_moe else "dense"
 
 
-def launcher(situation: Situation) -> Launcher:
-    """What launches the situation's candidates."""
-    size_mib = situation.inventory.total_bytes / _MIB
+def launcher(task: Task) -> Launcher:
+    """What launches the task's candidates."""
+    size_mib = task.inventory.total_bytes / _MIB
     return Launcher(
-        runtime=situation.runtime,
-        model_path=situation.model_path,
-        workload=situation.workload,
-        prompts=PromptSource(read_text(situation.workload)),
-        memory=memory_source(situation),
-        rpc=situation.rpc,
-        extra_args=situation.extra_args,
-        env=situation.env,
-        wrapper=situation.wrapper,
-        baseline_args=situation.baseline_args,
+        runtime=task.runtime,
+        model_path=task.model_path,
+        workload=task.workload,
+        prompts=PromptSource(read_text(task.workload)),
+        memory=memory_source(task),
+        rpc=task.rpc,
+        extra_args=task.extra_args,
+        env=task.env,
+        wrapper=task.wrapper,
+        baseline_args=task.baseline_args,
         limits=Limits(load_s=_LEAST_LOAD_LIMIT_S + size_mib / _SLOWEST_READ_MIB_S),
-        units=situation.inventory.units,
-        limits_mib=situation.limits_mib,
-        find_memory=partial(memory_source, situation),
+        units=task.inventory.units,
+        limits_mib=task.limits_mib,
+        find_memory=partial(memory_source, task),
     )
 
 
-def memory_source(situation: Situation, pci_ids: Mapping[str, str] | None = None) -> DeviceSource:
-    """The counters of the situation's devices; `pci_ids` are addresses told by a log."""
-    return _counters(situation.devices, situation.runtime, situation.env, pci_ids)
+def memory_source(task: Task, pci_ids: Mapping[str, str] | None = None) -> DeviceSource:
+    """The counters of the task's devices; `pci_ids` are addresses told by a log."""
+    return _counters(task.devices, task.runtime, task.env, pci_ids)
 
 
 def _counters(
@@ -235,54 +235,52 @@ def _really_free(
 
 
 def study_header(
-    situation: Situation,
+    task: Task,
     *,
     space: dict[str, Any],
     seed: int,
     argv: Sequence[str],
     options: dict[str, Any],
 ) -> StudyHeader:
-    """The head of a study whose launches are of this situation; keys in `argv` are hidden."""
+    """The head of a study whose launches are of this task; keys in `argv` are hidden."""
     return StudyHeader(
         autofit_version=__version__,
         created_at=time.time(),
-        model_path=str(situation.model_path),
-        model_name=situation.model_path.stem,
-        runtime_path=str(situation.runtime.program),
-        dialect=situation.runtime.dialect.name,
+        model_path=str(task.model_path),
+        model_name=task.model_path.stem,
+        runtime_path=str(task.runtime.program),
+        dialect=task.runtime.dialect.name,
         space=space,
-        workload=situation.workload,
-        objective=situation.objective,
-        environment=environment(situation),
+        workload=task.workload,
+        objective=task.objective,
+        environment=environment(task),
         seed=seed,
         argv=without_secrets(argv),
         options=options,
     )
 
 
-def header(
-    situation: Situation, options: TaskOptions, *, seed: int, argv: list[str]
-) -> StudyHeader:
-    """The head of a study of the situation's space."""
+def header(task: Task, options: TaskOptions, *, seed: int, argv: list[str]) -> StudyHeader:
+    """The head of a study of the task's space."""
     return study_header(
-        situation,
-        space=_space_document(situation.space),
+        task,
+        space=_space_document(task.space),
         seed=seed,
         argv=argv,
         options={
-            "requirements": [str(requirement) for requirement in situation.requirements],
+            "requirements": [str(requirement) for requirement in task.requirements],
             "devices_mib": options.devices_mib,
-            "rpc": situation.rpc,
+            "rpc": task.rpc,
             "pins": options.pins,
-            "env": dict(situation.env),
-            "wrapper": list(situation.wrapper),
+            "env": dict(task.env),
+            "wrapper": list(task.wrapper),
             "kv_floor": options.kv_floor,
             "extra_args": list(options.extra_args),
             "baseline": {
-                "params": dict(situation.baseline.params),
-                "args": list(situation.baseline_args),
+                "params": dict(task.baseline.params),
+                "args": list(task.baseline_args),
             },
-            **_own_dialect(situation.runtime.dialect),
+            **_own_dialect(task.runtime.dialect),
         },
     )
 
@@ -303,21 +301,21 @@ def _space_document(space: Space) -> dict[str, Any]:
     }
 
 
-def environment(situation: Situation) -> Environment:
+def environment(task: Task) -> Environment:
     """Machine, build and model, as far as a result depends on them."""
-    runtime: Runtime = situation.runtime
+    runtime: Runtime = task.runtime
     return Environment(
         cpu=_cpu_name(),
-        cpu_count=situation.cores.logical,
+        cpu_count=task.cores.logical,
         memory_mib=psutil.virtual_memory().total / _MIB,
         devices=tuple(
             f"{device.name}: {device.description}, {device.total_mib:.0f} MiB"
-            for device in situation.devices
+            for device in task.devices
         ),
         driver=nvidia_driver(),
         build=f"{runtime.version.text.splitlines()[0] if runtime.version.text else ''}"
         f" [{runtime.fingerprint}]",
-        model_digest=file_digest(situation.inventory.files),
+        model_digest=file_digest(task.inventory.files),
         system=platform.platform(),
     )
 

@@ -9,22 +9,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autofit.cli.preparation import environment, launcher, look, study_header
-from autofit.cli.preset_argument import PresetOptions, preset_situation
+from autofit.cli.options.preset_argument import PresetOptions, preset_situation
+from autofit.cli.options.task_options import TaskOptions
+from autofit.cli.preparation import build_task, environment, launcher, study_header
 from autofit.cli.stopping import Stopping
 from autofit.cli.study_run import opened_study
-from autofit.cli.task_options import TaskOptions
 from autofit.errors import MissingError, UsageError
-from autofit.output.preset.reading import read_preset
-from autofit.results.header import StudyHeader
-from autofit.results.study import Study
-from autofit.runtime.launch import RUNTIME_FIT
+from autofit.presets.read_preset import read_preset
+from autofit.runtime.server.launcher import RUNTIME_FIT
+from autofit.session.budget import Budget
+from autofit.session.events import Finished, Listener, Notice, PhaseStarted
+from autofit.session.runner import Launching, TrialRunner
+from autofit.session.task import Task
+from autofit.study.study_folder import Study
+from autofit.study.study_header import StudyHeader
+from autofit.sweep.remeasure import BEFORE, KEPT, Contender, Remeasure, neighbours
 from autofit.trial.candidate import Candidate, Params
-from autofit.tuning.budget import Budget
-from autofit.tuning.event import Finished, Listener, Notice, PhaseStarted
-from autofit.tuning.runner import Launching, TrialRunner
-from autofit.tuning.situation import Situation
-from autofit.tuning.sweep.remeasure import BEFORE, KEPT, Contender, Remeasure, neighbours
 
 # The layout of settings that say themselves where layers lie.
 _AS_TOLD = "as told"
@@ -49,10 +49,10 @@ def settings_of(text: str) -> Params:
 
 @dataclass(slots=True)
 class RemeasureRun:
-    """A remeasurement of one situation, and of the same one on an old runtime."""
+    """A remeasurement of one task, and of the same one on an old runtime."""
 
     options: TaskOptions
-    situations: tuple[Situation, ...]
+    situations: tuple[Task, ...]
     candidate: Candidate
     layout: str
     has_neighbours: bool
@@ -148,8 +148,8 @@ class RemeasureRun:
                 should_stop=self._stopping.is_asked,
             )
 
-        for name, situation in zip((KEPT, BEFORE), self.situations, strict=False):
-            launching = launcher(situation)
+        for name, task in zip((KEPT, BEFORE), self.situations, strict=False):
+            launching = launcher(task)
             contender = Contender(name, self.candidate, self.layout, runner(launching))
             yield contender
             if self.has_neighbours and name == KEPT:
@@ -178,9 +178,9 @@ class RemeasureRun:
         )
 
 
-def _situation(options: TaskOptions, preset: str | None) -> Situation:
+def _situation(options: TaskOptions, preset: str | None) -> Task:
     if preset is None:
-        return look(options, searches=False)
+        return build_task(options, searches=False)
     found = preset_situation(
         read_preset(preset),
         PresetOptions(
@@ -203,13 +203,13 @@ def _devices_of(candidate: Candidate) -> list[str]:
     return [name for name in named if name not in ("", "none")]
 
 
-def _refuse_missing_devices(names: Sequence[str], situation: Situation) -> None:
+def _refuse_missing_devices(names: Sequence[str], task: Task) -> None:
     """Raise where a device is named that the runtime does not list.
 
     Raises:
         MissingError: so it is.
     """
-    there = {device.name for device in situation.runtime.devices or ()}
+    there = {device.name for device in task.runtime.devices or ()}
     missing = [name for name in dict.fromkeys(names) if name not in there]
     if missing:
         listed = ", ".join(sorted(there)) or "none"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from types import FrameType
 
 from autofit.errors import Interrupted
-from autofit.results.study import Study
-from autofit.tuning.event import Listener, Notice
-from autofit.tuning.runner import resume_hint
+from autofit.session.events import Listener, Notice
+from autofit.session.runner import resume_hint
+from autofit.study.study_folder import Study
 
 
 @dataclass(slots=True)

@@ -11,15 +11,15 @@ from pathlib import Path
 import click
 
 from autofit.cli.stopping import Stopping
-from autofit.machine.host import host_state
+from autofit.machine.host_load import host_state
 from autofit.machine.lock import machine_lock
-from autofit.output.console import TuneConsole
+from autofit.output.text.console import TuneConsole
 from autofit.process import removed_variables, system_config
-from autofit.results.header import StudyHeader
-from autofit.results.location import new_study_folder
-from autofit.results.study import Study
-from autofit.tuning.event import Listener, Notice
-from autofit.tuning.situation import Situation
+from autofit.session.events import Listener, Notice
+from autofit.session.task import Task
+from autofit.study.study_folder import Study
+from autofit.study.study_header import StudyHeader
+from autofit.study.study_location import new_study_folder
 
 
 def ask_when_busy() -> None:
@@ -51,7 +51,7 @@ def measured_folder(folder: Path | None, name: str) -> Iterator[Path]:
 def opened_study(
     folder: Path | None,
     head: StudyHeader,
-    situation: Situation,
+    task: Task,
     *,
     resume: bool,
     stopping: Stopping,
@@ -64,33 +64,33 @@ def opened_study(
         MachineInUseError: another autofit measures here.
         UsageError, AutofitError: there is no such study, or it cannot be written.
     """
-    limits_mib = {device.name: device.usable_mib for device in situation.devices}
-    console = TuneConsole(situation.workload, budget_s=budget_s, limits_mib=limits_mib)
+    limits_mib = {device.name: device.usable_mib for device in task.devices}
+    console = TuneConsole(task.workload, budget_s=budget_s, limits_mib=limits_mib)
     with (
         measured_folder(folder, head.model_name) as path,
         Study.resume(path, head) if resume else Study.create(path, head) as study,
         console,
         stopping.watched(study, console),
     ):
-        for notice in _notices(study, situation):
+        for notice in _notices(study, task):
             console(Notice(notice))
         yield study, console
 
 
-def _notices(study: Study, situation: Situation) -> Iterator[str]:
+def _notices(study: Study, task: Task) -> Iterator[str]:
     yield f"study {study.path}"
     yield from study.notices
-    yield from situation.inventory.notices
-    yield from situation.notices
+    yield from task.inventory.notices
+    yield from task.notices
     config = system_config()
     if config:
         yield f"{config} changes llama.cpp's defaults; autofit sets what it measures itself"
-    variables = situation.runtime.dialect.variables
-    removed = removed_variables(situation.env, also_remove=variables)
+    variables = task.runtime.dialect.variables
+    removed = removed_variables(task.env, also_remove=variables)
     if removed:
         yield f"not passed on to the runtime: {', '.join(removed)} (use --env to do so)"
-    for name, value in situation.task_params.items():
-        own = (situation.baseline_params or {}).get(name, value)
+    for name, value in task.task_params.items():
+        own = (task.baseline_params or {}).get(name, value)
         if own != value:
             yield f"the baseline is measured with {name} {value} like all, not with {own}"
     yield from host_state(0.3).words()

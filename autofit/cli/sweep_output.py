@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from autofit.cli.output_file import check_target, deliver
-from autofit.output.sweep_junit import junit_xml
-from autofit.output.sweep_summary import headline, markdown_summary
-from autofit.tuning.sweep.night_folder import NightFolder
-from autofit.tuning.sweep.verdict import EntryVerdict
+from autofit.cli.options.output_file import check_target, deliver
+from autofit.output.junit import junit_xml
+from autofit.output.report.sweep_summary import headline, markdown_summary
+from autofit.sweep.night_folder import NightFolder
+from autofit.sweep.verdict import EntryVerdict
 
 
 @dataclass(frozen=True, slots=True)

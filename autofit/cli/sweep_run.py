@@ -12,24 +12,24 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from autofit import __version__, definition
-from autofit.cli.check import known_parameters, require_small_file
-from autofit.cli.demo import demo_model, demo_model_path
-from autofit.cli.path_fault import resolved
+from autofit import __version__, yaml_files
+from autofit.cli.commands.check import known_parameters, require_small_file
+from autofit.cli.commands.demo import demo_model, demo_model_path
+from autofit.cli.options.path_errors import resolved
 from autofit.cli.suite_check import checked_suite
 from autofit.cli.sweep_output import Outputs, tell, tell_verdicts
 from autofit.errors import Interrupted, UsageError
 from autofit.machine.lock import machine_lock
-from autofit.output.text import duration
-from autofit.tuning.sweep.baseline import Baseline
-from autofit.tuning.sweep.document import sweep_document
-from autofit.tuning.sweep.entry_run import EntryRun
-from autofit.tuning.sweep.judge import judge
-from autofit.tuning.sweep.night_folder import NightFolder, NightHead
-from autofit.tuning.sweep.record import EntryRecord, Failure
-from autofit.tuning.sweep.step import first_step
-from autofit.tuning.sweep.suite import DEMO_MODEL, Entry, Suite, granted_s
-from autofit.tuning.sweep.threshold import Thresholds
+from autofit.sweep.baseline_file import Baseline
+from autofit.sweep.entry_record import EntryRecord, Failure
+from autofit.sweep.entry_run import EntryRun
+from autofit.sweep.judge import judge
+from autofit.sweep.night_folder import NightFolder, NightHead
+from autofit.sweep.steps import first_step
+from autofit.sweep.suite import DEMO_MODEL, Entry, Suite, granted_s
+from autofit.sweep.sweep_document import sweep_document
+from autofit.sweep.thresholds import Thresholds
+from autofit.text_format import duration
 
 # With less time than this nothing can be measured.
 _LEAST_S = 5.0
@@ -68,10 +68,10 @@ class Sweep:
         Raises:
             UsageError: one of them is faulty or not there.
         """
-        path = definition.find("suite", name)
+        path = yaml_files.find("suite", name)
         require_small_file(path)
         outputs.check()
-        suite = checked_suite(definition.read_yaml(path), path, known_parameters)
+        suite = checked_suite(yaml_files.read_yaml(path), path, known_parameters)
         entries = suite.chosen(only, shard)
         if not entries:
             raise UsageError("this shard has no entry", f"{path} has {len(suite.entries)}")
@@ -286,7 +286,7 @@ class Sweep:
 
 def _kept_in(suite: Suite) -> Path:
     """The suite's baseline; in the working directory for a suite that came with autofit."""
-    is_bundled = suite.path.absolute().is_relative_to(definition.bundled_root())
+    is_bundled = suite.path.absolute().is_relative_to(yaml_files.bundled_root())
     is_here = suite.path.absolute().is_relative_to(Path.cwd())
     return Path.cwd() / suite.baseline.name if is_bundled and not is_here else suite.baseline
 

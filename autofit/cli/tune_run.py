@@ -10,30 +10,30 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from autofit.cli.options.task_options import TaskOptions
 from autofit.cli.preparation import header, launcher, planner
 from autofit.cli.stopping import Stopping
 from autofit.cli.study_run import opened_study
-from autofit.cli.task_options import TaskOptions
-from autofit.output.html_report import html_report
-from autofit.output.markdown_report import markdown_report
-from autofit.output.preset.facts import winner_facts
-from autofit.output.preset.format import SUFFIXES, write_preset
-from autofit.output.preset_text import preset_text
-from autofit.output.trial_row import command_line
+from autofit.memory.store import MemoryStore
+from autofit.output.report.html_report import html_report
+from autofit.output.report.markdown_report import markdown_report
+from autofit.output.text.trial_row import command_line
+from autofit.presets.facts import winner_facts
+from autofit.presets.formats.registry import SUFFIXES, write_preset
+from autofit.presets.preset_text import preset_text
 from autofit.process import removed_variables
-from autofit.results.memory_store import MemoryStore
-from autofit.results.study import Study
-from autofit.runtime.argv import Unsupported, launch_plan
-from autofit.runtime.estimator import Asked
-from autofit.runtime.spill import shared_devices
-from autofit.search.study import SearchStudy
-from autofit.tuning.budget import Budget
-from autofit.tuning.candidates import CandidateMaker
-from autofit.tuning.event import Finished, Listener, MemoryRead, Notice
-from autofit.tuning.memory_record import MemoryRecord
-from autofit.tuning.runner import TrialRunner
-from autofit.tuning.situation import Situation
-from autofit.tuning.tune import Tune
+from autofit.runtime.command.argv_writer import Unsupported, launch_plan
+from autofit.runtime.diagnosis.spill import shared_devices
+from autofit.runtime.planner.planner import Asked
+from autofit.search.optuna_study import SearchStudy
+from autofit.session.budget import Budget
+from autofit.session.candidates import CandidateFactory
+from autofit.session.events import Finished, Listener, MemoryRead, Notice
+from autofit.session.launch_memory import MemoryRecord
+from autofit.session.runner import TrialRunner
+from autofit.session.task import Task
+from autofit.study.study_folder import Study
+from autofit.tune.pipeline import Tune
 
 # Formats that a tune writes by itself; `autofit export` has more.
 _PRESETS = ("ini", "args", "json")
@@ -44,9 +44,9 @@ _PORT = 8080
 
 @dataclass(slots=True)
 class TuneRun:
-    """A tune of a situation."""
+    """A tune of a task."""
 
-    situation: Situation
+    task: Task
     options: TaskOptions
     total_s: float
     max_launches: int
@@ -71,39 +71,39 @@ class TuneRun:
             return
 
     def _baseline_words(self) -> str:
-        if self.situation.baseline_params is not None:
+        if self.task.baseline_params is not None:
             return "baseline: your own command"
         return "baseline: the runtime's own choice"
 
     def _line(self, purpose: Any, params: Any = None) -> str:  # noqa: ANN401
-        situation = self.situation
-        candidate = situation.baseline if params is None else type(situation.baseline)(params)
+        task = self.task
+        candidate = task.baseline if params is None else type(task.baseline)(params)
         plan = launch_plan(
-            situation.runtime,
-            situation.model_path,
+            task.runtime,
+            task.model_path,
             candidate,
             purpose=purpose,
-            rpc=situation.rpc,
+            rpc=task.rpc,
             extra_args=(
-                *(situation.baseline_args if purpose == "baseline" else ()),
-                *situation.extra_args,
+                *(task.baseline_args if purpose == "baseline" else ()),
+                *task.extra_args,
             ),
-            env=situation.env,
-            wrapper=situation.wrapper,
+            env=task.env,
+            wrapper=task.wrapper,
         )
         if isinstance(plan, Unsupported):
             return f"# cannot be launched: {plan.message}"
-        unset = removed_variables({}, also_remove=situation.runtime.dialect.variables)
+        unset = removed_variables({}, also_remove=task.runtime.dialect.variables)
         return command_line(plan.argv, plan.env, port=_PORT, unset=unset)
 
     def execute(self, folder: Path | None, *, resume: bool, argv: list[str]) -> dict[str, Any]:
         """Run the tune and write study, presets and reports."""
-        situation = self.situation
-        head = header(situation, self.options, seed=self.seed, argv=argv)
+        task = self.task
+        head = header(task, self.options, seed=self.seed, argv=argv)
         with opened_study(
             folder,
             head,
-            situation,
+            task,
             resume=resume,
             stopping=self._stopping,
             budget_s=self.total_s,
@@ -128,8 +128,8 @@ class TuneRun:
         return dict(result)
 
     def _tune(self, study: Study, listener: Listener) -> dict[str, Any]:
-        situation, maker = self.situation, self._maker()
-        launching = launcher(situation)
+        task, maker = self.task, self._maker()
+        launching = launcher(task)
         launching.on_reading = lambda reading: listener(MemoryRead(reading))
         runner = TrialRunner(
             study=study,
@@ -144,20 +144,20 @@ class TuneRun:
             wall_clock=time.time,
             should_stop=self._stopping.is_asked,
         )
-        shared = shared_devices(situation.devices)
+        shared = shared_devices(task.devices)
         record = MemoryRecord(maker, runner.trials, shared)
         launching.unreported_mib = record.unreported_mib
         # A user's own command is taken as it is: with the slots that it gets.
         launching.wanted_slots = lambda candidate: (
-            None if candidate == situation.baseline else record.wanted_slots(candidate)
+            None if candidate == task.baseline else record.wanted_slots(candidate)
         )
         search = SearchStudy(maker.problem(), seed=self.seed)
-        tune = Tune(situation, runner, maker, search, listener, self.seed)
+        tune = Tune(task, runner, maker, search, listener, self.seed)
         tune.checks_answers = self.checks_answers
         return {**tune.run(), "budget": self._budget}
 
-    def _maker(self) -> CandidateMaker:
-        return CandidateMaker(self.situation, planner(self.situation), MemoryStore())
+    def _maker(self) -> CandidateFactory:
+        return CandidateFactory(self.task, planner(self.task), MemoryStore())
 
     def _write(self, study: Study, result: dict[str, Any]) -> str | None:
         preset: str | None = None
@@ -165,7 +165,7 @@ class TuneRun:
             facts = winner_facts(
                 study.header,
                 result,
-                runtime=self.situation.runtime,
+                runtime=self.task.runtime,
                 folder=Path.cwd(),
                 made_on=date.today(),  # noqa: DTZ011
             )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autofit.machine.command import CommandSource
+from autofit.machine.command_source import CommandSource
 from autofit.machine.fdinfo import FdinfoSource
-from autofit.machine.memory import UNKNOWN, Counter, MemorySource
+from autofit.machine.gpu_pairing import pair
+from autofit.machine.memory_watcher import UNKNOWN, Counter, MemorySource
 from autofit.machine.nvml import NvmlSource, nvidia_gpus
-from autofit.machine.pairing import pair
 from autofit.machine.rpc import RpcSource, split_endpoint
 from autofit.machine.sysfs import AmdHostSource, AmdSource, device_folder, kfd_order, sysfs_gpus
 from autofit.trial.device import Device

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from autofit.machine.gpu import normal_pci_id
-from autofit.machine.memory import Counter
+from autofit.machine.memory_watcher import Counter
 
 # Names of video memory: xe says vram0, i915 says local0.
 REGIONS = ("drm-resident-vram", "drm-resident-local")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from autofit.machine.gpu import Gpu, GpuState, normal_pci_id
-from autofit.machine.memory import UNKNOWN, Counter
+from autofit.machine.memory_watcher import UNKNOWN, Counter
 
 MIB = 1 << 20
 # Names of the bits of nvmlClocksEventReasons, from NVML's header; bit 0 is idleness.

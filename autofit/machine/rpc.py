@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from autofit.machine.host_memory import HostMemory, ProcessTree
-from autofit.machine.memory import UNKNOWN, Counter
+from autofit.machine.memory_watcher import UNKNOWN, Counter
 
 _ENDPOINT = re.compile(r"^(?P<host>\[[0-9A-Fa-f:]+\]|[^\s:]+):(?P<port>\d{1,5})$")
 _GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")

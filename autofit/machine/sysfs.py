@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autofit.machine.gpu import Gpu, Vendor, normal_pci_id
-from autofit.machine.memory import Counter
+from autofit.machine.memory_watcher import Counter
 
 MIB = 1 << 20
 VENDORS: Mapping[str, Vendor] = {"0x1002": "amd", "0x8086": "intel"}

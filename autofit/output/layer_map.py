@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Literal
 
 from autofit.errors import UsageError
-from autofit.model.override import overrides_of
-from autofit.model.placement import split_units
+from autofit.model.placement.placed_layers import split_units
+from autofit.model.placement.tensor_override import overrides_of
 from autofit.trial.candidate import Candidate, ParamValue
 
 HOST = "host"

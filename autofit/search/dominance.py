@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from autofit.model.block_type import block_type_named
-from autofit.search.grid import Floats, Grid, Rows, number
+from autofit.model.gguf.block_type import block_type_named
+from autofit.search.point_grid import Floats, Grid, Rows, number
 from autofit.search.problem import Memory
 from autofit.search.space import HOST_LAYERS_AXIS
 from autofit.trial.candidate import ParamValue

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autofit.search.grid import Floats
-from autofit.search.performance_model import Forecast
+from autofit.search.cost_model import Forecast
+from autofit.search.point_grid import Floats
 from autofit.search.problem import Observation
 
 _LEAST_FOR_SLOPE = 3

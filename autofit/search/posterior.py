@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import logsumexp
 
-from autofit.search.grid import Floats
-from autofit.search.part import Design, Kind
+from autofit.search.cost_terms import Design, Kind
+from autofit.search.point_grid import Floats
 
 # Spreads of launches of one candidate, and of the residual, each with its prior weight.
 # 2.6% between reloads was published; busy and paging machines have far more.

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from autofit.search.goal import Goal
+from autofit.search.model_traffic import ModelTraffic
+from autofit.search.search_goal import Goal
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point, Space
-from autofit.search.trait import Traits
 from autofit.trial.candidate import Candidate
 
 Memory = Literal["device", "host"]
@@ -54,7 +54,7 @@ class Problem:
     candidate_of: Callable[[Point], Candidate | None]
     fit_of: Callable[[Candidate], Fit | None]
     goal: Goal = field(default_factory=Goal)
-    traits: Traits = field(default_factory=Traits)
+    traits: ModelTraffic = field(default_factory=ModelTraffic)
     points: tuple[Point, ...] = ()
     is_wanted: Callable[[Point], bool] = lambda _: True
 

@@ -2,7 +2,7 @@
 
 A point assigns a value to every axis; `Space.params_of` turns it into runtime params. The
 axes `layout` and `host_expert_layers` stand for the params that place layers on devices
-(`autofit.model.layout` makes those), so that the sampler sees two numbers and not strings.
+(`model.placement.layout` makes those), so that the sampler sees two numbers and not strings.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic.config import JsonDict
 
-from autofit import definition
+from autofit import yaml_files
 from autofit.errors import UsageError
 from autofit.search.space import (
     HOST_LAYERS_AXIS,
@@ -170,8 +170,8 @@ def read_space(name: str, *, cores: int) -> Space:
     Raises:
         UsageError: there is none, or it is faulty.
     """
-    path = definition.find("space", name)
-    file = definition.load(path, SpaceFile)
+    path = yaml_files.find("space", name)
+    file = yaml_files.load(path, SpaceFile)
     axes = []
     for parameter, axis in file.parameters.items():
         values = dict.fromkeys(cores_value(value, cores) for value in axis.values)
@@ -200,8 +200,8 @@ def read_workload(
     Raises:
         UsageError: there is none, it is faulty, or its requests exceed the context asked.
     """
-    path = definition.find("workload", name)
-    file = definition.load(path, WorkloadFile)
+    path = yaml_files.find("workload", name)
+    file = yaml_files.load(path, WorkloadFile)
     changes: Mapping[str, int | None] = {"context": context, "parallel": parallel}
     data = {**file.model_dump(), **{k: v for k, v in changes.items() if v is not None}}
     if context is not None or parallel is not None:

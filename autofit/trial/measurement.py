@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from autofit.trial.conditions import Conditions
+from autofit.trial.launch_conditions import Conditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +147,16 @@ class Measurement:
                 else None,
             }
         )
+
+
+def extremes(
+    told: Iterable[Mapping[str, float | None]], choose: Callable[[list[float]], float]
+) -> dict[str, float | None]:
+    """By device the most or least of all launches; None where none was counted."""
+    readings: dict[str, list[float]] = {}
+    for by_device in told:
+        for device, mib in by_device.items():
+            known = readings.setdefault(device, [])
+            if mib is not None:
+                known.append(mib)
+    return {device: choose(known) if known else None for device, known in readings.items()}

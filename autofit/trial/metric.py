@@ -15,6 +15,13 @@ from autofit.trial.workload import Request, Workload
 
 Metric = Literal["request_s", "pp", "tg", "ttft"]
 METRICS: tuple[Metric, ...] = ("request_s", "pp", "tg", "ttft")
+# The names of metrics in documents, with their units.
+METRIC_KEYS: dict[Metric, str] = {
+    "pp": "pp_per_s",
+    "tg": "tg_per_s",
+    "ttft": "ttft_s",
+    "request_s": "request_s",
+}
 
 
 def is_higher_better(metric: Metric) -> bool:
@@ -73,7 +80,7 @@ def median_metric(
     return median(values) if values else None
 
 
-def unhindered(measurement: Measurement, workload: Workload) -> Measurement:
+def fastest_repeats(measurement: Measurement, workload: Workload) -> Measurement:
     """The measurement with one repeat: of each request the fastest prompts and generation seen.
 
     On a machine that others share, what happens beside a launch only ever slows it down: of

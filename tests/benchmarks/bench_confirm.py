@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.launch_noise import WORKLOAD, Noise, NoisyMachine
 
-from autofit.trial.sequential import Rule
-from autofit.tuning.confirm import confirm
-from autofit.tuning.confirmation import Confirmation
+from autofit.session.rounds import confirm
+from autofit.session.rounds_result import Confirmation
+from autofit.statistics.sequential import Rule
 
 RULE = Rule()
 MOST_FIXED_ROUNDS = 60

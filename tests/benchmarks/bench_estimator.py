@@ -22,8 +22,8 @@ from model.compute_truth import SPECS, Compared, compared, models
 from model_headers import MODELS
 from real_llama_cpp import fit_print, rpc_device
 
-from autofit.model.inventory import ModelInventory, inventory
-from autofit.model.memory import estimate_memory
+from autofit.model.sizes.inventory import ModelInventory, inventory
+from autofit.model.sizes.memory_estimate import estimate_memory
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from autofit.model.gguf import read_header
-from autofit.model.inventory import inventory
-from autofit.model.synth import SynthSpec, write
+from autofit.model.gguf.header import read_header
+from autofit.model.sizes.inventory import inventory
+from autofit.model.synth.random_model import SynthSpec, write
 
 LARGE = SynthSpec(
     layers=94,

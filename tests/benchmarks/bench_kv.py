@@ -23,21 +23,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.search_machine import SearchMachine
 from fakes.random_machine import random_case
-from tuning.answering_client import ALL_ALIKE, KvChanges
-from tuning.physical_launching import PhysicalLaunching
-from tuning.task_sample import options
+from quality.answering_client import ALL_ALIKE, KvChanges
+from session.physical_launching import PhysicalLaunching
+from session.task_sample import options
 
 from autofit.cli.preparation import header
-from autofit.results.study import Study
-from autofit.runtime.effort import Effort, PlannedRequest
-from autofit.runtime.launch import LaunchResult
-from autofit.search.study import SearchStudy
+from autofit.runtime.server.launcher import LaunchResult
+from autofit.runtime.server.request_plan import PlannedRequest, RequestPlan
+from autofit.search.optuna_study import SearchStudy
+from autofit.session.budget import Budget
+from autofit.session.runner import TrialRunner
+from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.trial import Trial
-from autofit.tuning.budget import Budget
-from autofit.tuning.runner import TrialRunner
-from autofit.tuning.shortlist import Shortlist
-from autofit.tuning.tune import Tune
+from autofit.tune.pipeline import Tune
+from autofit.tune.screen import Shortlist
 
 POOR = KvChanges({"q8_0": 0.3})
 BUDGET_S = 7200.0
@@ -51,11 +51,11 @@ class TimedLaunching(PhysicalLaunching):
 
     now_s: float = 0.0
 
-    def result(self, plan: LaunchPlan, effort: Effort) -> LaunchResult:
+    def result(self, plan: LaunchPlan, request_plan: RequestPlan) -> LaunchResult:
         """What the physics says; questions take as long as what they ask."""
-        asked = effort
-        if effort.questions is not None:
-            asked = Effort("ask", (*_ASKED, PlannedRequest(self.context - 200, 40)))
+        asked = request_plan
+        if request_plan.questions is not None:
+            asked = RequestPlan("ask", (*_ASKED, PlannedRequest(self.context - 200, 40)))
         found = PhysicalLaunching.result(self, plan, asked)
         self.now_s += self.made[-1][1].seconds
         return found
@@ -99,7 +99,7 @@ class Comparison:
 
     def spent(self, tune_type: type[Tune], changes: KvChanges) -> Spent:
         """One tune."""
-        about, maker = self.machine.situation, self.machine.maker()
+        about, maker = self.machine.task, self.machine.maker()
         launching = TimedLaunching(
             self.machine.simulation.with_seed(1), about.workload.context, client_of=changes
         )

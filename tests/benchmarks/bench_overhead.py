@@ -23,19 +23,19 @@ from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
 from real_llama_cpp import clean_environment, free_port
 
-from autofit.cli.preparation import header, launcher, look
-from autofit.cli.task_options import TaskOptions
-from autofit.results.study import Study
-from autofit.runtime.effort import Effort, measuring_effort
+from autofit.cli.options.task_options import TaskOptions
+from autofit.cli.preparation import build_task, header, launcher
+from autofit.runtime.server.request_plan import RequestPlan, plan_measurement
+from autofit.session.budget import Budget
+from autofit.session.runner import TrialRunner
+from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request, Workload
-from autofit.tuning.budget import Budget
-from autofit.tuning.runner import TrialRunner
 
 WORKLOAD = Workload("sample", context=4096, parallel=1, requests=(Request(512, 33),))
 MODEL = build_model(ModelShape(layers=12, experts=16, used=2, embd=1024, ff=512, vocab=512))
 PARAMS = {"n_gpu_layers": 99, "n_cpu_moe": 6, "context": 4096}
-EFFORT = measuring_effort(WORKLOAD, 512, repeats=2)
+EFFORT = plan_measurement(WORKLOAD, 512, repeats=2)
 LIMIT_S = 0.3
 
 
@@ -45,7 +45,7 @@ class _Bare:
     def __init__(self, argv: tuple[str, ...], log_path: Path) -> None:
         self.argv, self.log_path = argv, log_path
 
-    def run(self, effort: Effort) -> None:
+    def run(self, request_plan: RequestPlan) -> None:
         """One launch."""
         port = free_port()
         with self.log_path.open("wb") as log:
@@ -55,7 +55,7 @@ class _Bare:
             )  # fmt: skip
         while not self._is_ready(port):
             time.sleep(0.002)
-        for request in effort.requests:
+        for request in request_plan.requests:
             body = {"prompt": [*range(3, 3 + request.prompt_tokens)], "stream": True,
                     "n_predict": request.predicted_tokens, "cache_prompt": False}  # fmt: skip
             connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -86,11 +86,9 @@ def _runner(folder: Path) -> TrialRunner:
         workload="demo", context=None, parallel=None, devices_mib={}, rpc="", pins={}, env={},
         wrapper=(), kv_floor="q8_0", extra_args=(),
     )  # fmt: skip
-    situation = look(options)
-    study = Study.create(folder / "study", header(situation, options, seed=1, argv=[]))
-    return TrialRunner(
-        study, launcher(situation), Budget(time.monotonic), lambda _: None, time.time
-    )
+    task = build_task(options)
+    study = Study.create(folder / "study", header(task, options, seed=1, argv=[]))
+    return TrialRunner(study, launcher(task), Budget(time.monotonic), lambda _: None, time.time)
 
 
 def _seconds(call: object, *arguments: object, **options: object) -> float:

@@ -69,7 +69,7 @@ def _facts(seed: int, machine: SearchMachine) -> MachineFacts:
     fitted, habits = machine.fitted_truth(), machine.fitted_truth(**HABITS)
     return MachineFacts(
         seed=seed,
-        devices=len(machine.situation.devices),
+        devices=len(machine.task.devices),
         effects=machine.case.machine.effects,
         noise=max(noise.launch_prompt, noise.launch_decode),
         best_s=best_s,

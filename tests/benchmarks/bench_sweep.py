@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.launch_noise import Noise, NoisyMachine
 
-from autofit.tuning.sweep.baseline import Baseline
-from autofit.tuning.sweep.judge import judge
-from autofit.tuning.sweep.record import EntryRecord, LaunchValues
-from autofit.tuning.sweep.threshold import Thresholds
+from autofit.sweep.baseline_file import Baseline
+from autofit.sweep.entry_record import EntryRecord, LaunchValues
+from autofit.sweep.judge import judge
+from autofit.sweep.thresholds import Thresholds
 
 NAME = "entry"
 NIGHTS = (1, 2, 3, 5, 10)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autofit.session.rounds import Contender, round_purpose
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, Sample
 from autofit.trial.outcome import Completed
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Request, Workload
-from autofit.tuning.confirm import Contender, round_purpose
 
 WORKLOAD = Workload("benchmark", context=4096, parallel=1, requests=(Request(512, 129),))
 REPEATS = 3

@@ -14,21 +14,21 @@ from fakes.physics import Run, Simulation
 from fakes.random_machine import Case
 from fakes.settings import KV_BYTES
 
-from autofit.cli.preparation import header, launcher, look, planner
-from autofit.cli.task_options import TaskOptions
-from autofit.results.study import Study
-from autofit.runtime.effort import Effort, fit_effort, measuring_effort
-from autofit.runtime.launch import Launcher
-from autofit.runtime.spill import shared_devices
+from autofit.cli.options.task_options import TaskOptions
+from autofit.cli.preparation import build_task, header, launcher, planner
+from autofit.probe.find_boundaries import Probe
+from autofit.probe.probe_task import chosen_layouts, chosen_points
+from autofit.runtime.diagnosis.spill import shared_devices
+from autofit.runtime.server.launcher import Launcher
+from autofit.runtime.server.request_plan import RequestPlan, plan_fit_request, plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
+from autofit.session.budget import Budget
+from autofit.session.candidates import CandidateFactory
+from autofit.session.launch_memory import MemoryRecord
+from autofit.session.runner import TrialRunner
+from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.trial import Phase, Trial
-from autofit.tuning.budget import Budget
-from autofit.tuning.candidates import CandidateMaker
-from autofit.tuning.memory_record import MemoryRecord
-from autofit.tuning.probe import Probe
-from autofit.tuning.probe_task import chosen_layouts, chosen_points
-from autofit.tuning.runner import TrialRunner
 
 CACHE_TYPES = ("q8_0", "f16")
 # What of a candidate may ask for more memory by itself, all else being equal.
@@ -65,7 +65,7 @@ class ProbedMachine:
 
     case: Case
     fake: FakeMachine
-    maker: CandidateMaker
+    maker: CandidateFactory
     options: TaskOptions
     result: dict[str, Any] = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
@@ -99,9 +99,9 @@ class ProbedMachine:
             kv_floor="q8_0",
             extra_args=(),
         )
-        situation = look(options)
-        maker = CandidateMaker(situation, planner(situation))
-        return cls(case, fake, maker, options, points=chosen_points(situation, CACHE_TYPES))
+        task = build_task(options)
+        maker = CandidateFactory(task, planner(task))
+        return cls(case, fake, maker, options, points=chosen_points(task, CACHE_TYPES))
 
     def probe(
         self, study: Path, *, layouts: Sequence[str] = (), cache_types: Sequence[str] = ()
@@ -110,7 +110,7 @@ class ProbedMachine:
         began = time.monotonic()
         with self._runner(study) as (runner, launching):
             probe = Probe(
-                situation=self.maker.situation,
+                task=self.maker.task,
                 maker=self.maker,
                 runner=runner,
                 emit=lambda _: None,
@@ -137,7 +137,7 @@ class ProbedMachine:
         With `repeats` the workload is measured so often, else only a full-length prompt sent.
         """
         with self._runner(study) as (runner, launching):
-            shared = shared_devices(self.maker.situation.devices)
+            shared = shared_devices(self.maker.task.devices)
             record = MemoryRecord(self.maker, runner.trials, shared)
             launching.unreported_mib = record.unreported_mib
             return [
@@ -147,9 +147,9 @@ class ProbedMachine:
 
     @contextmanager
     def _runner(self, study: Path) -> Iterator[tuple[TrialRunner, Launcher]]:
-        situation = self.maker.situation
-        launching = launcher(situation)
-        with Study.create(study, header(situation, self.options, seed=0, argv=[])) as folder:
+        task = self.maker.task
+        launching = launcher(task)
+        with Study.create(study, header(task, self.options, seed=0, argv=[])) as folder:
             yield (
                 TrialRunner(
                     study=folder,
@@ -195,11 +195,11 @@ class ProbedMachine:
         requests = self._effort(candidate).within(self.case.context).requests
         return self._simulation.truth(candidate.params, requests)
 
-    def _effort(self, candidate: Candidate, repeats: int = 0) -> Effort:
-        workload, ubatch = self.maker.situation.workload, candidate.get_int("ubatch", 512)
+    def _effort(self, candidate: Candidate, repeats: int = 0) -> RequestPlan:
+        workload, ubatch = self.maker.task.workload, candidate.get_int("ubatch", 512)
         if repeats:
-            return measuring_effort(workload, ubatch, repeats=repeats)
-        return fit_effort(workload, ubatch)
+            return plan_measurement(workload, ubatch, repeats=repeats)
+        return plan_fit_request(workload, ubatch)
 
     def dominated(self) -> list[Trial]:
         """Launches that an earlier failure rules out: the same, but more of it on devices.

@@ -11,17 +11,17 @@ from fakes.random_machine import Case
 from fakes.simulated_trial import measurement_of, outcome_of
 
 from autofit.machine.cpu import Cores
-from autofit.model.inventory import inventory
-from autofit.model.slice_cost import slice_costs
-from autofit.runtime.device_list import list_devices
-from autofit.runtime.discovery import find_runtime
-from autofit.runtime.effort import Effort, fit_effort, measuring_effort
+from autofit.model.placement.slice_cost import slice_costs
+from autofit.model.sizes.inventory import inventory
+from autofit.runtime.discovery.device_list import list_devices
+from autofit.runtime.discovery.find_runtime import find_runtime
+from autofit.runtime.server.request_plan import RequestPlan, plan_fit_request, plan_measurement
 from autofit.search.space_file import read_space
+from autofit.session.candidates import CandidateFactory
+from autofit.session.task import Task, fitted_space, usable_devices
 from autofit.trial.candidate import Candidate
 from autofit.trial.trial import Phase, Trial
 from autofit.trial.workload import Request, Workload
-from autofit.tuning.candidates import CandidateMaker
-from autofit.tuning.situation import Situation, fitted_space, usable_devices
 
 REPEATS = 2
 
@@ -32,7 +32,7 @@ class SearchMachine:
 
     case: Case
     folder: Path
-    situation: Situation = field(init=False)
+    task: Task = field(init=False)
     simulation: Simulation = field(init=False)
     _placing: dict = field(default_factory=dict)
     _estimates: dict = field(default_factory=dict)
@@ -48,7 +48,7 @@ class SearchMachine:
         requests = tuple(Request(prompt, predicted) for prompt, predicted in case.requests)
         self.simulation = Simulation(case.machine, case.model)
         idle = self.simulation.truth({"context": case.context, "n_gpu_layers": 0}, [(64, 8)])
-        self.situation = Situation(
+        self.task = Task(
             runtime=runtime.with_devices(tuple(devices)),
             model_path=model.path,
             inventory=model,
@@ -61,28 +61,28 @@ class SearchMachine:
             ),
         )
 
-    def maker(self, *, is_cold: bool = False) -> CandidateMaker:
+    def maker(self, *, is_cold: bool = False) -> CandidateFactory:
         """Makes candidates and estimates; what follows from the header alone is shared.
 
         One that `is_cold` knows nothing yet, as in the only search of a process.
         """
         if is_cold:
             slice_costs.cache_clear()
-            return CandidateMaker(self.situation)
-        return CandidateMaker(
-            self.situation, None, _placing=self._placing, _estimates=self._estimates
+            return CandidateFactory(self.task)
+        return CandidateFactory(
+            self.task, None, _placing=self._placing, _estimates=self._estimates
         )
 
     def _requests(self, candidate: Candidate) -> list[tuple[int, int]]:
         """The proof of fit, then the workload's request, repeated, as a tune asks them."""
-        effort = measuring_effort(
-            self.situation.workload, candidate.get_int("ubatch", 512), repeats=REPEATS
+        request_plan = plan_measurement(
+            self.task.workload, candidate.get_int("ubatch", 512), repeats=REPEATS
         )
-        return self._asked(effort)
+        return self._asked(request_plan)
 
-    def _asked(self, effort: Effort) -> list[tuple[int, int]]:
-        slot = self.situation.workload.context
-        return [(r.prompt_tokens, r.predicted_tokens) for r in effort.within(slot).requests]
+    def _asked(self, request_plan: RequestPlan) -> list[tuple[int, int]]:
+        slot = self.task.workload.context
+        return [(r.prompt_tokens, r.predicted_tokens) for r in request_plan.within(slot).requests]
 
     def truth(self, candidate: Candidate) -> float | None:
         """Seconds of a request without noise; None where it does not run, or spills."""
@@ -94,7 +94,7 @@ class SearchMachine:
 
     def fitted_truth(self, **params: object) -> float | None:
         """Seconds of a request as the runtime's own fit places it, with some settings given."""
-        candidate = self.situation.baseline.with_params(**params)
+        candidate = self.task.baseline.with_params(**params)
         requests = self._requests(candidate)[:2]
         return _request_s(self.simulation.truth(dict(candidate.params), requests, fit=True))
 
@@ -111,7 +111,7 @@ class SearchMachine:
         requests = self._requests(candidate)
         if asks_fit_only:
             ubatch = candidate.get_int("ubatch", 512)
-            requests = self._asked(fit_effort(self.situation.workload, ubatch))
+            requests = self._asked(plan_fit_request(self.task.workload, ubatch))
         run = simulation.launch(dict(candidate.params), requests, fit=phase == "baseline")
         measured = measurement_of(run)
         samples = tuple(

@@ -9,7 +9,7 @@ from benchmarks.search_machine import SearchMachine
 
 from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
-from autofit.tuning.candidates import CandidateMaker
+from autofit.session.candidates import CandidateFactory
 
 # Host layers between the points that are looked at first, at least.
 _STRIDE = 6
@@ -29,7 +29,7 @@ class _Lookout:
     """The best of what was looked at, spot by spot."""
 
     machine: SearchMachine
-    maker: CandidateMaker = field(init=False)
+    maker: CandidateFactory = field(init=False)
     problem: Problem = field(init=False)
     lines: dict[tuple, list[Point]] = field(init=False)
     seen: dict[Spot, tuple[float, Point]] = field(default_factory=dict)

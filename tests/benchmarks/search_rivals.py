@@ -13,7 +13,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from autofit.search.fit_belief import fit_probability
+from autofit.search.feasibility import fit_probability
 from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, Axis, Point
 

@@ -11,17 +11,17 @@ from benchmarks.search_machine import SearchMachine
 from benchmarks.search_rivals import STRATEGIES
 from fakes.physics import Simulation
 
-from autofit.search.course import Course
+from autofit.search.optuna_study import SearchStudy
+from autofit.search.policy import SearchPolicy
 from autofit.search.problem import Observation
 from autofit.search.space import Point
-from autofit.search.study import SearchStudy
+from autofit.session.goal_of_task import token_seconds
+from autofit.session.rounds import Contender, confirm
+from autofit.statistics.sequential import Rule
 from autofit.trial.candidate import Candidate
-from autofit.trial.metric import median_metric, unhindered
-from autofit.trial.sequential import Rule
+from autofit.trial.metric import fastest_repeats, median_metric
 from autofit.trial.trial import Phase, Trial
-from autofit.tuning.confirm import Contender, confirm
-from autofit.tuning.search_goal import token_seconds
-from autofit.tuning.search_phase import lacked_memory
+from autofit.tune.explore import lacked_memory
 
 GOOD_ENOUGH = 0.98
 MOST_LAUNCHES = 200
@@ -65,7 +65,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.simulation = self.machine.simulation.with_seed(self.seed)
-        trial = self.launch(self.machine.situation.baseline, "baseline")
+        trial = self.launch(self.machine.task.baseline, "baseline")
         self.baseline_cost = self.cost(trial)
         self.baseline_truth = self.machine.fitted_truth()
         self.pick(None, None)
@@ -88,8 +88,8 @@ class Session:
         """The measured seconds of a request as a tune's search is told them, None if it failed."""
         if trial.measurement is None or not trial.is_completed:
             return None
-        workload = self.machine.situation.workload
-        return median_metric(unhindered(trial.measurement, workload), workload, "request_s")
+        workload = self.machine.task.workload
+        return median_metric(fastest_repeats(trial.measurement, workload), workload, "request_s")
 
     def pick(self, candidate: Candidate | None, cost: float | None) -> None:
         """What would be reported now: this candidate, or the baseline where it was faster."""
@@ -107,8 +107,8 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
     is_timed = seed == 0
     maker = machine.maker(is_cold=is_timed)
     study = SearchStudy(maker.problem(), seed=seed)
-    course = Course(study)
-    workload = machine.situation.workload
+    course = SearchPolicy(study)
+    workload = machine.task.workload
     while session.outcome.launches < MOST_LAUNCHES:
         began = time.process_time()
         step = course.next()
@@ -126,7 +126,7 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
             course.tell_fits(point)
             continue
         measured = trial.measurement if trial.is_completed else None
-        fastest = unhindered(measured, workload) if measured else None
+        fastest = fastest_repeats(measured, workload) if measured else None
         prompt_s, predicted_s = token_seconds(fastest, workload)
         study.tell(
             point,
@@ -152,13 +152,13 @@ def _confirmed(session: Session, candidate_of, ranked: list[Observation]) -> flo
     machine = session.machine
     contenders = []
     if session.baseline_cost is not None:
-        contenders.append(machine.situation.baseline)
+        contenders.append(machine.task.baseline)
     contenders += list(candidates.values())[:_CONTENDERS]
     if not contenders:
         return 0.0
 
     def contender(candidate: Candidate) -> Contender:
-        phase: Phase = "baseline" if candidate == machine.situation.baseline else "confirm"
+        phase: Phase = "baseline" if candidate == machine.task.baseline else "confirm"
         return Contender(
             candidate.key,
             lambda number: machine.launch(
@@ -168,13 +168,13 @@ def _confirmed(session: Session, candidate_of, ranked: list[Observation]) -> flo
 
     found = confirm(
         [contender(candidate) for candidate in contenders],
-        workload=machine.situation.workload,
+        workload=machine.task.workload,
         metric="request_s",
         rng=random.Random(session.seed),
-        rule=Rule(min_effect=machine.situation.min_effect),
+        rule=Rule(min_effect=machine.task.min_effect),
         has_baseline=session.baseline_cost is not None,
     )
-    if found.winner == machine.situation.baseline.key:
+    if found.winner == machine.task.baseline.key:
         truth = session.baseline_truth
     else:
         truth = machine.truth(candidates[found.winner]) if found.winner else None

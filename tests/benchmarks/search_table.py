@@ -12,11 +12,11 @@ from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState
 
 from autofit.errors import UsageError
-from autofit.search.landscape import read_landscape
+from autofit.replay.landscape import read_landscape
+from autofit.replay.replay_table import best_possible, is_good_enough, replay, summary
+from autofit.replay.table_problem import TableProblem
 from autofit.search.space import Point
 from autofit.trial.metric import cost
-from autofit.tuning.replay import best_possible, is_good_enough, replay, summary
-from autofit.tuning.table_problem import TableProblem
 
 FOLDER = Path(__file__).parents[2] / "results" / "landscapes"
 # Groups with fewer settings are shown, and decide nothing.

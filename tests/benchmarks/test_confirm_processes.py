@@ -11,15 +11,15 @@ from fakes.machine import Device, Machine, Noise
 from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
 
-from autofit.runtime.discovery import find_runtime
-from autofit.runtime.effort import measuring_effort
-from autofit.runtime.launch import Launcher
-from autofit.runtime.prompt import PromptSource, read_text
+from autofit.runtime.discovery.find_runtime import find_runtime
+from autofit.runtime.server.launcher import Launcher
+from autofit.runtime.server.prompt import PromptSource, read_text
+from autofit.runtime.server.request_plan import plan_measurement
+from autofit.session.rounds import Contender, confirm, round_purpose
+from autofit.statistics.sequential import Rule
 from autofit.trial.candidate import Candidate, LaunchPlan
-from autofit.trial.sequential import Rule
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Request, Workload
-from autofit.tuning.confirm import Contender, confirm, round_purpose
 
 WORKLOAD = Workload("sample", context=4096, parallel=1, requests=(Request(512, 65),))
 MODEL = build_model(ModelShape(layers=12, experts=16, used=2, embd=1024, ff=512, vocab=512))
@@ -59,7 +59,7 @@ def _contender(name, host_layers, launcher, folder):
         assert isinstance(plan, LaunchPlan), plan
         result = launcher.launch(
             plan,
-            measuring_effort(WORKLOAD, 512, repeats=3),
+            plan_measurement(WORKLOAD, 512, repeats=3),
             log_path=folder / f"{name}-{number}.log",
             on_stage=lambda _: None,
             check_stop=lambda: None,

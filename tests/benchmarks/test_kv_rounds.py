@@ -7,7 +7,7 @@ from benchmarks.bench_kv import POOR, Comparison, ScoringLastTune
 from benchmarks.search_machine import SearchMachine
 from fakes.random_machine import random_case
 
-from autofit.tuning.tune import Tune
+from autofit.tune.pipeline import Tune
 
 
 @pytest.mark.slow

@@ -22,10 +22,10 @@ from itertools import groupby
 from pathlib import Path
 from statistics import median
 
-from autofit.model.inventory import ModelInventory, inventory
-from autofit.model.memory import DeviceMemory, estimate_memory
-from autofit.model.run_time_memory import backend_of
-from autofit.results.study import Study
+from autofit.model.sizes.inventory import ModelInventory, inventory
+from autofit.model.sizes.memory_estimate import DeviceMemory, estimate_memory
+from autofit.model.sizes.run_time_memory import backend_of
+from autofit.study.study_folder import Study
 from autofit.trial.device import Device
 from autofit.trial.measurement import ReportedMemory
 from autofit.trial.trial import PHASES, Trial

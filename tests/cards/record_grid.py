@@ -27,21 +27,21 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from autofit.cli.preparation import header, launcher, look, planner
+from autofit.cli.options.task_options import TaskOptions, read_devices
+from autofit.cli.preparation import build_task, header, launcher, planner
 from autofit.cli.stopping import Stopping
 from autofit.cli.study_run import opened_study
-from autofit.cli.task_options import TaskOptions, read_devices
-from autofit.results.study import Study
-from autofit.runtime.effort import measuring_effort
+from autofit.runtime.server.request_plan import plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
+from autofit.session.budget import Budget
+from autofit.session.candidates import CandidateFactory
+from autofit.session.runner import TrialRunner
+from autofit.session.task import Task
+from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric, median_metric
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
-from autofit.tuning.budget import Budget
-from autofit.tuning.candidates import CandidateMaker
-from autofit.tuning.runner import TrialRunner
-from autofit.tuning.situation import Situation
 
 COLUMNS = [
     "ncmoe",
@@ -76,22 +76,22 @@ def main() -> None:
     folder = given.study.with_suffix(".task")
     folder.mkdir(parents=True, exist_ok=True)
     options = _task(given, _union(grids), folder)
-    situation = look(options)
-    maker = CandidateMaker(situation, planner(situation))
+    task = build_task(options)
+    maker = CandidateFactory(task, planner(task))
     for grid in grids:
         grid.setdefault("layout", list(maker.layout_names()[:1]))
         grid.setdefault("n_cpu_moe", [0])
     stopping = Stopping()
     with opened_study(
         given.study,
-        header(situation, options, seed=given.seed, argv=sys.argv),
-        situation,
+        header(task, options, seed=given.seed, argv=sys.argv),
+        task,
         resume=(given.study / "study.json").exists(),
         stopping=stopping,
     ) as (study, tell):
         runner = TrialRunner(
             study=study,
-            launching=launcher(situation),
+            launching=launcher(task),
             budget=Budget(time.monotonic),
             emit=tell,
             wall_clock=time.time,
@@ -106,10 +106,12 @@ def main() -> None:
                 if candidate is None:
                     continue
                 ubatch = candidate.get_int("ubatch", 512)
-                effort = measuring_effort(situation.workload, ubatch, repeats=given.requests)
+                request_plan = plan_measurement(task.workload, ubatch, repeats=given.requests)
                 layout = str(point[LAYOUT_AXIS])
-                runner.run("confirm", candidate, effort, layout=layout, purpose=f"repeat {repeat}")
-                write_table(study, situation, given.output)
+                runner.run(
+                    "confirm", candidate, request_plan, layout=layout, purpose=f"repeat {repeat}"
+                )
+                write_table(study, task, given.output)
 
 
 def _shuffled(grids: Sequence[Grid], seed: int) -> Iterator[Point]:
@@ -123,7 +125,7 @@ def _shuffled(grids: Sequence[Grid], seed: int) -> Iterator[Point]:
         yield from points
 
 
-def _placed(maker: CandidateMaker, point: Point) -> Candidate | None:
+def _placed(maker: CandidateFactory, point: Point) -> Candidate | None:
     """The candidate of a point, whose host layers may be told from the fewest that should fit."""
     given = point[HOST_LAYERS_AXIS]
     if isinstance(given, int):
@@ -140,7 +142,7 @@ def _placed(maker: CandidateMaker, point: Point) -> Candidate | None:
     return None
 
 
-def _fits(maker: CandidateMaker, candidate: Candidate) -> bool:
+def _fits(maker: CandidateFactory, candidate: Candidate) -> bool:
     fit = maker.fit_of(candidate)
     return fit is None or fit.margin_mib >= 0
 
@@ -155,24 +157,24 @@ def _union(grids: Sequence[Grid]) -> Grid:
     return union
 
 
-def write_table(study: Study, situation: Situation, path: Path) -> None:
+def write_table(study: Study, task: Task, path: Path) -> None:
     """Write all launches of a study as one table, whole or not at all."""
     devices = "; ".join(
         f"{device.name} {device.description}, {device.usable_mib:.0f} MiB free"
-        for device in situation.devices
+        for device in task.devices
     )
     told = ", ".join((
         f"measured by autofit {datetime.now(UTC):%Y-%m-%d}",
         devices or "no device",
-        f"{situation.runtime.name} {situation.runtime.version.version}",
-        situation.model_path.name,
+        f"{task.runtime.name} {task.runtime.version.version}",
+        task.model_path.name,
     ))  # fmt: skip
     temporary = path.with_suffix(".tmp")
     with temporary.open("w", encoding="utf-8", newline="") as file:
         file.write(f"# source: {told}\n")
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(_row(trial, situation.workload) for trial in study.trials())
+        writer.writerows(_row(trial, task.workload) for trial in study.trials())
     temporary.replace(path)
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from cards import memory_table
-from results.study_sample import header, trial
+from study.study_sample import header, trial
 
-from autofit.model.inventory import inventory
-from autofit.model.memory import estimate_memory
-from autofit.model.synth import SynthSpec, write
-from autofit.results.study import Study
+from autofit.model.sizes.inventory import inventory
+from autofit.model.sizes.memory_estimate import estimate_memory
+from autofit.model.synth.random_model import SynthSpec, write
+from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory

@@ -12,7 +12,7 @@ from fakes.machine import Device, Machine, Noise, RuntimeTraits
 from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
 
-from autofit.model.synth import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write
 
 MODEL = build_model(ModelShape(layers=12, experts=16, used=2, embd=1024, ff=512, vocab=512))
 WORKLOAD = """\

@@ -11,12 +11,12 @@ import pytest
 from autofit_program import AutofitProgram
 from cli.tune_document import RESULT as DOCUMENT
 from output.tune_sample import RESULT
-from tuning.task_sample import options
+from session.task_sample import options
 
-from autofit.cli.demo import demo_model, show
-from autofit.model.gguf import read_header
-from autofit.model.synth import SynthSpec, write
-from autofit.results.study import Study
+from autofit.cli.commands.demo import demo_model, show
+from autofit.model.gguf.header import read_header
+from autofit.model.synth.random_model import SynthSpec, write
+from autofit.study.study_folder import Study
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from pathlib import Path
 import click
 import pytest
 from output.tune_sample import RESULT, make_study
-from results.study_sample import header, trial
 from runtime.stand_in import write_program
+from study.study_sample import header, trial
 
-from autofit.cli.export import command
-from autofit.output.preset.format import FORMATS
-from autofit.results.study import Study
+from autofit.cli.commands.export import command
+from autofit.presets.formats.registry import FORMATS
+from autofit.study.study_folder import Study
 from autofit.trial.outcome import OutOfMemory
 
 ARGUMENTS = ["-m", "/models/my model.gguf", "--n-cpu-moe", "20", "--host", "127.0.0.1"]

@@ -11,8 +11,8 @@ from autofit_program import AutofitProgram
 from process_stage import wait_for
 
 from autofit.machine.lock import machine_lock
-from autofit.model.synth import SynthSpec, write
-from autofit.output.preset.format import FORMATS
+from autofit.model.synth.random_model import SynthSpec, write
+from autofit.presets.formats.registry import FORMATS
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(120)]
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-from autofit.cli.check import command
+from autofit.cli.commands.check import command
 from autofit.cli.file_schema import PLACES
 
 ROOT = Path(__file__).parents[2]

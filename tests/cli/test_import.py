@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from autofit.runtime.secret import without_secrets
+from autofit.runtime.command.secrets import without_secrets
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
 EXPECTED = YAML(typ="safe", pure=True).load(DATA / "good" / "expected.yaml")

@@ -7,8 +7,8 @@ import json
 import pytest
 from autofit_program import AutofitProgram
 
-from autofit.model.synth import SynthSpec, write
-from autofit.results.study import Study
+from autofit.model.synth.random_model import SynthSpec, write
+from autofit.study.study_folder import Study
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(240)]
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from tune_machine import TuneMachine
 
-from autofit.model.inventory import inventory
-from autofit.results.fingerprint import Environment, file_digest
+from autofit.model.sizes.inventory import inventory
+from autofit.study.fingerprint import Environment, file_digest
 
 PLACED = "-c 2048 -ngl 99 -ncmoe 12 --fit off -b 512 -ub 512"
 

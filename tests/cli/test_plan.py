@@ -13,7 +13,7 @@ from fakes.running import RunningServer
 from model_headers import MODELS
 from tune_machine import MODEL, TuneMachine
 
-from autofit.model.synth import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write
 
 _MIB = {"type": "number", "minimum": 0}
 _DEVICE = {

@@ -6,11 +6,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from results.study_sample import header
+from study.study_sample import header
 
 from autofit.cli.stopping import Stopping
 from autofit.errors import Interrupted
-from autofit.results.study import Study
+from autofit.study.study_folder import Study
 
 
 @pytest.fixture

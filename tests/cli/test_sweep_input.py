@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from autofit import definition
+from autofit import yaml_files
 from autofit.machine.lock import machine_lock
-from autofit.tuning.sweep.night_folder import NightFolder, NightHead
-from autofit.tuning.sweep.record import EntryRecord, Failure, LaunchValues
-from autofit.tuning.sweep.suite_file import suite_of
+from autofit.sweep.entry_record import EntryRecord, Failure, LaunchValues
+from autofit.sweep.night_folder import NightFolder, NightHead
+from autofit.sweep.suite_file import suite_of
 
 SUITE = """\
 defaults: {model: m.gguf, runtime: ./bin, time_out: 5m, missing: skip}
@@ -192,7 +192,7 @@ def test_what_is_not_here_is_skipped_or_fails(cli, suite):
 
 def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
     """The records of all folders are judged and kept together; what no folder has is a failure."""
-    read = suite_of(definition.read_yaml(suite), suite)
+    read = suite_of(yaml_files.read_yaml(suite), suite)
     for number, names in ((1, ["one", "two+batch"]), (2, ["two+chat"])):
         head = replace(NightHead.of(read, (), (number, 2)), names=tuple(names))
         night = NightFolder.create(tmp_path / f"shard-{number}", head, today=None)
@@ -219,7 +219,7 @@ def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
 
 def test_a_sweep_of_another_suite_is_not_gone_on_with(cli, suite, tmp_path):
     """A suite that has changed since would mix what does not belong together."""
-    head = NightHead.of(suite_of(definition.read_yaml(suite), suite), (), None)
+    head = NightHead.of(suite_of(yaml_files.read_yaml(suite), suite), (), None)
     NightFolder.create(tmp_path / "results/sweeps/night-1", head, today=None)
     suite.write_text(SUITE + "# changed\n")
     ended = cli("sweep", suite, "--resume")
@@ -230,7 +230,7 @@ def test_a_sweep_of_another_suite_is_not_gone_on_with(cli, suite, tmp_path):
 
 def test_a_part_of_a_suite_is_gone_on_with_as_it_was_begun(cli, suite, tmp_path):
     """Without its --only it has other entries, and that is what is told."""
-    head = NightHead.of(suite_of(definition.read_yaml(suite), suite), ("one",), None)
+    head = NightHead.of(suite_of(yaml_files.read_yaml(suite), suite), ("one",), None)
     NightFolder.create(tmp_path / "part", head, today=None)
     ended = cli("sweep", suite, "--folder", "part", "--resume")
 
@@ -241,7 +241,7 @@ def test_a_part_of_a_suite_is_gone_on_with_as_it_was_begun(cli, suite, tmp_path)
 
 def test_a_damaged_record_is_named(cli, suite, tmp_path):
     """Nothing is guessed: the file is named, and what to do about it."""
-    head = NightHead.of(suite_of(definition.read_yaml(suite), suite), ("one",), None)
+    head = NightHead.of(suite_of(yaml_files.read_yaml(suite), suite), ("one",), None)
     night = NightFolder.create(tmp_path / "night", head, today=None)
     night.write_record(_record("one", status="failed", failure=Failure("crashed", "it died")))
     path = night.entry("one") / "record.json"

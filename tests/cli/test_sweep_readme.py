@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from autofit.cli.check import command as check
-from autofit.cli.sweep import command as sweep
+from autofit.cli.commands.check import command as check
+from autofit.cli.commands.sweep import command as sweep
 
 ROOT = Path(__file__).parents[2]
 SECTION = re.search(

@@ -8,7 +8,7 @@ import signal
 import pytest
 from sweep_machine import Nights
 
-from autofit.results.study import Study
+from autofit.study.study_folder import Study
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from autofit.cli.synth import command
-from autofit.model.inventory import inventory
-from autofit.model.synth import SynthSpec
+from autofit.cli.commands.synth import command
+from autofit.model.sizes.inventory import inventory
+from autofit.model.synth.random_model import SynthSpec
 
 
 def test_options_are_the_spec_with_its_defaults():

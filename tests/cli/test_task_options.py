@@ -6,7 +6,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from autofit.cli.task_options import TaskOptions, read_devices, read_task_options, task_options
+from autofit.cli.options.task_options import (
+    TaskOptions,
+    read_devices,
+    read_task_options,
+    task_options,
+)
 from autofit.errors import UsageError
 
 

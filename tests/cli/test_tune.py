@@ -15,7 +15,7 @@ from cli.tune_document import RESULT
 from fakes.running import RunningServer
 from tune_machine import MODEL, TuneMachine
 
-from autofit.results.study import Study
+from autofit.study.study_folder import Study
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -9,7 +9,7 @@ from autofit_program import AutofitProgram, Done
 from expert_machine import SLOT_MIB, ExpertMachine
 from fakes.running import RunningServer
 
-from autofit.results.study import Study
+from autofit.study.study_folder import Study
 
 pytestmark = pytest.mark.timeout(180)
 VARIABLE = "GGML_SCHED_PREFETCH_EXPERTS"

@@ -14,7 +14,7 @@ from process_stage import MARK, Stage
 from small_disk import needs_small_disk
 from tune_machine import HOST, TuneMachine
 
-from autofit.results.study import Study
+from autofit.study.study_folder import Study
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -9,13 +9,13 @@ import signal
 import pytest
 from model_headers import MODELS
 from runtime.stand_in import write_program, write_script
+from session.task_sample import options
 from tune_machine import TuneMachine
-from tuning.task_sample import options
 
-from autofit.cli.preparation import look
-from autofit.cli.task_options import read_devices
+from autofit.cli.options.task_options import read_devices
+from autofit.cli.preparation import build_task
 from autofit.machine.lock import machine_lock
-from autofit.model.synth import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write
 
 SPEC = SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="f16")
 
@@ -261,7 +261,7 @@ def test_a_context_of_ones_own_is_told_where_it_changes_the_task(machine):
             workload=str(machine.workload),
             **changes,
         )
-        return look(told).notices  # fmt: skip
+        return build_task(told).notices  # fmt: skip
 
     assert notices() == ()
     assert notices(context=4096) == ()

@@ -13,7 +13,7 @@ from autofit_program import AutofitProgram, Done
 from fakes.running import RunningServer
 from tune_machine import TuneMachine
 
-from autofit.results.study import Study
+from autofit.study.study_folder import Study
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -8,7 +8,7 @@ import pytest
 from autofit_program import AutofitProgram, Done
 from tune_machine import TuneMachine
 
-from autofit.results.study import Study
+from autofit.study.study_folder import Study
 
 pytestmark = pytest.mark.timeout(180)
 

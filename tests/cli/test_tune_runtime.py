@@ -11,8 +11,8 @@ from autofit_program import AutofitProgram
 from cli.tune_document import RESULT
 from real_llama_cpp import rpc_device
 
-from autofit.model.synth import SynthSpec, write
-from autofit.results.study import Study
+from autofit.model.synth.random_model import SynthSpec, write
+from autofit.study.study_folder import Study
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -12,7 +12,7 @@ from autofit_program import AutofitProgram
 from process_stage import wait_for
 from tune_machine import TuneMachine
 
-from autofit.results.study import Study
+from autofit.study.study_folder import Study
 
 pytestmark = pytest.mark.timeout(240)
 

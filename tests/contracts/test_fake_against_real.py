@@ -21,7 +21,7 @@ from fakes.machine_fixtures import FakeMachine
 from fakes.running import RunningServer
 from real_llama_cpp import clean_environment, rpc_device
 
-from autofit.model.synth import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write
 
 pytestmark = pytest.mark.runtime
 PLAN = ["-c", "1024", "-np", "1", "-ngl", "99", "-ncmoe", "2", "-ts", "3,2", "-ub", "128",

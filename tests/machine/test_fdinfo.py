@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autofit.machine.fdinfo import FdinfoSource
-from autofit.machine.memory import Counter
+from autofit.machine.memory_watcher import Counter
 
 XE = """pos:\t0
 drm-driver:\txe

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from autofit.machine.memory import Counter, MemoryWatcher, NoSource, Peak, wait_for_release
+from autofit.machine.memory_watcher import Counter, MemoryWatcher, NoSource, Peak, wait_for_release
 
 
 class Recorded:

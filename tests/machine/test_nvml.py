@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofit.machine.memory import Counter
+from autofit.machine.memory_watcher import Counter
 from autofit.machine.nvml import NvmlSource, nvidia_gpus, nvidia_states
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autofit.machine.device_source import find_device_source
-from autofit.machine.memory import Counter
+from autofit.machine.memory_watcher import Counter
 from autofit.machine.rpc import RpcSource, find_server, is_local, split_endpoint
 from autofit.process import ManagedProcess
 from autofit.trial.device import Device

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autofit.machine.device_source import find_device_source
 from autofit.machine.gpu import Gpu
-from autofit.machine.memory import Counter
+from autofit.machine.memory_watcher import Counter
 from autofit.machine.sysfs import kfd_order, sysfs_gpus
 from autofit.trial.device import Device
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from model.layout_samples import devices
 
-from autofit.model.inventory import ModelInventory, inventory
-from autofit.model.memory import estimate_memory
-from autofit.model.synth import SynthSpec, write
+from autofit.model.sizes.inventory import ModelInventory, inventory
+from autofit.model.sizes.memory_estimate import estimate_memory
+from autofit.model.synth.random_model import SynthSpec, write
 from autofit.trial.candidate import Candidate
 
 TABLE = Path(__file__).parents[1] / "data" / "memory" / "compute_cuda_b11434.csv"

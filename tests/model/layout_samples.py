@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autofit.model.inventory import BlockInventory, ModelInventory, inventory
-from autofit.model.synth import SynthSpec, write
+from autofit.model.sizes.inventory import BlockInventory, ModelInventory, inventory
+from autofit.model.synth.random_model import SynthSpec, write
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 

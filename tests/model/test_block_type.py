@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.model.block_type import BLOCK_TYPES, block_type_named, tensor_bytes
+from autofit.model.gguf.block_type import BLOCK_TYPES, block_type_named, tensor_bytes
 
 REFEREE = {
     type_.value: (type_.name.lower(), *gguf.GGML_QUANT_SIZES[type_])

@@ -6,8 +6,8 @@ import pytest
 from fakes.gguf_header import write_model
 from fakes.synthetic_model import ModelShape, build_model
 
-from autofit.model.inventory import inventory
-from autofit.model.memory import estimate_memory, with_reported
+from autofit.model.sizes.inventory import inventory
+from autofit.model.sizes.memory_estimate import estimate_memory, with_reported
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 from autofit.trial.measurement import ReportedMemory

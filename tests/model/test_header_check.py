@@ -6,7 +6,7 @@ import pytest
 from model_headers import MODELS
 
 from autofit.errors import UsageError
-from autofit.model.inventory import inventory
+from autofit.model.sizes.inventory import inventory
 
 
 @pytest.mark.parametrize(

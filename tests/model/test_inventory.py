@@ -13,10 +13,10 @@ from model_headers import MODELS, Header, tensor_bytes
 from model_headers.header import model
 
 from autofit.errors import UsageError
-from autofit.model.gguf import GgufHeader, LongArray, TensorInfo
-from autofit.model.inventory import ModelInventory, inventory, inventory_of
-from autofit.model.kv import kv_bytes, recurrent_bytes
-from autofit.model.synth import SynthSpec, write
+from autofit.model.gguf.header import GgufHeader, LongArray, TensorInfo
+from autofit.model.sizes.inventory import ModelInventory, inventory, inventory_of
+from autofit.model.sizes.kv import kv_bytes, recurrent_bytes
+from autofit.model.synth.random_model import SynthSpec, write
 
 MIB = 1 << 20
 

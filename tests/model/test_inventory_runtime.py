@@ -8,9 +8,9 @@ from model_headers.header import model
 from model_headers.transformer import gemma3_block
 from real_llama_cpp import caches_mib, fit_print, rpc_device, server_log
 
-from autofit.model.inventory import ModelInventory, inventory
-from autofit.model.kv import kv_bytes, recurrent_bytes
-from autofit.model.synth_vocab import vocabulary
+from autofit.model.sizes.inventory import ModelInventory, inventory
+from autofit.model.sizes.kv import kv_bytes, recurrent_bytes
+from autofit.model.synth.synth_vocab import vocabulary
 
 pytestmark = pytest.mark.runtime
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from model_headers import MODELS
 
 from autofit.errors import UsageError
-from autofit.model.inventory import BlockInventory, ModelInventory, inventory
-from autofit.model.kv import CACHE_TYPES, Cells, kv_bytes, recurrent_bytes
+from autofit.model.sizes.inventory import BlockInventory, ModelInventory, inventory
+from autofit.model.sizes.kv import CACHE_TYPES, Cells, kv_bytes, recurrent_bytes
 
 MIB = 1 << 20
 

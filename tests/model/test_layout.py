@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from model.layout_samples import MEASURED, MIB, SERVED, devices, handmade, synthesized
 
 from autofit.errors import UsageError
-from autofit.model.inventory import ModelInventory
-from autofit.model.layout import Layout, layout_with, layouts
-from autofit.model.memory import estimate_memory
-from autofit.model.override import NO_PIPELINE_RULE
-from autofit.model.placement import HOST, place
-from autofit.model.synth import SynthSpec
+from autofit.model.placement.layout import Layout, layout_with, layouts
+from autofit.model.placement.placed_layers import HOST, place
+from autofit.model.placement.tensor_override import NO_PIPELINE_RULE
+from autofit.model.sizes.inventory import ModelInventory
+from autofit.model.sizes.memory_estimate import estimate_memory
+from autofit.model.synth.random_model import SynthSpec
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from real_llama_cpp import clean_environment, rpc_device, server_log
 
-from autofit.model.inventory import ModelInventory, inventory
-from autofit.model.layout import SINGLE, Layout, layout_with
-from autofit.model.memory import MemoryEstimate, estimate_memory
-from autofit.model.placement import HOST, place
-from autofit.model.synth import SynthSpec, write
+from autofit.model.placement.layout import SINGLE, Layout, layout_with
+from autofit.model.placement.placed_layers import HOST, place
+from autofit.model.sizes.inventory import ModelInventory, inventory
+from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
+from autofit.model.synth.random_model import SynthSpec, write
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 

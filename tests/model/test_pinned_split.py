@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autofit.model.inventory import inventory
-from autofit.model.memory import estimate_memory
-from autofit.model.pinned_split import pinned_split
-from autofit.model.synth import SynthSpec, write
+from autofit.model.placement.pinned_split import pinned_split
+from autofit.model.sizes.inventory import inventory
+from autofit.model.sizes.memory_estimate import estimate_memory
+from autofit.model.synth.random_model import SynthSpec, write
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 

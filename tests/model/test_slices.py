@@ -9,7 +9,7 @@ from itertools import combinations, combinations_with_replacement
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autofit.model.slices import SliceProblem, Slices, SliceSolver
+from autofit.model.placement.slices import SliceProblem, Slices, SliceSolver
 
 
 @st.composite

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from real_llama_cpp import clean_environment, free_port
 
-from autofit.model.synth import WEIGHT_TYPES, SynthSpec, write
+from autofit.model.synth.random_model import WEIGHT_TYPES, SynthSpec, write
 
 pytestmark = pytest.mark.runtime
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from output.tune_sample import HOSTILE, RESULT, make_study
-from results.study_sample import ENVIRONMENT, header, measurement, trial
+from study.study_sample import ENVIRONMENT, header, measurement, trial
 
-from autofit.results.study import Study
+from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory
 from autofit.trial.outcome import Crashed, OutOfMemory

@@ -8,8 +8,8 @@ import pytest
 from output.report_sample import KINDS
 from output.tune_sample import HOSTILE, RESULT, make_study
 
-from autofit.output.caveat import caveats
-from autofit.output.html_report import html_report
+from autofit.output.report.html_report import html_report
+from autofit.output.text.caveat import caveats
 
 
 class _Page(HTMLParser):

@@ -7,18 +7,15 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from results.study_sample import WORKLOAD, measurement, trial
 from rich.console import Console
+from study.study_sample import WORKLOAD, measurement, trial
 
-from autofit.output.console import TuneConsole
-from autofit.output.line import event_line, overrun_line
+from autofit.output.live.live_state import LiveState
 from autofit.output.live.memory_bar import MemoryBars
-from autofit.output.live.state import LiveState
 from autofit.output.live.strip import Strip
-from autofit.trial.estimate import Estimate
-from autofit.trial.measurement import Measurement, MemoryReading
-from autofit.trial.outcome import Crashed, OutOfMemory
-from autofit.tuning.event import (
+from autofit.output.text.console import TuneConsole
+from autofit.output.text.event_line import event_line, overrun_line
+from autofit.session.events import (
     BoundaryMoved,
     Event,
     Incumbent,
@@ -29,6 +26,9 @@ from autofit.tuning.event import (
     RoundEnded,
     StageStarted,
 )
+from autofit.statistics.estimate import Estimate
+from autofit.trial.measurement import Measurement, MemoryReading
+from autofit.trial.outcome import Crashed, OutOfMemory
 
 OOM = OutOfMemory("context", "cudaMalloc failed", device="CUDA0")
 

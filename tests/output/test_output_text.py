@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.output.text import (
+from autofit.text_format import (
     duration,
     estimate,
     gain_sentence,

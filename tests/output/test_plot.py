@@ -17,15 +17,15 @@ from output.report_sample import (
     whole,
 )
 from output.tune_sample import HOSTILE
-from results.study_sample import WORKLOAD, measurement, trial
+from study.study_sample import WORKLOAD, measurement, trial
 
-from autofit.output.plot.data import PlotData
-from autofit.output.plot.figure import NoPlot, Plot, lines
-from autofit.output.plot.gallery import plots
-from autofit.output.plot.memory import memory_parts
-from autofit.output.plot.pareto import pareto_front
-from autofit.output.plot.timeline import starts_s
-from autofit.results.study import Study
+from autofit.output.report.plots.figure import NoPlot, Plot, lines
+from autofit.output.report.plots.gallery import plots
+from autofit.output.report.plots.memory_plot import memory_parts
+from autofit.output.report.plots.pareto_plot import pareto_front
+from autofit.output.report.plots.plot_data import PlotData
+from autofit.output.report.plots.timeline_plot import starts_s
+from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory
 from autofit.trial.outcome import OutOfMemory

@@ -8,7 +8,7 @@ import pytest
 from output.browser import Browser
 from output.report_sample import KINDS
 
-from autofit.output.html_report import html_report
+from autofit.output.report.html_report import html_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from output.test_sweep_junit import EVIL, hostile_verdict, some_verdicts
+from output.test_junit import EVIL, hostile_verdict, some_verdicts
 from output.tune_sample import HOSTILE
-from tuning.night_sample import REPRODUCE, kept, launches, night
+from sweep.night_sample import REPRODUCE, kept, launches, night
 
-from autofit.output.sweep_summary import headline, markdown_summary, sparkline
-from autofit.tuning.sweep.judge import judge
+from autofit.output.report.sweep_summary import headline, markdown_summary, sparkline
+from autofit.sweep.judge import judge
 
 
 def cells(line: str) -> list[str]:

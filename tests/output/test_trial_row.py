@@ -6,9 +6,9 @@ import json
 import subprocess
 import sys
 
-from results.study_sample import WORKLOAD, trial
+from study.study_sample import WORKLOAD, trial
 
-from autofit.output.trial_row import command_line, grouped_notes, trial_row, trial_rows
+from autofit.output.text.trial_row import command_line, grouped_notes, trial_row, trial_rows
 from autofit.trial.outcome import Crashed, OutOfMemory
 
 

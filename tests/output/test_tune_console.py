@@ -9,12 +9,11 @@ import threading
 from dataclasses import replace
 
 import pytest
-from results.study_sample import WORKLOAD, trial
 from rich.console import Console
+from study.study_sample import WORKLOAD, trial
 
-from autofit.output.console import TuneConsole
-from autofit.trial.outcome import OutOfMemory, Skipped
-from autofit.tuning.event import (
+from autofit.output.text.console import TuneConsole
+from autofit.session.events import (
     BoundaryMoved,
     CandidateSkipped,
     Finished,
@@ -25,6 +24,7 @@ from autofit.tuning.event import (
     PhaseStarted,
     StageStarted,
 )
+from autofit.trial.outcome import OutOfMemory, Skipped
 
 OUT_OF_MEMORY = OutOfMemory("context", "cudaMalloc\x1b[2J", buffer="kv", device="CUDA0")
 FAILED = trial(2, OUT_OF_MEMORY, phase="boundary")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from results.study_sample import header, measurement, trial
+from study.study_sample import header, measurement, trial
 
-from autofit.results.skipped import SkippedCandidate
-from autofit.results.study import Study
+from autofit.study.skipped import SkippedCandidate
+from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import (
     Crashed,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from autofit.runtime.ability import Runtime, Version
-from autofit.runtime.dialect_file import load_dialect
-from autofit.runtime.help_text import parse_help
+from autofit.runtime.dialect.dialect_file import load_dialect
+from autofit.runtime.discovery.found_runtime import Runtime, Version
+from autofit.runtime.discovery.help_text import parse_help
 
 HELP = Path(__file__).parent.parent / "data" / "help"
 SERVER = "llama-server-b11434"

@@ -7,11 +7,11 @@ import re
 import pytest
 from runtime.log_corpus import all_cases
 
-from autofit.runtime.advice import advise, expert_layer_mib, shortfall_mib
-from autofit.runtime.dialect_file import load_dialect
-from autofit.runtime.exit_status import parse_exit_status
-from autofit.runtime.failure import Diagnosis, diagnose
-from autofit.runtime.server_log import LoggedBuffer, LoggedDevice, ServerLog
+from autofit.runtime.diagnosis.advice import advise, expert_layer_mib, shortfall_mib
+from autofit.runtime.diagnosis.diagnose import Diagnosis, diagnose
+from autofit.runtime.diagnosis.exit_status import parse_exit_status
+from autofit.runtime.dialect.dialect_file import load_dialect
+from autofit.runtime.logs.server_log import LoggedBuffer, LoggedDevice, ServerLog
 from autofit.trial.outcome import Completed, OutOfMemory
 
 CASES = {case.name: case for case in all_cases()}

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from autofit.runtime.client import Answer, Client, RequestFailure
-from autofit.runtime.dialect_file import load_dialect
+from autofit.runtime.dialect.dialect_file import load_dialect
+from autofit.runtime.server.client import Answer, Client, RequestFailure
 
 TIMINGS = {
     "cache_n": 0, "prompt_n": 3, "prompt_ms": 20.0, "predicted_n": 2, "predicted_ms": 10.0,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autofit.definition import bundled_root
 from autofit.errors import UsageError
-from autofit.runtime.dialect_file import all_dialects, load_dialect
+from autofit.runtime.dialect.dialect_file import all_dialects, load_dialect
+from autofit.yaml_files import bundled_root
 
 FOLDER = Path(__file__).parent.parent / "data" / "dialects"
 SHIPPED = sorted(path.stem for path in (bundled_root() / "runners").glob("*.yaml"))

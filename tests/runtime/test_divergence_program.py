@@ -11,16 +11,16 @@ from fakes.machine import Device, Machine
 from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
 
-from autofit.runtime.dialect_file import load_dialect
-from autofit.runtime.discovery import find_runtime
-from autofit.runtime.divergence_program import (
+from autofit.runtime.dialect.dialect_file import load_dialect
+from autofit.runtime.discovery.find_runtime import find_runtime
+from autofit.runtime.planner.divergence_program import (
     Divergence,
     DivergenceLauncher,
     kept_bytes,
     read_divergence,
 )
-from autofit.runtime.launch import RUNTIME_FIT, Launcher
-from autofit.runtime.prompt import PromptSource
+from autofit.runtime.server.launcher import RUNTIME_FIT, Launcher
+from autofit.runtime.server.prompt import PromptSource
 from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request, Workload
 

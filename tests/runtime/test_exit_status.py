@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofit.errors import UsageError
-from autofit.runtime.exit_status import death_of, describe_status, parse_exit_status
+from autofit.runtime.diagnosis.exit_status import death_of, describe_status, parse_exit_status
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from runtime.log_corpus import all_cases
 
-from autofit.runtime.dialect_file import all_dialects, load_dialect
-from autofit.runtime.failure_pattern import FailurePattern
-from autofit.runtime.failure_tracker import FailureTracker
-from autofit.runtime.log_index import Entry, LogIndex
-from autofit.runtime.log_pattern import LinePattern
-from autofit.runtime.log_run import handlers
+from autofit.runtime.diagnosis.failure_tracker import FailureTracker
+from autofit.runtime.dialect.dialect_file import all_dialects, load_dialect
+from autofit.runtime.dialect.failure_pattern import FailurePattern
+from autofit.runtime.dialect.log_pattern import LinePattern
+from autofit.runtime.logs.log_index import Entry, LogIndex
+from autofit.runtime.logs.log_run import handlers
 
 FILE = TypeAdapter(FailurePattern)
 

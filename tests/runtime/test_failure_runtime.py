@@ -17,10 +17,10 @@ import psutil
 import pytest
 from real_llama_cpp import clean_environment, free_port, rpc_device
 
-from autofit.model.synth import SynthSpec, write
-from autofit.runtime.dialect_file import load_dialect
-from autofit.runtime.exit_status import normal_status
-from autofit.runtime.failure import Diagnosis, diagnose, diagnosis_to_dict
+from autofit.model.synth.random_model import SynthSpec, write
+from autofit.runtime.diagnosis.diagnose import Diagnosis, diagnose, diagnosis_to_dict
+from autofit.runtime.diagnosis.exit_status import normal_status
+from autofit.runtime.dialect.dialect_file import load_dialect
 
 pytestmark = pytest.mark.runtime
 _READY_S = 30.0

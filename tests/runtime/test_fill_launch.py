@@ -10,8 +10,8 @@ from fakes.machine_fixtures import FakeMachine
 from process_stage import MARK, Stage
 from runtime.launch_sample import CARD, WORKLOAD, launcher, machine
 
-from autofit.runtime.effort import Fill, filling_request, measuring_effort
-from autofit.runtime.launch import LaunchResult
+from autofit.runtime.server.launcher import LaunchResult
+from autofit.runtime.server.request_plan import Fill, filling_request, plan_measurement
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 
 # With so much taken by others the candidate leaves 40 MiB.
@@ -47,10 +47,10 @@ def fill(tmp_path, monkeypatch):
         )  # fmt: skip
         plan = made.plan(candidate, layout="single:CUDA0", as_served=False)
         assert isinstance(plan, LaunchPlan), plan
-        effort = measuring_effort(WORKLOAD, 512, repeats=1)
+        request_plan = plan_measurement(WORKLOAD, 512, repeats=1)
         return made.launch(
             plan,
-            replace(effort, fill=Fill(filling_request(context), {"CUDA0": 3000.0})),
+            replace(request_plan, fill=Fill(filling_request(context), {"CUDA0": 3000.0})),
             log_path=tmp_path / "server.log",
             on_stage=lambda _: None,
             check_stop=lambda: None,

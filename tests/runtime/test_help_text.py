@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.runtime.help_text import HelpText, parse_help
+from autofit.runtime.discovery.help_text import HelpText, parse_help
 
 FOLDER = Path(__file__).parent.parent / "data" / "help"
 SERVER = "llama-server-b11434"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.runtime.log_line import LONGEST, LogLine, read_lines, undress
+from autofit.runtime.logs.log_line import LONGEST, LogLine, read_lines, strip_prefixes
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ from autofit.runtime.log_line import LONGEST, LogLine, read_lines, undress
 )
 def test_a_line_is_undressed(raw: str, line: LogLine):
     """Times, levels, colours, ports and the marks of other programs are taken off."""
-    assert list(undress(raw)) == [line]
+    assert list(strip_prefixes(raw)) == [line]
 
 
 def test_a_json_document_can_hold_several_lines():
     """Each line of a message is a line."""
-    lines = list(undress('{"level":"error","msg":"one\\ntwo\\n"}'))
+    lines = list(strip_prefixes('{"level":"error","msg":"one\\ntwo\\n"}'))
 
     assert lines == [LogLine("one"), LogLine("two")]
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.runtime.client import Answer
-from autofit.runtime.effort import PlannedRequest
-from autofit.runtime.measuring import MAX_PP_PER_S, MAX_TG_PER_S, implausible
+from autofit.runtime.server.client import Answer
+from autofit.runtime.server.measuring import MAX_PP_PER_S, MAX_TG_PER_S, implausible
+from autofit.runtime.server.request_plan import PlannedRequest
 
 ASKED = PlannedRequest(1000, 33)
 GOOD = Answer("text", (), 1000, 0, 0.5, 33, 0.4, 0.51)

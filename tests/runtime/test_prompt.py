@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit.errors import UsageError
-from autofit.runtime.client import RequestFailure
-from autofit.runtime.prompt import PromptSource, read_text
+from autofit.runtime.server.client import RequestFailure
+from autofit.runtime.server.prompt import PromptSource, read_text
 from autofit.trial.workload import Request, Workload
 
 

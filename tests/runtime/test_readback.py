@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from real_llama_cpp import server_log
 
-from autofit.model.synth import SynthSpec, write
-from autofit.runtime.dialect_file import load_dialect
-from autofit.runtime.readback import applied_by_props, find_unapplied, padded_context
+from autofit.model.synth.random_model import SynthSpec, write
+from autofit.runtime.dialect.dialect_file import load_dialect
+from autofit.runtime.server.readback import applied_by_props, find_unapplied, padded_context
 from autofit.trial.candidate import Candidate, ParamValue
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from runtime.log_corpus import all_cases
 
-from autofit.runtime.buffer_type import device_with_index, place_of
-from autofit.runtime.dialect_file import load_dialect
-from autofit.runtime.failure import diagnose
-from autofit.runtime.server_log import ServerLog
+from autofit.runtime.diagnosis.diagnose import diagnose
+from autofit.runtime.dialect.dialect_file import load_dialect
+from autofit.runtime.logs.buffer_type import device_with_index, place_of
+from autofit.runtime.logs.server_log import ServerLog
 
 CASES = {case.name: case for case in all_cases()}
 TYPES = load_dialect("llama_server").log.buffer_types

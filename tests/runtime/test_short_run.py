@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autofit.errors import UsageError
-from autofit.runtime.short_run import check, start
+from autofit.runtime.discovery.short_run import check, start
 
 
 @pytest.mark.parametrize(

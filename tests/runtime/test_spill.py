@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.runtime.spill import Holding, find_spill, is_steady, shared_devices, taken_mib
+from autofit.runtime.diagnosis.spill import (
+    Holding,
+    find_spill,
+    is_steady,
+    shared_devices,
+    taken_mib,
+)
 from autofit.trial.device import Device
 from autofit.trial.measurement import MemoryReading
 

@@ -7,7 +7,7 @@ import pytest
 from search.toy_machine import SPACE, ToyMachine
 
 from autofit.search.dominance import kv_bytes, needing_at_least, needing_at_most
-from autofit.search.grid import Grid
+from autofit.search.point_grid import Grid
 from autofit.search.problem import Memory
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 

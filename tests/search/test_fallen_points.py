@@ -7,10 +7,10 @@ import random
 import pytest
 from search.toy_machine import SPACE, ToyMachine, explore, tell
 
-from autofit.search.course import Course
+from autofit.search.optuna_study import SearchStudy
+from autofit.search.policy import SearchPolicy
 from autofit.search.problem import Observation
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
-from autofit.search.study import SearchStudy
 
 MEASURED = ToyMachine()
 
@@ -34,7 +34,7 @@ def test_a_search_goes_on_to_the_best_of_what_holds(short_mib, seed):
         assert best not in fallen
         fallen.append(best)
         fall(study, best)
-        course = Course(study)
+        course = SearchPolicy(study)
         for _ in range(6):
             if (step := course.next()) is None:
                 break
@@ -71,7 +71,7 @@ def test_what_needs_as_much_falls_with_it():
     heavier, with_more = {**alike, HOST_LAYERS_AXIS: 10}, {**point, HOST_LAYERS_AXIS: 12}
     assert all(study.is_ruled_out(one) for one in (point, alike, heavier))
     assert not any(study.is_ruled_out(one) for one in (lighter, with_more))
-    walk = Course(study).walk(alike)
+    walk = SearchPolicy(study).walk(alike)
     assert (walk.fits, walk.fails) == (None, 11)
 
 

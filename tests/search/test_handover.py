@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from search.toy_machine import ToyMachine, tell
 
+from autofit.search.optuna_study import SearchStudy
 from autofit.search.problem import Observation, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, Point
-from autofit.search.study import SearchStudy
 from autofit.trial.candidate import Candidate
 
 _DRAWN = "the model is contradicted: drawn"

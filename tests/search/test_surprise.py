@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pytest
 from search.toy_machine import ToyMachine, tell
 
-from autofit.search.course import Course
+from autofit.search.optuna_study import SearchStudy
+from autofit.search.policy import SearchPolicy
 from autofit.search.problem import Observation
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
-from autofit.search.study import SearchStudy
 
 START: Point = {
     LAYOUT_AXIS: "single:A",
@@ -47,7 +47,7 @@ def _searched(machine: ToyMachine, seed: int, chance_factor: float = 1.0) -> Sea
     What that launch measured is multiplied by `chance_factor`.
     """
     study, rng = SearchStudy(machine.problem(), seed=seed), random.Random(seed)
-    course = Course(study)
+    course = SearchPolicy(study)
     while len(study.observations) < 30 and (step := course.next()) is not None:
         seen = machine.observe(step.proposal.point, rng)
         if step.asks_fit_only and seen.cost is not None:

@@ -8,10 +8,10 @@ import random
 import pytest
 from search.toy_machine import SPACE, ToyMachine, explore, tell
 
-from autofit.search.course import Course
+from autofit.search.optuna_study import SearchStudy
+from autofit.search.policy import SearchPolicy
 from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
-from autofit.search.study import SearchStudy
 
 MACHINE = ToyMachine()
 
@@ -44,7 +44,7 @@ def study() -> SearchStudy:
 
 def _go_on(study: SearchStudy, most: int) -> list[Point]:
     """Launch what a course proposes, of its search alone."""
-    course, rng = Course(study), random.Random(0)
+    course, rng = SearchPolicy(study), random.Random(0)
     asked = []
     while len(asked) < most and (step := course.next()) is not None:
         asked.append(step.proposal.point)
@@ -107,7 +107,7 @@ def test_a_launch_is_worth_it_until_a_wanted_point_has_run() -> None:
 def test_a_course_that_is_over_is_opened_again() -> None:
     """A course that was over for want of gain goes on with other points."""
     study = SearchStudy(MACHINE.problem(), seed=0)
-    course, rng = Course(study), random.Random(0)
+    course, rng = SearchPolicy(study), random.Random(0)
     for _ in range(60):
         step = course.next()
         if step is None:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autofit.search.dominance import kv_bytes
-from autofit.search.goal import Goal
+from autofit.search.model_traffic import ModelTraffic
+from autofit.search.optuna_study import SearchStudy
 from autofit.search.problem import Fit, Observation, Problem
+from autofit.search.search_goal import Goal
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Constraint, Point, Space
-from autofit.search.study import SearchStudy
-from autofit.search.trait import Traits
 from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request
 
@@ -57,7 +57,7 @@ class ToyMachine:
             candidate_of=lambda point: Candidate(point) if SPACE.allows(point) else None,
             fit_of=self._fit,
             goal=self.goal,
-            traits=Traits(layers=LAYERS),
+            traits=ModelTraffic(layers=LAYERS),
         )
 
     def needed_mib(self, point: Point) -> float:

@@ -12,12 +12,12 @@ from autofit.trial.measurement import Measurement, Sample
 from autofit.trial.metric import (
     METRICS,
     cost,
+    fastest_repeats,
     is_higher_better,
     median_metric,
     metric_values,
     pooled_values,
     time_ratio,
-    unhindered,
 )
 from autofit.trial.workload import Request, Workload
 
@@ -53,12 +53,12 @@ def test_an_unhindered_launch_has_each_request_at_its_fastest():
         _sample(0, 2.0, 1.0), _sample(1, 4.0, 9.0),
         _sample(0, 1.0, 3.0), _sample(1, 5.0, 6.0),
     ))  # fmt: skip
-    fastest = unhindered(measured, TWO)
+    fastest = fastest_repeats(measured, TWO)
 
     assert metric_values(fastest, TWO, "request_s") == pytest.approx([(3 * 2.0 + 10.0) / 4])
     assert metric_values(fastest, TWO, "ttft") == pytest.approx([(3 * 1.0 + 4.0) / 4])
-    assert unhindered(fastest, TWO) == fastest
-    assert unhindered(Measurement(), TWO).samples == ()
+    assert fastest_repeats(fastest, TWO) == fastest
+    assert fastest_repeats(Measurement(), TWO).samples == ()
 
 
 def test_requests_side_by_side_are_one_repeat():
@@ -66,11 +66,11 @@ def test_requests_side_by_side_are_one_repeat():
     both = replace(ONE, parallel=2)
     queued = (_sample(0, 3.0, 1.0), _sample(0, 1.0, 4.0))
     hindered = (_sample(0, 1.5, 2.0), _sample(0, 4.0, 4.0))
-    fastest = unhindered(Measurement((*hindered, *queued)), both)
+    fastest = fastest_repeats(Measurement((*hindered, *queued)), both)
 
     assert sorted(sample.ttft_s for sample in fastest.samples) == [1.0, 3.0]
     assert sorted(sample.predicted_s for sample in fastest.samples) == [1.0, 4.0]
-    assert unhindered(Measurement(queued[:1]), both).samples == queued[:1]
+    assert fastest_repeats(Measurement(queued[:1]), both).samples == queued[:1]
 
 
 def test_one_value_per_repeat():

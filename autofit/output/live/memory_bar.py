@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from rich.text import Text
 
-from autofit.output.text import mib, one_line
+from autofit.text_format import mib, one_line
 from autofit.trial.measurement import MemoryReading
 
 _FULL = 0.97

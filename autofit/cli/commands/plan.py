@@ -1,0 +1,72 @@
+"""`autofit plan`: what a model takes on each device, without launching anything."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autofit.cli.options.task_options import TaskOptions, read_task_options, task_options
+from autofit.errors import NothingFitsError
+
+if TYPE_CHECKING:
+    from autofit.plan.memory_plan import Plan
+    from autofit.session.task import Task
+
+
+@click.command("plan")
+@task_options
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's keyword arguments
+    """Show what MODEL takes on each device and in system RAM, and which layouts fit.
+
+    Launches nothing. A device named with --device need not be there: plan before you buy.
+    Without any device, all is planned for system RAM.
+    """
+    from autofit.cli.preparation import build_task, planner  # noqa: PLC0415 - heavy
+    from autofit.output.text.console import make_console  # noqa: PLC0415
+    from autofit.output.text.plan_table import print_plan  # noqa: PLC0415
+    from autofit.plan.memory_plan import make_plan  # noqa: PLC0415
+
+    options = read_task_options(given)
+    task = build_task(options, allow_missing=True)
+    plan = make_plan(task, planner(task))
+    if as_json:
+        click.echo(json.dumps({**plan.to_dict(), "launch": _launch(task, options, plan)}))
+    else:
+        print_plan(plan, make_console(sys.stdout))
+    if plan.recommended is not None:
+        return 0
+    place = "these devices" if task.devices else "system RAM"
+    click.echo(f"autofit: no layout fits {place}", err=True)
+    click.echo(
+        "hint: less --context, a narrower --kv-floor with --set cache_type=q8_0, or a smaller "
+        "ubatch with --set ubatch=512",
+        err=True,
+    )
+    return NothingFitsError.exit_code
+
+
+def _launch(task: Task, options: TaskOptions, plan: Plan) -> dict[str, Any] | None:
+    """How the recommended layout would be served, and on what: what `autofit export` needs."""
+    from autofit.cli.preparation import header  # noqa: PLC0415
+    from autofit.runtime.command.argv_writer import Unsupported, launch_plan  # noqa: PLC0415
+
+    if plan.recommended is None:
+        return None
+    launch = launch_plan(
+        task.runtime,
+        task.model_path,
+        plan.recommended.candidate,
+        purpose="preset",
+        rpc=task.rpc,
+        extra_args=task.extra_args,
+        env=task.env,
+        wrapper=task.wrapper,
+    )
+    if isinstance(launch, Unsupported):
+        return None
+    head = header(task, options, seed=0, argv=sys.argv)
+    return {"argv": list(launch.argv), "env": dict(launch.env), "task": head.to_dict()}

@@ -1,0 +1,99 @@
+"""`autofit replay`: run the search on a recorded table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autofit.cli.options.task_options import read_devices
+from autofit.errors import UsageError
+from autofit.text_format import number
+from autofit.trial.metric import METRICS, Metric
+
+if TYPE_CHECKING:
+    from autofit.replay.table_problem import Machine
+
+_UNITS = {"request_s": "s", "ttft": "s", "pp": "t/s", "tg": "t/s"}
+
+
+@click.command("replay")
+@click.argument("table")
+@click.option("--objective", type=click.Choice(METRICS), help="Metric; else what the table has.")
+@click.option(
+    "--model", type=click.Path(path_type=Path), help="The table's GGUF, to estimate memory."
+)
+@click.option(
+    "--device",
+    "device",
+    multiple=True,
+    metavar="NAME=MIB",
+    help="A device of the table's machine, to estimate memory. Repeat for several.",
+)
+@click.option("--max-launches", type=click.IntRange(1), help="Stop after so many launches.")
+@click.option("--seeds", type=click.IntRange(1), default=20, show_default=True, help="Replays.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def command(
+    table: str,
+    *,
+    objective: Metric | None,
+    model: Path | None,
+    device: tuple[str, ...],
+    max_launches: int | None,
+    seeds: int,
+    as_json: bool,
+) -> None:
+    """Run the search on TABLE, a recorded CSV file or the name of a bundled one.
+
+    Each seed is one search that may ask only what the table holds: the rows of its largest
+    group with equal context, prompt and generation.
+    """
+    from autofit.replay.landscape import read_landscape  # noqa: PLC0415 - --help is quick
+    from autofit.replay.replay_table import find_table, replay, summary  # noqa: PLC0415
+    from autofit.replay.table_problem import TableProblem  # noqa: PLC0415
+
+    landscape = read_landscape(find_table(table), objective)
+    problem = TableProblem(landscape, _machine(model, device))
+    runs = [replay(problem, seed=seed, max_launches=max_launches) for seed in range(seeds)]
+    told = summary(problem, runs)
+    if as_json:
+        click.echo(json.dumps(told, indent=2))
+    else:
+        for line in _lines(told):
+            click.echo(line)
+
+
+def _machine(model: Path | None, devices: tuple[str, ...]) -> Machine | None:
+    if (model is None) != (not devices):
+        raise UsageError(
+            "--model and --device belong together", "memory is estimated from both, or not at all"
+        )
+    if model is None:
+        return None
+    from autofit.model.sizes.inventory import inventory  # noqa: PLC0415 - --help is quick
+    from autofit.replay.table_problem import Machine  # noqa: PLC0415
+    from autofit.trial.device import Device  # noqa: PLC0415
+
+    found = [Device(name, "", mib, mib) for name, mib in read_devices(devices).items()]
+    return Machine(inventory(model), tuple(found))
+
+
+def _lines(told: dict[str, Any]) -> Iterator[str]:
+    unit = _UNITS[told["metric"]]
+    group = ", ".join(f"{name} {value}" for name, value in told["group"].items() if value)
+    yield (
+        f"{told['table']}: {told['rows']} rows of {told['settings']} settings"
+        f"{f' ({group})' if group else ''}, by {told['metric']}"
+    )
+    reached = told["launches_to_98pct"]
+    yield f"  launches to 98% of the best  {'not reached' if reached is None else f'{reached:g}'}"
+    yield f"  failed launches              {told['failures']:g}"
+    best = told["best_found"]
+    found = "nothing" if best is None else f"{number(best)} {unit}"
+    yield f"  found                        {found}"
+    yield f"  best possible                {number(told['best_possible'])} {unit}"
+    count = len(told["per_seed"])
+    yield f"  medians of {count} seeds" if count > 1 else "  of one seed"

@@ -1,0 +1,52 @@
+"""`autofit report`: what a study found, as Markdown or as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autofit.cli.options.output_file import check_target, deliver
+from autofit.cli.options.study_argument import open_study, study_argument, tell_damage
+from autofit.errors import AutofitError
+
+if TYPE_CHECKING:
+    from autofit.study.study_folder import Study
+
+
+@click.command("report")
+@study_argument
+@click.option(
+    "--html", metavar="FILE", help="Write one HTML file instead of printing; - is stdout."
+)
+def command(study: Path, html: str | None) -> None:
+    """Write the report of STUDY: into its report.md, and to stdout as Markdown.
+
+    STUDY is a study's folder, or the name of one in results/.
+    """
+    from autofit.output.report.html_report import html_report  # noqa: PLC0415 - --help is quick
+    from autofit.output.report.markdown_report import markdown_report  # noqa: PLC0415
+    from autofit.presets.preset_text import preset_text  # noqa: PLC0415
+
+    if html is not None:
+        check_target(html)
+    opened = open_study(study)
+    preset = preset_text(opened)
+    text = markdown_report(opened, preset=preset)
+    _keep(opened, text)
+    if html is None:
+        deliver(text, "-")
+        return
+    deliver(html_report(opened, preset=preset), html)
+    tell_damage(opened)
+    if html != "-":
+        click.echo(f"wrote {html}", err=True)
+
+
+def _keep(study: Study, text: str) -> None:
+    """Write the study's report.md; a study that may only be read can still be reported."""
+    try:
+        study.write_output("report.md", text)
+    except AutofitError as error:
+        click.echo(f"notice: report.md was not written: {error.message}", err=True)

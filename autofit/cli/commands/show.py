@@ -1,0 +1,99 @@
+"""`autofit show`: a study on the terminal, or one of its launches to repeat by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autofit.cli.options.study_argument import open_study, study_argument, tell_damage
+from autofit.errors import UsageError
+
+if TYPE_CHECKING:
+    from autofit.study.study_folder import Study
+
+_PORT = 8080
+
+
+@click.command("show")
+@study_argument
+@click.option(
+    "--command", "number", type=int, metavar="N", help="Only the command line of launch N."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=_PORT,
+    show_default=True,
+    help="The port in that command line.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def command(study: Path, number: int | None, port: int, *, as_json: bool) -> None:
+    """Show what STUDY found, how sure that is, and every launch.
+
+    STUDY is a study's folder, or the name of one in results/.
+    """
+    opened = open_study(study)
+    if number is not None:
+        _show_launch(opened, number, port, as_json=as_json)
+    elif as_json:
+        click.echo(json.dumps(_document(opened)))
+    else:
+        from autofit.output.text.console import make_console  # noqa: PLC0415 - --help is quick
+        from autofit.output.text.study_text import print_study  # noqa: PLC0415
+
+        print_study(opened, make_console(sys.stdout))
+
+
+def _document(study: Study) -> dict[str, Any]:
+    trials = [trial.to_dict() for trial in study.trials()]
+    skipped = [skipped.to_dict() for skipped in study.skipped()]
+    return {
+        "study": str(study.path),
+        **study.header.to_dict(),
+        "result": study.result,
+        "trials": trials,
+        "skipped": skipped,
+        "cut_off": list(study.cut_off()),
+        "notices": study.notices,
+    }
+
+
+def _show_launch(study: Study, number: int, port: int, *, as_json: bool) -> None:
+    from autofit.output.text.study_text import launch_command  # noqa: PLC0415
+    from autofit.process import removed_variables, system_config, user_config  # noqa: PLC0415
+
+    tell_damage(study)
+    unset = removed_variables({}, also_remove=_variables(study.header.dialect_source))
+    line = launch_command(study, number, port=port, unset=unset)
+    for config in (user_config(), system_config()):
+        if config is not None:
+            click.echo(f"notice: {config} changes what this command does", err=True)
+    if not as_json:
+        click.echo(os.fsencode(line))  # a path of raw bytes comes out as it went in
+        return
+    trial = next(trial for trial in study.trials() if trial.number == number)
+    told = {
+        "study": str(study.path),
+        "trial": number,
+        "command": line,
+        "argv": [word.replace("{port}", str(port)) for word in trial.argv],
+        "env": dict(trial.env),
+        "unset": list(unset),
+        "log": str(study.log_path(number)),
+    }
+    click.echo(json.dumps(told))
+
+
+def _variables(dialect: str) -> frozenset[str]:
+    """Variables that are parameters of the study's dialect, as far as it is still known."""
+    from autofit.runtime.dialect.dialect_file import load_dialect  # noqa: PLC0415
+
+    try:
+        return load_dialect(dialect).variables
+    except UsageError:
+        return frozenset()

@@ -1,0 +1,56 @@
+"""`autofit synth`: write a model of random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autofit.model.synth.random_model import WEIGHT_TYPES, SynthSpec, write
+
+_HELP = {
+    "layers": "Transformer blocks.",
+    "experts": "Experts of a block; 0 makes a dense model.",
+    "used": "Experts used for a token.",
+    "embd": "Embedding length.",
+    "ff": "Feed-forward length of an expert.",
+    "heads": "Attention heads.",
+    "kv_heads": "KV heads.",
+    "head_dim": "Length of a head.",
+    "vocab": "Tokens of the vocabulary.",
+    "ctx": "Training context.",
+    "type": "Type of the weights.",
+    "embd_type": "Type of embedding and output.",
+    "seed": "Seed of the random weights.",
+    "header_only": "Leave the data a hole: for estimators.",
+}
+
+
+def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for every field of the spec, with the spec's own default."""
+    for field in reversed(fields(SynthSpec)):
+        option = click.option(
+            f"--{field.name.replace('_', '-')}",
+            field.name,
+            default=field.default,
+            is_flag=field.default is False,
+            show_default=field.default is not False,
+            help=_HELP[field.name],
+        )
+        function = option(function)
+    return function
+
+
+@click.command("synth", epilog=f"Types: {', '.join(WEIGHT_TYPES)}.")
+@click.argument("out", type=click.Path(path_type=Path))
+@_sizes
+def command(out: Path, **sizes: Any) -> None:  # noqa: ANN401 - click's keyword arguments
+    """Write a GGUF of random weights to OUT: qwen3moe, or qwen3 without experts.
+
+    It says nothing sensible, but takes the memory and the time of a real model of its sizes.
+    """
+    write(SynthSpec(**sizes), out)
+    click.echo(f"{out}: {out.stat().st_size / 2**20:,.0f} MiB", err=True)

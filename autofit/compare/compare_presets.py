@@ -1,0 +1,287 @@
+"""Two launch commands against each other: rounds of fresh processes until a rule decides.
+
+Both are started as they were given, so each with what its user switched on. The first request
+of a launch is told apart from the second one like it: page-locking, caches and pools that
+grow make it slower. In the first round both are also asked for their answers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from autofit.quality.answer_check import AnswerCheck, judge_answers, narrowest_kv_bits
+from autofit.quality.interview import Answers, PromptSet, interviewed
+from autofit.quality.kv_score import KV_PARAMS, KvScore, kv_score, kv_types, kv_words
+from autofit.runtime.server.launcher import RUNTIME_FIT, Launcher, LaunchResult
+from autofit.runtime.server.request_plan import PlannedRequest, RequestPlan
+from autofit.session.budget_advice import launches_need, shortage
+from autofit.session.finalist import Finalist
+from autofit.session.rounds import Contender, confirm, round_purpose
+from autofit.session.rounds_result import Confirmation
+from autofit.session.runner import TrialRunner
+from autofit.session.task import Task
+from autofit.statistics.sequential import FIRST_LOOK, Rule
+from autofit.trial.candidate import Candidate, LaunchPlan
+from autofit.trial.metric import Metric
+from autofit.trial.outcome import Rejected, Stage
+from autofit.trial.trial import Trial
+from autofit.trial.workload import Workload
+
+SideName = Literal["A", "B"]
+SIDES: tuple[SideName, SideName] = ("A", "B")
+_REPEATS = 2
+# Most comparisons are decided by then.
+_SENSIBLE_ROUNDS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the two: what is launched, and what launches it.
+
+    `model_digest` tells whether both serve the same model.
+    """
+
+    name: SideName
+    task: Task
+    runner: TrialRunner
+    model_digest: str
+
+    @property
+    def candidate(self) -> Candidate:
+        """What is launched."""
+        return self.task.baseline
+
+    def kv_score(self, wide: Candidate) -> KvScore:
+        """What its KV types cost against those of another candidate, by its runtime's program."""
+        launching = self.runner.launching
+        if not isinstance(launching, VerbatimLauncher):
+            return KvScore()
+        names = dict(zip(KV_PARAMS, kv_types(wide), strict=True))
+        made = [trial.seconds for trial in self.runner.trials]
+        return kv_score(
+            replace(self.runner, launching=launching.launcher),
+            self.task,
+            Finalist(self.candidate, RUNTIME_FIT),
+            self.candidate.with_params(**names),
+            expected_s=sum(made) / max(1, len(made)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class VerbatimLauncher:
+    """Launches a candidate as its user would: with all other words, and nothing added."""
+
+    launcher: Launcher
+
+    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
+        """The command of a candidate, or why the runtime cannot be told it."""
+        del layout  # it names the side
+        return self.launcher.plan(candidate, layout=RUNTIME_FIT, as_served=as_served)
+
+    def launch(
+        self,
+        plan: LaunchPlan,
+        request_plan: RequestPlan,
+        *,
+        log_path: Path,
+        on_stage: Callable[[Stage], None],
+        check_stop: Callable[[], None],
+    ) -> LaunchResult:
+        """Start, ask, measure and stop."""
+        return self.launcher.launch(
+            plan, request_plan, log_path=log_path, on_stage=on_stage, check_stop=check_stop
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonResult:
+    """What came of it; the confirmation is None where the first round failed.
+
+    There could be `max_rounds`. `scoring` are launches that only tell what a KV type costs.
+    """
+
+    trials: dict[SideName, tuple[Trial, ...]]
+    scoring: tuple[Trial, ...]
+    confirmation: Confirmation | None
+    answers: AnswerCheck
+    max_rounds: int
+
+    def failed(self, name: SideName) -> Trial | None:
+        """The first launch of a side that did not complete."""
+        return next((trial for trial in self.trials[name] if not trial.is_completed), None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Comparison:
+    """A comparison of two sides; `run` goes through its rounds.
+
+    `slot_context` is the smaller one of the two, so that both are asked the same. `rounds`
+    are the most there will be; fewer than three decide nothing. `note` is told what the user
+    should know.
+    """
+
+    sides: tuple[Side, Side]
+    workload: Workload
+    slot_context: int
+    metric: Metric
+    note: Callable[[str], None] = lambda _: None
+    rounds: int = 12
+    min_effect: float = 0.03
+    seed: int = 1
+    _trials: dict[SideName, list[Trial]] = field(default_factory=dict)
+
+    def run(self) -> ComparisonResult:
+        """Launch both in turns until their order is known or the budget ends.
+
+        Raises:
+            Interrupted: the user stopped the run.
+        """
+        self._trials = {side.name: [] for side in self.sides}
+        rng = random.Random(self.seed)
+        said = self._first_round(rng)
+        confirmation, max_rounds = None, self.rounds
+        made = [trial for trials in self._trials.values() for trial in trials]
+        if all(trial.is_completed for trial in made):
+            rule = self._rule(made)
+            max_rounds = rule.last_round
+            confirmation = self._further_rounds(rng, rule, made)
+        check = self._judged(said)
+        return ComparisonResult(
+            trials={name: tuple(trials) for name, trials in self._trials.items()},
+            scoring=tuple(
+                trial
+                for side in self.sides
+                for trial in side.runner.trials
+                if trial.phase == "prove"
+            ),
+            confirmation=confirmation,
+            answers=check,
+            max_rounds=max_rounds,
+        )
+
+    def request_plan(self) -> RequestPlan:
+        """The longest request first, as a warm-up that is kept; then all, it leading."""
+        order = sorted(
+            range(len(self.workload.requests)),
+            key=lambda index: -self.workload.requests[index].prompt_tokens,
+        )
+        planned = [
+            PlannedRequest(
+                self.workload.requests[index].prompt_tokens,
+                self.workload.requests[index].predicted_tokens,
+                index,
+            )
+            for index in order
+        ]
+        first = replace(planned[0], is_warmup=True)
+        return RequestPlan("full", (first, *planned * _REPEATS)).within(self.slot_context)
+
+    @property
+    def _is_same_model(self) -> bool:
+        a, b = self.sides
+        return a.model_digest == b.model_digest
+
+    @property
+    def _has_other_kv(self) -> bool:
+        a, b = self.sides
+        return kv_types(a.candidate) != kv_types(b.candidate)
+
+    def _first_round(self, rng: random.Random) -> dict[SideName, Answers | None]:
+        """Launch both and ask them, too; what each said."""
+        has_retrieval = self._is_same_model and self._has_other_kv
+        interview = PromptSet(self.workload, self.slot_context, has_retrieval=has_retrieval)
+        said: dict[SideName, Answers | None] = {}
+        for side in rng.sample(self.sides, len(self.sides)):
+            # Other models may have other tokens: there each is asked in its own.
+            asked = interview if self._is_same_model else replace(interview)
+            trial, said[side.name] = interviewed(
+                *(side.runner, asked, "confirm", side.candidate, self.request_plan()),
+                layout=side.name,
+                purpose=round_purpose(1, side.name),
+            )
+            self._trials[side.name].append(trial)
+        return said
+
+    def _judged(self, said: dict[SideName, Answers | None]) -> AnswerCheck:
+        """The answers of both against each other; KV types are scored with the time left."""
+        if not self._is_same_model:
+            words = "A and B serve different models: their answers are not judged"
+            return AnswerCheck("unknown", "A", None, None, (words,))
+        reference, other = self.sides
+        by_program, kv = None, ""
+        if self._has_other_kv:
+            if narrowest_kv_bits(other.candidate) > narrowest_kv_bits(reference.candidate):
+                reference, other = other, reference
+            kv = f" ({kv_words(reference.candidate)} KV)"
+            if said[reference.name] is not None and said[other.name] is not None:
+                by_program = other.kv_score(reference.candidate)
+        return judge_answers(
+            *(said[reference.name], said[other.name]),
+            reference_words=f"{reference.name}{kv}",
+            may_differ=self._has_other_kv,
+            is_sparse=reference.task.inventory.is_moe,
+            by_program=by_program,
+        )
+
+    def _further_rounds(self, rng: random.Random, rule: Rule, made: list[Trial]) -> Confirmation:
+        self._look_at_budget(made)
+        return confirm(
+            [self._contender(side) for side in self.sides],
+            workload=self.workload,
+            metric=self.metric,
+            rng=rng,
+            rule=rule,
+            budget_left=self._may_launch,
+            made=made,
+            emit=self.sides[0].runner.emit,
+        )
+
+    def _look_at_budget(self, made: list[Trial]) -> None:
+        """Say beforehand when a budget is too small for what tells A and B apart."""
+        launch_s = sum(trial.seconds for trial in made) / len(made)
+        least, sensible = (
+            len(self.sides) * min(self.rounds, rounds) for rounds in (FIRST_LOOK, _SENSIBLE_ROUNDS)
+        )
+        purpose = "telling which is faster" if self.rounds >= FIRST_LOOK else "measuring both"
+        need = launches_need(launch_s, least, sensible, purpose)
+        words = shortage(self.sides[0].runner.budget, launch_s, need)
+        if words:
+            self.note(words)
+
+    def _contender(self, side: Side) -> Contender:
+        def launch(number: int) -> Trial:
+            trial = side.runner.run(
+                *("confirm", side.candidate, self.request_plan()),
+                layout=side.name,
+                purpose=round_purpose(number, side.name),
+            )
+            self._trials[side.name].append(trial)
+            return trial
+
+        return Contender(side.name, launch)
+
+    def _rule(self, first_round: list[Trial]) -> Rule:
+        """Rounds as wanted that the budget has room for, fixed before speeds are looked at.
+
+        The rule spends its chance of error over all its rounds: cut off before their end it
+        would give needlessly wide intervals.
+        """
+        round_s = sum(trial.seconds for trial in first_round)
+        left_s = self.sides[0].runner.budget.left_for_s("confirm")
+        most = self.rounds
+        if left_s is not None:
+            most = min(most, 1 + int(left_s / max(0.1, round_s)))
+        return Rule(
+            max_rounds=max(FIRST_LOOK, most),
+            min_effect=self.min_effect,
+            ended_at=self.rounds if self.rounds < FIRST_LOOK else None,
+        )
+
+    def _may_launch(self) -> bool:
+        trials = [trial for side in self._trials.values() for trial in side]
+        mean_s = sum(trial.seconds for trial in trials) / len(trials)
+        return self.sides[0].runner.budget.allows("confirm", mean_s)

@@ -1,0 +1,1 @@
+"""Examine a machine before a tune: devices, runtimes, and what is missing."""

@@ -1,0 +1,254 @@
+"""Looks over a machine before a tune: what there is, what is missing, and what mends it.
+
+Nothing here may fail for want of something to look at: what cannot be read is not told.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import psutil
+
+from autofit.doctor.card_check import check_cards
+from autofit.doctor.finding import Finding
+from autofit.doctor.host_check import check_host
+from autofit.doctor.runtime_check import check_runtime, check_settings
+from autofit.errors import AutofitError, MachineInUseError, UsageError
+from autofit.machine.host_load import HostState, host_state
+from autofit.machine.lock import machine_lock
+from autofit.machine.nvml import nvidia_driver, nvidia_states
+from autofit.machine.pcie import Card, cards
+from autofit.runtime.dialect.dialect_file import all_dialects
+from autofit.runtime.discovery.device_list import list_devices
+from autofit.runtime.discovery.find_runtime import Found, find_runtime, programs
+from autofit.runtime.discovery.found_runtime import Runtime
+from autofit.study.durable_file import check_free_disk
+from autofit.study.study_location import user_data
+from autofit.trial.device import Device
+
+_WATCH_S = 0.5
+_STUDY_MIB = 200
+_RANKS = {"fatal": 0, "warning": 1, "note": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRuntime:
+    """A program that may be a runtime; `runtime` is None where it is unusable for `fault`."""
+
+    program: Path
+    runtime: Runtime | None
+    fault: str = ""
+    hint: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is and can, as JSON data."""
+        found = self.runtime
+        if found is None:
+            return {"program": str(self.program), "fault": self.fault, "hint": self.hint}
+        return {
+            "program": str(self.program),
+            "command": list(found.command),
+            "dialect": found.dialect.name,
+            "version": found.version.version,
+            "build": found.version.build,
+            "commit": found.version.commit,
+            "parameters": list(found.parameters),
+            "kv_types": list(found.kv_types),
+            "companions": {name: list(words) for name, words in found.companions.items()},
+            "fault": None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was seen; a tune takes the first runtime. `devices` is None where it was not asked."""
+
+    runtimes: tuple[SeenRuntime, ...]
+    devices: tuple[Device, ...] | None
+    drivers: tuple[str, ...]
+    cards: tuple[Card, ...]
+    host: HostState | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def would_work(self) -> bool:
+        """Whether a tune would work here."""
+        return all(finding.level != "fatal" for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The examination as JSON data."""
+        return {
+            "would_work": self.would_work,
+            "runtimes": [seen.to_dict() for seen in self.runtimes],
+            "devices": None if self.devices is None else [asdict(d) for d in self.devices],
+            "drivers": list(self.drivers),
+            "cards": [asdict(card) for card in self.cards],
+            "host": asdict(self.host) if self.host else None,
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+
+def examine(
+    runtime: str | None = None,
+    rpc: str = "",
+    *,
+    environ: Mapping[str, str] | None = None,
+    root: Path = Path("/"),
+) -> Examination:
+    """Look the machine over; `runtime` is the only one looked at where it is given."""
+    ours = os.environ if environ is None else environ
+    findings: list[Finding] = []
+    seen = tuple(_runtimes(runtime, findings))
+    chosen = seen[0].runtime if seen else None
+    found, states = cards(root), nvidia_states()
+    vendors = list(dict.fromkeys(card.vendor for card in found if card.driver is not None))
+    devices = None
+    if chosen:
+        devices, faults = _devices(chosen, rpc)
+        findings += faults or check_runtime(chosen, devices, vendors, ours)
+    findings += check_settings(chosen, ours)
+    findings += check_cards(found, states, root)
+    host = _host()
+    if host:
+        findings += check_host(host, root)
+    findings += _places()
+    findings += _extras()
+    return Examination(
+        runtimes=seen,
+        devices=devices,
+        drivers=_drivers(found, root),
+        cards=found,
+        host=host,
+        findings=tuple(sorted(findings, key=lambda finding: _RANKS[finding.level])),
+    )
+
+
+def _runtimes(path: str | None, findings: list[Finding]) -> Iterator[SeenRuntime]:
+    """The runtimes, a tune's choice first; what keeps that one from working is a finding."""
+    try:
+        places = [*programs(all_dialects())] if path is None else [None]
+    except UsageError as error:
+        findings.append(Finding("fatal", "faulty_dialect", error.message, error.hint))
+        return
+    for index, place in enumerate(places):
+        seen = _seen(place, path)
+        if index == 0 and seen.runtime is None:
+            findings.append(Finding("fatal", "runtime_fails", seen.fault, seen.hint))
+        yield seen
+    if not places:
+        findings.append(
+            Finding(
+                "fatal",
+                "no_runtime",
+                "no runtime was found: no llama-server on PATH, none in Python's packages",
+                "pip install 'autofit[embedded]' (CPU), pip install 'autofit[vulkan]', or build "
+                "llama.cpp and give its llama-server with --runtime PATH",
+            )
+        )
+
+
+def _seen(place: Found | None, path: str | None) -> SeenRuntime:
+    program = place.program if place else Path(path or "")
+    try:
+        if place and place.dialect:
+            found = find_runtime(None, place.dialect.name)
+        else:
+            found = find_runtime(program)
+    except AutofitError as error:
+        return SeenRuntime(program, None, error.message, error.hint)
+    except OSError as error:
+        return SeenRuntime(program, None, f"{program}: {error.strerror or error}")
+    return SeenRuntime(found.program, found)
+
+
+def _devices(runtime: Runtime, rpc: str) -> tuple[tuple[Device, ...] | None, list[Finding]]:
+    """The runtime's devices, asked only while no other autofit measures, and why not."""
+    try:
+        with machine_lock("autofit doctor"):
+            return list_devices(runtime, rpc), []
+    except MachineInUseError as error:
+        told = f"devices were not asked: {error.message}"
+        return None, [Finding("warning", "machine_in_use", told, error.hint)]
+    except UsageError as error:
+        return None, [Finding("fatal", "devices_fail", error.message, error.hint)]
+    except AutofitError as error:
+        return None, [Finding("fatal", "no_lock", error.message, error.hint)]
+
+
+def _host() -> HostState | None:
+    try:
+        return host_state(_WATCH_S)
+    except (OSError, psutil.Error):
+        return None
+
+
+def _drivers(found: tuple[Card, ...], root: Path) -> tuple[str, ...]:
+    told = [nvidia_driver()]
+    for card in found:
+        if card.driver and card.vendor != "nvidia":
+            try:
+                version = (root / "sys/module" / card.driver / "version").read_text().strip()
+            except OSError:
+                version = f"of {platform.system()} {platform.release()}"
+            told.append(f"{card.driver} {version}")
+    return tuple(dict.fromkeys(driver for driver in told if driver))
+
+
+def _places() -> Iterator[Finding]:
+    """Findings on the folders that a tune writes to."""
+    studies = (_absolute(Path("results")), _absolute(user_data() / "studies"))
+    place = next((place for place in studies if place and _is_writable(place)), None)
+    if place is None:
+        yield Finding(
+            "fatal",
+            "no_place_for_studies",
+            "neither the working directory nor the user's data folder can be written",
+            "cd to a folder of yours, or give a tune --study DIR",
+        )
+    else:
+        try:
+            check_free_disk(place, _STUDY_MIB)
+        except (AutofitError, OSError) as error:
+            yield Finding("fatal", "disk_full", str(error), "free some space, or --study DIR")
+    cache = _absolute(platformdirs.user_cache_path("autofit"))
+    if cache is None or not _is_writable(cache):
+        yield Finding(
+            "note",
+            "cache_not_writable",
+            f"{cache or 'the cache folder'} cannot be written: runtimes are asked anew each time",
+            "export XDG_CACHE_HOME=/some/folder/of/yours",
+        )
+
+
+def _absolute(path: Path) -> Path | None:
+    try:
+        return path.absolute()
+    except OSError:  # the working directory is gone
+        return None
+
+
+def _is_writable(path: Path) -> bool:
+    for place in (path, *path.parents):
+        try:
+            if place.exists():
+                return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+        except OSError:
+            return False
+    return False
+
+
+def _extras() -> Iterator[Finding]:
+    if not (find_spec("plotly") and find_spec("jinja2")):
+        yield Finding(
+            "note",
+            "no_html_report",
+            "the HTML report cannot be written: plotly or jinja2 is missing",
+            "pip install 'autofit[report]'",
+        )

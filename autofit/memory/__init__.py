@@ -1,0 +1,1 @@
+"""Memory of a candidate: prediction, calibration by launches, the fit boundary, dominance."""

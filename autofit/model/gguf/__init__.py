@@ -1,0 +1,1 @@
+"""GGUF files: headers read, written, checked and copied."""

@@ -1,0 +1,383 @@
+"""Reads the header of a GGUF file: metadata and tensors of all shards, no data.
+
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A file says how long
+everything is, so nothing in it is believed before it is compared with the file's size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import re
+import stat
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from autofit.errors import MissingError, UsageError
+from autofit.model.gguf.block_type import tensor_bytes
+
+KEPT_ENTRIES = 1024  # longer arrays are vocabularies; per-layer lists are shorter
+_KEPT_TEXT_BYTES = 1 << 20
+_MAX_KEYS = 1 << 16
+_MAX_TENSORS = 1 << 20
+_MAX_STRINGS = 1 << 24  # a hole reads as endless empty strings
+_MAX_DIMENSIONS = 4
+
+_SCALARS = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    7: struct.Struct("<?"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+_STRING, _ARRAY = 8, 9
+_U32, _U64 = _SCALARS[4], _SCALARS[10]
+
+_SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_AGAIN = "download the file again, or compare its size with the publisher's"
+
+
+@dataclass(frozen=True, slots=True)
+class LongArray:
+    """Stands for an array that was not kept: a vocabulary, its scores, its merges."""
+
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor as the header tells it; `shape[0]` is the length of a row.
+
+    `offset` counts from the beginning of the data of file `file_index`; `nbytes` has no
+    padding.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type_id: int
+    offset: int
+    nbytes: int
+    file_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """What the header of a model says, all shards together.
+
+    Metadata is that of the first shard: numbers, text, short arrays as tuples, long ones as
+    `LongArray`. `total_bytes` is the size of all files. `digest` recognises the same header
+    and size again, under any name.
+    """
+
+    metadata: Mapping[str, Any]
+    tensors: tuple[TensorInfo, ...]
+    files: tuple[Path, ...]
+    total_bytes: int
+    digest: str
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _File:
+    """The header of one file."""
+
+    path: Path
+    size: int
+    metadata: dict[str, Any]
+    tensors: list[TensorInfo]
+    digest: bytes
+    notices: list[str] = field(default_factory=list)
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Read metadata and tensors of a model; a split model is read from its first shard.
+
+    Raises:
+        UsageError: a file is missing, unreadable, no GGUF, of an unsupported version,
+            damaged or shorter than its header says.
+    """
+    first = _read_file(path, 0)
+    paths = _shards(path, first.metadata)
+    others = [_read_file(shard, index) for index, shard in enumerate(paths[1:], start=1)]
+    files = [first, *others]
+    tensors = [tensor for file in files for tensor in file.tensors]
+    _check_split(files, tensors)
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        digest.update(file.digest)
+    return GgufHeader(
+        metadata=first.metadata,
+        tensors=tuple(tensors),
+        files=tuple(paths),
+        total_bytes=sum(file.size for file in files),
+        digest=digest.hexdigest(),
+        notices=tuple(notice for file in files for notice in file.notices),
+    )
+
+
+def shard_paths(path: Path) -> list[Path]:
+    """All files of a model by the name of one; its own path where it names no shard."""
+    match = _SHARD_NAME.fullmatch(path.name)
+    if match is None:
+        return [path]
+    count = int(match["count"])
+    return [
+        path.with_name(f"{match['stem']}-{number:05d}-of-{count:05d}.gguf")
+        for number in range(1, count + 1)
+    ]
+
+
+def _shards(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
+    """All files of the model, the given one first."""
+    count = metadata.get("split.count", 0)
+    if not isinstance(count, int) or count <= 1:
+        return [path]
+    match = _SHARD_NAME.fullmatch(path.name)
+    if match is None or int(match["count"]) != count:
+        raise UsageError(
+            f"{path}: is one of {count} shards, but its name does not say so",
+            f"name the shards NAME-00001-of-{count:05d}.gguf and so on, as they were published",
+        )
+    paths = shard_paths(path)
+    if metadata.get("split.no", 0) != 0 or int(match["number"]) != 1:
+        raise UsageError(f"{path}: is not the first shard", f"give the first one: {paths[0]}")
+    missing = [shard.name for shard in paths if not shard.exists()]
+    if missing:
+        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")  # noqa: PLR2004
+        raise UsageError(
+            f"{path}: {len(missing)} of {count} shards are missing: {shown}",
+            f"put them beside it, into {path.parent}",
+        )
+    return paths
+
+
+def _check_split(files: list[_File], tensors: list[TensorInfo]) -> None:
+    for number, file in enumerate(files[1:], start=1):
+        if file.metadata.get("split.no") != number:
+            raise UsageError(
+                f"{file.path}: says it is shard {file.metadata.get('split.no')}, not {number}",
+                "shards of another model or a renamed file: " + _AGAIN,
+            )
+    first = files[0]
+    told = first.metadata.get("split.tensors.count")
+    if len(files) > 1 and isinstance(told, int) and told != len(tensors):
+        raise UsageError(
+            f"{first.path}: the shards have {len(tensors)} tensors, not {told}",
+            "shards of different models are mixed: " + _AGAIN,
+        )
+    if len({tensor.name for tensor in tensors}) != len(tensors):
+        raise UsageError(f"{first.path}: a tensor is there twice", _AGAIN)
+
+
+def _read_file(path: Path, index: int) -> _File:
+    with _mapped(path) as data:
+        try:
+            return _parse(path, data, index)
+        except (struct.error, IndexError):
+            raise UsageError(
+                f"{path}: ends inside its header after {len(data)} bytes", _AGAIN
+            ) from None
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path}: the header holds text that is not UTF-8", _AGAIN) from error
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap]:
+    if "\0" in str(path):
+        raise UsageError("the path of the model holds a NUL character")
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise UsageError(f"{path}: is a folder", "give the .gguf file in it")
+        if not stat.S_ISREG(mode):
+            raise UsageError(f"{path}: is no regular file", "give the path of a .gguf file")
+        with path.open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                raise UsageError(f"{path}: is empty", _AGAIN)
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                yield data
+    except FileNotFoundError:
+        raise MissingError(f"{path}: no such file", "give the path of a .gguf file") from None
+    except OSError as error:
+        is_forbidden = isinstance(error, PermissionError)
+        hint = "is it yours to read?" if is_forbidden else "give the path of a .gguf file"
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint) from error
+
+
+class _Cursor:
+    """Reads values one after the other; past the end, `struct.error`."""
+
+    __slots__ = ("at", "data", "path")
+
+    def __init__(self, data: mmap.mmap, path: Path) -> None:
+        self.data = data
+        self.path = path
+        self.at = 0
+
+    def scalar(self, layout: struct.Struct) -> Any:  # noqa: ANN401 - the layout tells
+        (value,) = layout.unpack_from(self.data, self.at)
+        self.at += layout.size
+        return value
+
+    def u32(self) -> int:
+        return int(self.scalar(_U32))
+
+    def u64(self) -> int:
+        return int(self.scalar(_U64))
+
+    def count(self, what: str, limit: int, least_bytes: int) -> int:
+        """A number of things that follow, each of at least so many bytes."""
+        number = self.u64()
+        if number > limit:
+            raise UsageError(f"{self.path}: says it has {number} {what}", _AGAIN)
+        if number * least_bytes > len(self.data) - self.at:
+            raise struct.error
+        return number
+
+    def text(self) -> str:
+        length = self.u64()
+        end = self.at + length
+        if end > len(self.data):
+            raise struct.error
+        if length > _KEPT_TEXT_BYTES:
+            self.at = end
+            return ""
+        raw = self.data[self.at : end]
+        self.at = end
+        return raw.decode("utf-8")
+
+    def value(self, kind: int) -> Any:  # noqa: ANN401 - metadata can be anything
+        if kind == _STRING:
+            return self.text()
+        if kind == _ARRAY:
+            return self._array()
+        layout = _SCALARS.get(kind)
+        if layout is None:
+            raise UsageError(f"{self.path}: has a value of unknown kind {kind}", _AGAIN)
+        return self.scalar(layout)
+
+    def _array(self) -> tuple[Any, ...] | LongArray:
+        kind = self.u32()
+        if kind == _STRING:
+            number = self.count("strings in one list", _MAX_STRINGS, _U64.size)
+            if number > KEPT_ENTRIES:
+                self._skip_strings(number)
+                return LongArray(number)
+            return tuple(self.text() for _ in range(number))
+        layout = _SCALARS.get(kind)
+        if layout is None:
+            raise UsageError(f"{self.path}: has a list of unknown kind {kind}", _AGAIN)
+        number = self.count("entries in one list", 1 << 40, layout.size)
+        if number > KEPT_ENTRIES:
+            self.at += number * layout.size
+            return LongArray(number)
+        return tuple(self.scalar(layout) for _ in range(number))
+
+    def _skip_strings(self, number: int) -> None:
+        """A vocabulary has some 100,000 strings: nothing but their lengths is looked at."""
+        data, at, unpack = self.data, self.at, _U64.unpack_from
+        end = len(data)
+        for _ in range(number):
+            at += unpack(data, at)[0] + 8
+            if at > end:
+                raise struct.error
+        self.at = at
+
+
+def _parse(path: Path, data: mmap.mmap, index: int) -> _File:
+    if data[:4] != b"GGUF":
+        raise UsageError(f"{path}: is not a GGUF file", "convert the model to GGUF first")
+    cursor = _Cursor(data, path)
+    cursor.at = 4
+    _check_version(path, cursor.u32())
+    tensor_count = cursor.count("tensors", _MAX_TENSORS, 24)
+    key_count = cursor.count("keys", _MAX_KEYS, 13)
+    metadata: dict[str, Any] = {}
+    for _ in range(key_count):
+        key = cursor.text()
+        metadata[key] = cursor.value(cursor.u32())
+    told = [_tensor(cursor) for _ in range(tensor_count)]
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+        raise UsageError(f"{path}: general.alignment is {alignment}, no power of two", _AGAIN)
+    start = -(-cursor.at // alignment) * alignment
+    file = _File(path, len(data), metadata, [], _digest(data, cursor.at))
+    file.tensors = _sized(told, file, len(data) - start, index)
+    _check_length(file, start)
+    return file
+
+
+def _check_version(path: Path, version: int) -> None:
+    if version in (2, 3):
+        return
+    if version and not version & 0xFFFF:
+        raise UsageError(
+            f"{path}: is a big-endian GGUF file",
+            "only little-endian files are read; convert it with gguf_convert_endian.py",
+        )
+    raise UsageError(
+        f"{path}: is GGUF version {version}, only 2 and 3 are read",
+        "convert the model again with a current llama.cpp",
+    )
+
+
+def _tensor(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
+    name = cursor.text()
+    dimensions = cursor.u32()
+    if dimensions > _MAX_DIMENSIONS:
+        raise UsageError(f"{cursor.path}: tensor {name!r} has {dimensions} dimensions", _AGAIN)
+    shape = tuple(cursor.u64() for _ in range(dimensions)) or (1,)
+    return name, shape, cursor.u32(), cursor.u64()
+
+
+def _sized(
+    told: list[tuple[str, tuple[int, ...], int, int]], file: _File, data_bytes: int, index: int
+) -> list[TensorInfo]:
+    """Tensors with their bytes; of an unknown type, all up to the next tensor."""
+    starts = sorted({offset for *_, offset in told} | {data_bytes})
+    following = dict(pairwise(starts))
+    tensors = []
+    unknown: dict[int, int] = {}
+    for name, shape, type_id, offset in told:
+        nbytes = tensor_bytes(type_id, shape)
+        if nbytes is None:
+            unknown[type_id] = unknown.get(type_id, 0) + 1
+            nbytes = following.get(offset, offset) - offset
+        tensors.append(TensorInfo(name, shape, type_id, offset, nbytes, index))
+    file.notices.extend(
+        f"{file.path.name}: how much tensors of type {type_id} take is not known; the sizes of "
+        f"{count} are taken from their places in the file"
+        for type_id, count in sorted(unknown.items())
+    )
+    return tensors
+
+
+def _check_length(file: _File, start: int) -> None:
+    needed = max((tensor.offset + tensor.nbytes for tensor in file.tensors), default=0)
+    if file.tensors and start + needed > file.size:
+        raise UsageError(
+            f"{file.path}: is cut off: {file.size} bytes, its header tells of {start + needed}",
+            _AGAIN,
+        )
+
+
+def _digest(data: mmap.mmap, header_bytes: int) -> bytes:
+    digest = hashlib.blake2b(_U64.pack(len(data)), digest_size=16)
+    with memoryview(data) as view, view[:header_bytes] as header:
+        digest.update(header)
+    return digest.digest()

@@ -1,0 +1,1 @@
+"""Bytes of a model: per layer, of the KV cache and of compute buffers."""

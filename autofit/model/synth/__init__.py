@@ -1,0 +1,1 @@
+"""Models of random weights that llama.cpp loads and answers with."""

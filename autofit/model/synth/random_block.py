@@ -1,0 +1,99 @@
+"""Random weights in ggml's block formats, many and cheap.
+
+Real random numbers fill one pattern of some megabytes; tensors are stretches of it that begin
+at random blocks. Every block decodes to finite numbers of mean 0 and the wanted deviation.
+Layouts: the structs of `ggml-common.h`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from autofit.model.gguf.block_type import BlockType
+
+PATTERN_BYTES = 8 << 20
+
+Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+
+
+class RandomBlocks:
+    """Endless random blocks of one type, the numbers in them of one deviation."""
+
+    def __init__(self, block_type: BlockType, deviation: float, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._block_bytes = block_type.nbytes
+        self._blocks = PATTERN_BYTES // block_type.nbytes
+        fill = _FILLS[block_type.name]
+        self._pattern = memoryview(
+            np.ascontiguousarray(fill(self._rng, self._blocks, deviation)).reshape(-1).data
+        ).cast("B")
+
+    def stretches(self, nbytes: int) -> Iterator[memoryview]:
+        """Views that are together so many bytes long; a whole number of blocks."""
+        half = self._blocks // 2
+        while nbytes > 0:
+            start = int(self._rng.integers(half)) * self._block_bytes
+            taken = min(nbytes, half * self._block_bytes)
+            yield self._pattern[start : start + taken]
+            nbytes -= taken
+
+
+def _random_bytes(rng: np.random.Generator, blocks: int, nbytes: int) -> Bytes:
+    return rng.integers(0, 256, (blocks, nbytes), dtype=np.uint8)
+
+
+def _halves(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | float, blocks: int
+) -> Bytes:
+    column = np.broadcast_to(np.asarray(values, dtype="<f2"), (blocks,))
+    return np.ascontiguousarray(column).view(np.uint8).reshape(blocks, 2)
+
+
+def _f32(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
+    return (rng.standard_normal(blocks, dtype=np.float32) * deviation).view(np.uint8)
+
+
+def _f16(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
+    values = rng.standard_normal(blocks, dtype=np.float32) * deviation
+    return values.astype("<f2").view(np.uint8)
+
+
+def _q8_0(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
+    """Scale, then 32 signed bytes, which deviate by 74."""
+    return np.hstack([_halves(deviation / 74, blocks), _random_bytes(rng, blocks, 32)])
+
+
+def _q4_0(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
+    """Scale, then 32 nibbles less 8, which deviate by 4.6; random signs keep the mean at 0."""
+    signs = rng.choice([-1.0, 1.0], blocks)
+    return np.hstack([_halves(signs * deviation / 4.6, blocks), _random_bytes(rng, blocks, 16)])
+
+
+def _q4_k(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
+    """Scale, scale of minima, 12 bytes of 6-bit scales and minima, 256 nibbles.
+
+    A number is scale x s x q - scale_min x m; with the second 7.5 times the first the mean is
+    0, and the deviation 258 times the first.
+    """
+    scale = deviation / 258
+    scales = [_halves(scale, blocks), _halves(7.5 * scale, blocks)]
+    return np.hstack([*scales, _random_bytes(rng, blocks, 12 + 128)])
+
+
+def _q6_k(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
+    """256 6-bit numbers less 32 (low bits, high bits), 16 signed scales, scale: 1368 in all."""
+    return np.hstack(
+        [_random_bytes(rng, blocks, 128 + 64 + 16), _halves(deviation / 1368, blocks)]
+    )
+
+
+_FILLS = {
+    "f32": _f32,
+    "f16": _f16,
+    "q8_0": _q8_0,
+    "q4_0": _q4_0,
+    "q4_k": _q4_k,
+    "q6_k": _q6_k,
+}

@@ -1,0 +1,126 @@
+"""A sweep as JUnit XML, as CI systems show it: a suite for each entry, a case for each metric.
+
+Valid against the schemas of both Ant's and Jenkins' readers, which differ: properties, output
+and a package are a must for the one, and the root must not carry figures of its own.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from junitparser import (
+    Attr,
+    Failure,
+    IntAttr,
+    JUnitXml,
+    Properties,
+    Skipped,
+    SystemErr,
+    SystemOut,
+    TestCase,
+    TestSuite,
+)
+
+from autofit.sweep.verdict import EntryVerdict, MetricVerdict
+from autofit.text_format import one_line
+
+_UNNAMED = "unnamed"
+
+
+class _Suite(TestSuite):
+    """A suite with what Ant's schema asks for besides."""
+
+    __test__ = False
+    package = Attr()
+    id = IntAttr()
+
+
+def junit_xml(verdicts: Sequence[EntryVerdict], *, sweep: str, hostname: str = "localhost") -> str:
+    """The verdicts as an XML document; the case of a regression fails, with how to see it again.
+
+    What could not be compared, known failures and entries that were not run are skipped.
+    """
+    root = JUnitXml()
+    for place, verdict in enumerate(verdicts):
+        root.append(_suite(verdict, place, _name(sweep), _name(hostname)))
+    file = io.BytesIO()
+    root.write(file)
+    return file.getvalue().decode("utf-8") + "\n"
+
+
+def _suite(verdict: EntryVerdict, place: int, package: str, hostname: str) -> TestSuite:
+    suite = _Suite(_name(verdict.name))
+    suite.package, suite.id, suite.hostname = package, place, hostname
+    suite.timestamp = _timestamp(verdict.date)
+    _fill(suite, verdict, package)
+    # The entry took the time, not one of its figures.
+    suite.time = round(verdict.seconds, 3)
+    return suite
+
+
+def _fill(suite: TestSuite, verdict: EntryVerdict, package: str) -> None:
+    suite.append(Properties())
+    for name, value in _facts(verdict):
+        suite.add_property(name, one_line(value))
+    suite.add_testcases(list(_cases(verdict, package)))
+    suite.append(SystemOut("\n".join(_lines(verdict))))
+    suite.append(SystemErr(""))
+
+
+def _facts(verdict: EntryVerdict) -> Iterator[tuple[str, str]]:
+    yield "verdict", verdict.verdict
+    yield from (("environment change", change) for change in verdict.environment_changes)
+    yield from (("note", note) for note in verdict.notes)
+    if verdict.reproduce:
+        yield "reproduce", verdict.reproduce
+
+
+def _cases(verdict: EntryVerdict, package: str) -> Iterator[TestCase]:
+    # A dot would part the name: readers group classes by what stands before the last one.
+    classname = f"{package}.{_name(verdict.name).replace('.', '_')}"
+    if not verdict.metrics:
+        case = TestCase("outcome", classname, 0.0)
+        case.result = Skipped(one_line("; ".join(verdict.notes) or verdict.verdict))
+        yield case
+    for metric in verdict.metrics:
+        case = TestCase(_name(metric.metric), classname, 0.0)
+        if metric.is_regression:
+            failure = Failure(one_line(metric.words), metric.verdict)
+            failure.text = "\n".join(_failure_lines(metric, verdict))
+            case.result = failure
+        elif metric.verdict in ("unknown", "failing"):
+            case.result = Skipped(one_line(metric.words))
+        yield case
+
+
+def _failure_lines(metric: MetricVerdict, verdict: EntryVerdict) -> Iterator[str]:
+    yield f"{one_line(verdict.name)}, {one_line(metric.metric)}: {one_line(metric.words)}"
+    if metric.p is not None:
+        yield f"p = {metric.p:.2g}, from {metric.threshold:.1%} on a change counts"
+    elif metric.threshold is not None:
+        yield f"from {metric.threshold:g} on a change counts"
+    for change in verdict.environment_changes:
+        yield f"changed beside it: {one_line(change)}"
+    for note in verdict.notes:
+        yield f"note: {one_line(note)}"
+    if verdict.reproduce:
+        yield f"to reproduce: {one_line(verdict.reproduce)}"
+
+
+def _lines(verdict: EntryVerdict) -> Iterator[str]:
+    for metric in verdict.metrics:
+        yield f"{metric.verdict}: {one_line(metric.metric)}: {one_line(metric.words)}"
+
+
+def _name(text: str) -> str:
+    return one_line(text).strip() or _UNNAMED
+
+
+def _timestamp(date: str) -> str:
+    """The date in UTC, without the zone that Ant's schema does not allow."""
+    moment = datetime.fromisoformat(date)
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC)
+    return moment.replace(tzinfo=None).isoformat(timespec="seconds")

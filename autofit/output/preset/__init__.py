@@ -1,1 +1,0 @@
-"""Files that a server can be started from; one module for each format."""

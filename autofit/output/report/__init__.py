@@ -1,0 +1,1 @@
+"""Reports of a study and of a sweep: HTML, Markdown and plots."""

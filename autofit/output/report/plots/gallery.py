@@ -1,0 +1,36 @@
+"""All plots of a report, in the order in which they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autofit.output.report.plots.depth_plot import depth_plot
+from autofit.output.report.plots.figure import NoPlot, Plot
+from autofit.output.report.plots.grid_plot import map_plot
+from autofit.output.report.plots.memory_plot import memory_plot
+from autofit.output.report.plots.pareto_plot import pareto_plot
+from autofit.output.report.plots.plot_data import PlotData
+from autofit.output.report.plots.rounds_plot import rounds_plot
+from autofit.output.report.plots.slices_plot import slices_plot
+from autofit.output.report.plots.speed_plot import speed_plot
+from autofit.output.report.plots.timeline_plot import timeline_plot
+
+_DRAWN: tuple[Callable[[PlotData], Plot | NoPlot], ...] = (
+    speed_plot,
+    map_plot,
+    memory_plot,
+    slices_plot,
+    rounds_plot,
+    pareto_plot,
+    depth_plot,
+    timeline_plot,
+)
+
+
+def plots(data: PlotData) -> tuple[list[Plot], list[NoPlot]]:
+    """The plots that the study has data for, and those that are left out."""
+    made = [draw(data) for draw in _DRAWN]
+    return (
+        [plot for plot in made if isinstance(plot, Plot)],
+        [plot for plot in made if isinstance(plot, NoPlot)],
+    )

@@ -1,0 +1,172 @@
+"""The map of host expert layers and ubatch: what each cell takes, and what does not fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from autofit.output.report.plots.figure import (
+    FAILED,
+    GREY,
+    NoPlot,
+    Plot,
+    axis,
+    count_axis,
+    new_figure,
+    symbol_points,
+)
+from autofit.output.report.plots.plot_data import PlotData, group, hover, metric_text
+from autofit.text_format import number, one_line
+from autofit.trial.metric import is_higher_better
+from autofit.trial.outcome import is_memory_failure, lacks_device_memory
+from autofit.trial.trial import Trial
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_Y = "ubatch (tokens)"
+_Cell = tuple[int, int]
+
+
+def map_plot(data: PlotData) -> Plot | NoPlot:
+    """One layout and KV type: the best of each cell, and the region that is out of memory."""
+    title = f"{data.metric_words.capitalize()} by {data.host_words} and ubatch"
+    placed: list[tuple[Trial, _Cell]] = [
+        (trial, (layers, trial.candidate.get_int("ubatch", 0)))
+        for trial in data.trials
+        if (layers := data.host_layers(trial)) is not None and "ubatch" in trial.candidate.params
+    ]
+    name = _most_telling(data, [trial for trial, _ in placed])
+    shown = [(trial, cell) for trial, cell in placed if group(trial) == name]
+    best = _best_cells(data, shown)
+    short = _out_of_memory(shown, best)
+    if len({*best, *short}) < 2:  # noqa: PLR2004 - one cell is no map
+        return NoPlot(title, "fewer than two combinations of both were launched in one layout")
+    ubatches = sorted({cell[1] for cell in (*best, *short)})
+    columns = [cell[0] for cell in (*best, *short)]
+    figure = new_figure(
+        data.host_axis,
+        _Y,
+        xaxis=count_axis(data.host_axis, columns),
+        yaxis=axis(_Y, tickvals=list(range(len(ubatches))), ticktext=list(map(str, ubatches)))
+        | {"range": [-0.6, len(ubatches) - 0.4]},
+    )
+    # What wants memory of the host rules out nothing that wants less of it.
+    full = [cell for cell, trial in short.items() if lacks_device_memory(trial.outcome)]
+    _draw_region(figure, full, ubatches, min(columns))
+    _draw_cells(figure, data, best, ubatches)
+    if short:
+        symbol_points(
+            figure,
+            name="out of memory",
+            x=[cell[0] for cell in short],
+            y=[ubatches.index(cell[1]) for cell in short],
+            text=[hover(trial) for trial in short.values()],
+            colour=FAILED,
+            symbol="x",
+            size=12,
+        )
+    return Plot(
+        title,
+        f"Of {one_line(name)}: {len(best)} combinations ran, each with its best launch, and "
+        f"{len(short)} ran out of memory."
+        + f" Fewer {data.host_words}, or a larger ubatch, than at one that a device had no memory "
+        "for fit no better: that region is shaded." * bool(full),
+        figure,
+        height=300 + 36 * len(ubatches),
+        head=("ubatch", data.host_words, data.metric_words),
+        rows=_rows(best, short),
+    )
+
+
+def _most_telling(data: PlotData, trials: Sequence[Trial]) -> str:
+    """The winner's group where it has several launches, else the largest."""
+    counts = Counter(group(trial) for trial in trials)
+    winners = [name for t in trials if data.role(t) == "winner" and counts[name := group(t)] > 1]
+    return winners[0] if winners else max(counts, key=lambda name: counts[name], default="")
+
+
+def _best_cells(
+    data: PlotData, shown: Sequence[tuple[Trial, _Cell]]
+) -> dict[_Cell, tuple[Trial, float]]:
+    cells: dict[_Cell, list[tuple[Trial, float]]] = {}
+    for trial, cell in shown:
+        value = data.value(trial)
+        if value is not None:
+            cells.setdefault(cell, []).append((trial, value))
+    return {cell: data.best(values) for cell, values in cells.items()}
+
+
+def _out_of_memory(
+    shown: Sequence[tuple[Trial, _Cell]], best: dict[_Cell, tuple[Trial, float]]
+) -> dict[_Cell, Trial]:
+    return {
+        cell: trial
+        for trial, cell in shown
+        if is_memory_failure(trial.outcome) and cell not in best
+    }
+
+
+def _draw_region(
+    figure: go.Figure, full: Sequence[_Cell], ubatches: Sequence[int], fewest: int
+) -> None:
+    """Shade what the failures rule out: no more layers on the device, no larger ubatch."""
+    for index, ubatch in enumerate(ubatches):
+        ruled_out = [layers for layers, failed_at in full if failed_at <= ubatch]
+        if ruled_out:
+            figure.add_shape(
+                type="rect",
+                x0=fewest - 1,
+                x1=max(ruled_out) + 0.5,
+                y0=index - 0.5,
+                y1=index + 0.5,
+                fillcolor=FAILED,
+                opacity=0.15,
+                line_width=0,
+                layer="below",
+            )
+
+
+def _draw_cells(
+    figure: go.Figure,
+    data: PlotData,
+    best: dict[_Cell, tuple[Trial, float]],
+    ubatches: Sequence[int],
+) -> None:
+    values = [value for _, value in best.values()]
+    if not values:
+        return
+    figure.add_scatter(
+        x=[layers for layers, _ in best],
+        y=[ubatches.index(ubatch) for _, ubatch in best],
+        mode="markers",
+        name="ran",
+        text=[hover(t, metric_text(v, data.metric_words)) for t, v in best.values()],
+        hovertemplate="%{text}<extra></extra>",
+        marker={
+            "symbol": "square",
+            "size": _cell_size([layers for layers, _ in best]),
+            "color": values,
+            "colorscale": "Cividis",
+            "reversescale": not is_higher_better(data.metric),
+            "showscale": True,
+            "colorbar": {"title": {"text": data.metric_words, "side": "right"}, "thickness": 12},
+            "line": {"width": 1, "color": GREY},
+        },
+        showlegend=False,
+    )
+
+
+def _cell_size(columns: Sequence[int]) -> float:
+    """In pixels: cells side by side do not cover each other."""
+    return max(7.0, min(22.0, 800 / (max(columns) - min(columns) + 1)))
+
+
+def _rows(
+    best: dict[_Cell, tuple[Trial, float]], short: dict[_Cell, Trial]
+) -> list[tuple[str, ...]]:
+    cells = {cell: number(value) for cell, (_, value) in best.items()}
+    cells |= dict.fromkeys(short, "out of memory")
+    ordered = sorted(cells.items(), key=lambda item: (item[0][1], item[0][0]))
+    return [(str(ubatch), str(layers), text) for (layers, ubatch), text in ordered]

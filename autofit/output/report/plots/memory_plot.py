@@ -1,0 +1,98 @@
+"""Memory of each device at the peak: what lies on it, and what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autofit.output.report.plots.figure import COLOURS, GREY, NoPlot, Plot, new_figure, safe
+from autofit.output.report.plots.plot_data import PlotData
+from autofit.text_format import mib, one_line
+from autofit.trial.measurement import Measurement
+
+_TITLE = "Memory at the peak, by device"
+_HOST = "host"
+_HOST_ROWS = ("Host", "CPU", "CPU_Mapped", "CPU_REPACK")
+PARTS: Mapping[str, str] = {
+    "weights": COLOURS[0],
+    "KV cache": COLOURS[1],
+    "compute": COLOURS[2],
+    "pools and other": COLOURS[3],
+    "free": "rgba(138,138,138,.25)",
+}
+
+
+def memory_plot(data: PlotData) -> Plot | NoPlot:
+    """Stacked bars for the baseline and the winner; what other programs hold is left out."""
+    bars: dict[tuple[str, str], Mapping[str, float | None]] = {}
+    others: dict[str, float] = {}
+    for role, trial in data.shown_pair():
+        if trial.measurement is not None:
+            for device, parts in memory_parts(trial.measurement).items():
+                bars[one_line(device), f"{role} #{trial.number}"] = parts
+            others |= _held_by_others(trial.measurement)
+    if not bars:
+        return NoPlot(_TITLE, "no launch that ended well has memory counters")
+    ordered = sorted(bars, key=lambda bar: (bar[0] == _HOST, bar[0]))
+    # Beside devices, what a large host has free would make all else small.
+    left_out = ("free", _HOST) if any(device != _HOST for device, _ in bars) else None
+    figure = new_figure("", "MiB", barmode="stack", bargap=0.35)
+    figure.update_yaxes(tickformat=",d")
+    for part, colour in PARTS.items():
+        figure.add_bar(
+            # Two rows of labels: the device below its launches.
+            x=[[safe(bar[0]) for bar in ordered], [safe(bar[1]) for bar in ordered]],
+            y=[None if (part, bar[0]) == left_out else bars[bar].get(part) for bar in ordered],
+            name=part,
+            marker={"color": colour, "line": {"width": 1, "color": GREY}},
+            hovertemplate="%{x}: %{y:,.0f} MiB<extra>" + part + "</extra>",
+        )
+    held = ", ".join(f"{mib(amount)} on {one_line(name)}" for name, amount in others.items())
+    return Plot(
+        _TITLE,
+        "What the server holds on each device at its peak, and what is left of it."
+        + " What the host has free is in the table alone." * bool(left_out)
+        + (f" Held by other programs and not drawn: {held}." if held else ""),
+        figure,
+        height=440,
+        head=("device", "launch", *PARTS),
+        rows=[(*bar, *(mib(bars[bar].get(part)) for part in PARTS)) for bar in ordered],
+    )
+
+
+def memory_parts(measurement: Measurement) -> dict[str, dict[str, float | None]]:
+    """By device, the MiB of each part; None where nothing tells, as never 0."""
+    taken = measurement.taken_mib()
+    devices: dict[str, dict[str, float | None]] = {}
+    reported = [name for name in measurement.reported if name not in _HOST_ROWS]
+    for device in dict.fromkeys((*measurement.peak_mib, *reported)):
+        names = _HOST_ROWS if device == _HOST else (device,)
+        rows = [row for name in names if (row := measurement.reported.get(name))]
+        known: dict[str, float | None] = {}
+        if rows:
+            known["weights"] = sum(row.model_mib for row in rows)
+            known["KV cache"] = sum(row.context_mib for row in rows)
+            known["compute"] = sum(row.compute_mib for row in rows)
+        held = taken.get(device)
+        if held is not None:
+            told = sum(amount or 0.0 for amount in known.values())
+            # Below 0 where weights are mapped from a file, and only in part resident.
+            known["pools and other"] = max(0.0, held - told)
+        known["free"] = measurement.free_mib.get(device)
+        if any(amount is not None for amount in known.values()):
+            devices[device] = known
+    return devices
+
+
+def _held_by_others(measurement: Measurement) -> dict[str, float]:
+    """By device, what was taken before the server started; next to nothing is left out."""
+    if not measurement.readings:
+        return {}
+    used = measurement.readings[0].device_used_mib
+    return {
+        name: amount
+        for name, amount in used.items()
+        if amount is not None and amount > _LITTLE_MIB and name in measurement.peak_mib
+    }
+
+
+_LITTLE_MIB = 512.0

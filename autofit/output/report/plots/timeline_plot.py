@@ -1,0 +1,96 @@
+"""When each launch ran, how long, and what it was for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autofit.output.report.plots.figure import (
+    ENDINGS,
+    GREY,
+    NoPlot,
+    Plot,
+    axis,
+    lines,
+    new_figure,
+    safe,
+)
+from autofit.output.report.plots.plot_data import PlotData
+from autofit.output.text.trial_row import brief_params, outcome_text
+from autofit.text_format import duration
+from autofit.trial.trial import PHASES, Trial
+
+_TITLE = "Launches over time"
+# Longer pauses are those of a study that was stopped and gone on with.
+_PAUSE_S = 300.0
+
+
+def timeline_plot(data: PlotData) -> Plot | NoPlot:
+    """A bar for each launch in the row of its phase, coloured by how it ended."""
+    trials = sorted(data.trials, key=lambda trial: (trial.started_at, trial.number))
+    if not trials:
+        return NoPlot(_TITLE, "nothing was launched yet")
+    starts, paused_s = starts_s(trials)
+    total_s = max(start + t.seconds for start, t in zip(starts, trials, strict=True))
+    unit_s, unit = (60.0, "minutes") if total_s > 600 else (1.0, "seconds")  # noqa: PLR2004
+    phases = [phase for phase in PHASES if any(t.phase == phase for t in trials)]
+    x_title = f"{unit} since the first launch"
+    figure = new_figure(
+        x_title,
+        "phase",
+        barmode="overlay",
+        xaxis=axis(x_title),
+        yaxis=axis("phase", categoryorder="array", categoryarray=phases[::-1]),
+    )
+    for kind in sorted({trial.outcome.kind for trial in trials}):
+        shown = [(s, t) for s, t in zip(starts, trials, strict=True) if t.outcome.kind == kind]
+        figure.add_bar(
+            orientation="h",
+            base=[round(start / unit_s, 2) for start, _ in shown],
+            x=[round(trial.seconds / unit_s, 2) for _, trial in shown],
+            y=[trial.phase for _, trial in shown],
+            name=safe(kind.replace("_", " ")),
+            text=[_hover(trial) for _, trial in shown],
+            textposition="none",
+            hovertemplate="%{text}<extra></extra>",
+            marker={
+                "color": ENDINGS.get(kind, (GREY, ""))[0],
+                "line": {"width": 1, "color": GREY},
+                "pattern": {"shape": "" if kind == "completed" else "/", "fillmode": "overlay"},
+            },
+        )
+    by_phase = "; ".join(_phase_words(trials, phase) for phase in phases)
+    return Plot(
+        _TITLE,
+        f"{by_phase}."
+        + (f" Pauses of {duration(paused_s)} in all are left out." if paused_s else "")
+        + " What each launch was for is in the table of launches.",
+        figure,
+        height=170 + 44 * len(phases),
+    )
+
+
+def starts_s(trials: Sequence[Trial]) -> tuple[list[float], float]:
+    """When launches started, in seconds since the first, and the pauses that are left out."""
+    starts: list[float] = []
+    skipped_s, end = 0.0, trials[0].started_at
+    for trial in trials:
+        if trial.started_at - end > _PAUSE_S:
+            skipped_s += trial.started_at - end
+        starts.append(trial.started_at - trials[0].started_at - skipped_s)
+        end = max(end, trial.started_at + trial.seconds)
+    return starts, skipped_s
+
+
+def _phase_words(trials: Sequence[Trial], phase: str) -> str:
+    seconds = [trial.seconds for trial in trials if trial.phase == phase]
+    plural = "es" if len(seconds) > 1 else ""
+    return f"{phase}: {len(seconds)} launch{plural}, {duration(sum(seconds))}"
+
+
+def _hover(trial: Trial) -> str:
+    return lines(
+        f"#{trial.number} {trial.phase} {trial.layout}, {duration(trial.seconds)}",
+        trial.purpose,
+        brief_params(trial.candidate.params),
+        outcome_text(trial.outcome),
+    )

@@ -1,0 +1,130 @@
+"""A sweep as Markdown, for the step summary of a CI system or a pull request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from autofit.output.report.markdown_report import code, escape, facts, table
+from autofit.sweep.verdict import EntryVerdict, MetricVerdict, Verdict
+from autofit.text_format import UNKNOWN, mib, number
+
+_MARKS: dict[Verdict, str] = {
+    "regression": "❌",
+    "failing": "🟥",
+    "improvement": "🟢",
+    "same": "✅",
+    "undecided": "❔",
+    "new": "🆕",
+    "skipped": "⏭️",
+}
+_ORDER = tuple(_MARKS)
+_SPEEDS = (
+    ("request_s", "requests"),
+    ("pp_per_s", "prompt"),
+    ("tg_per_s", "generation"),
+    ("ttft_s", "first token"),
+)
+_PLURALS = {"regression": "regressions", "improvement": "improvements"}
+_METRIC_HEAD = ("metric", "verdict", "kept", "now", "ratio", "p", "trend", "")
+_BARS = "▁▂▃▄▅▆▇█"
+# Nights that differ by less than this share of their middle draw a line that looks calm.
+_CALM = 0.1
+
+
+def markdown_summary(verdicts: Sequence[EntryVerdict], *, sweep: str) -> str:
+    """The verdicts as Markdown: what changed on top, then all entries, then the details."""
+    ranked = sorted(verdicts, key=lambda one: _ORDER.index(one.verdict))
+    parts = [f"# Sweep {escape(sweep)}: {headline(verdicts)}"]
+    if ranked:
+        head = ("", "entry", "verdict", *(words for _, words in _SPEEDS), "trend")
+        parts.append(table(head, map(_row, ranked)))
+        parts.append(
+            "Speeds are times the kept one: 0.94 is 6% slower; each interval holds by itself, p "
+            "is corrected for the entry's other metrics. The trend is that of seconds per request "
+            "over the kept nights, tonight's last."
+        )
+    for one in ranked:
+        parts += _details(one)
+    return "\n\n".join(parts) + "\n"
+
+
+def headline(verdicts: Sequence[EntryVerdict]) -> str:
+    """How many entries there are of each verdict, the worst first."""
+    counts = {name: sum(one.verdict == name for one in verdicts) for name in _ORDER}
+    told = [
+        f"{count} {_PLURALS.get(name, name) if count > 1 else name}"
+        for name, count in counts.items()
+        if count
+    ]
+    return ", ".join(told) or "no entries"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Values as bars; small differences stay small, so that noise draws no cliffs."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    span = max(high - low, _CALM * abs(median(known)))
+    if span == 0:
+        return _BARS[0] * len(known)
+    start = (low + high - span) / 2
+    places = (int((value - start) / span * len(_BARS)) for value in known)
+    return "".join(_BARS[min(max(place, 0), len(_BARS) - 1)] for place in places)
+
+
+def _row(verdict: EntryVerdict) -> tuple[str, ...]:
+    by_name = {one.metric: one for one in verdict.metrics}
+    found = [by_name.get(key) for key, _ in _SPEEDS]
+    kinds = dict.fromkeys(one.verdict for one in (*verdict.regressions, *verdict.improvements))
+    words = ", ".join(kinds).replace("_", " ") or verdict.verdict
+    trend = by_name.get("request_s")
+    return (
+        _MARKS[verdict.verdict],
+        verdict.name,
+        words,
+        *(_ratio(one) if one else "" for one in found),
+        sparkline(trend.nights) if trend else "",
+    )
+
+
+def _details(verdict: EntryVerdict) -> Iterator[str]:
+    yield f"## {_MARKS[verdict.verdict]} {escape(verdict.name)}"
+    changed = [*verdict.regressions, *verdict.improvements]
+    changed += [one for one in verdict.metrics if one.verdict in ("failing", "undecided")]
+    told = [(one.metric, one.words) for one in changed]
+    told += [("changed beside it", change) for change in verdict.environment_changes]
+    told += [("note", note) for note in verdict.notes]
+    if told:
+        yield facts(told)
+    if verdict.metrics:
+        yield table(_METRIC_HEAD, (_metric_row(one) for one in verdict.metrics))
+    if verdict.reproduce and verdict.verdict not in ("same", "skipped"):
+        yield code(verdict.reproduce, "sh")
+
+
+def _metric_row(metric: MetricVerdict) -> tuple[str, ...]:
+    is_memory = metric.metric.startswith("peak_mib")
+    show = mib if is_memory else number
+    has_figures = metric.kept is not None or metric.now is not None
+    kept, now = (show(value) if has_figures else "" for value in (metric.kept, metric.now))
+    return (
+        metric.metric,
+        metric.verdict.replace("_", " "),
+        kept,
+        now,
+        _ratio(metric),
+        f"{metric.p:.2g}" if metric.p is not None else "",
+        sparkline(metric.nights),
+        "" if metric.against == "baseline" else "against the reference, tonight",
+    )
+
+
+def _ratio(metric: MetricVerdict) -> str:
+    if metric.ratio is None:
+        return UNKNOWN if metric.kept is not None and metric.now is None else ""
+    if metric.low is None or metric.high is None:
+        return f"{metric.ratio:.3g}"
+    return f"{metric.ratio:.3g} ({metric.low:.3g} to {metric.high:.3g})"

@@ -1,0 +1,1 @@
+"""Text for the console: studies, plans, comparisons, events."""

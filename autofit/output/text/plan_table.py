@@ -1,0 +1,136 @@
+"""A plan as tables for people."""
+
+from __future__ import annotations
+
+import shlex
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from autofit.plan.memory_plan import Plan, PlannedLayout
+
+_COLUMNS = (
+    "device",
+    "layers",
+    "host experts",
+    "weights",
+    "KV",
+    "compute",
+    "other",
+    "total",
+    "usable",
+    "verdict",
+)
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Print a table per layout, the prices, and the arguments to paste."""
+    for layout in plan.layouts:
+        print_layout(layout, console, is_recommended=plan.recommended is layout)
+    for notice in plan.notices:
+        console.print(Text(f"notice: {notice}"))
+    rates = plan.exchange
+    if rates.expert_layer_mib:
+        console.print(Text(f"one layer's experts: {rates.expert_layer_mib:,.0f} MiB"))
+    prices = ", ".join(f"{name} {mib:,.1f}" for name, mib in rates.context_1k_mib.items())
+    console.print(Text(f"1,000 tokens of context, MiB: {prices}"))
+    console.print(Text(f"512 more of ubatch: {rates.ubatch_512_mib:,.0f} MiB"))
+    contexts = ", ".join(
+        f"{name} {count:,}" if count else f"{name} none"
+        for name, count in plan.max_context.items()
+    )
+    console.print(Text(f"largest context that fits: {contexts}{_widening(plan)}"))
+    if plan.recommended is None:
+        return
+    console.print(Text(f"\narguments for {plan.recommended.name}:"))
+    console.print(Text(shlex.join(plan.recommended.args)), soft_wrap=True)
+    if plan.recommended.env:
+        settings = [f"{name}={value}" for name, value in plan.recommended.env.items()]
+        console.print(Text(f"variables: {shlex.join(settings)}"), soft_wrap=True)
+
+
+def _widening(plan: Plan) -> str:
+    """Why a narrower type reaches less far than f16, where one does."""
+    contexts = plan.max_context
+    if not any(count < contexts.get("f16", 0) for count in contexts.values()):
+        return ""
+    return " (attention over long prompts makes f16 of a layer's narrower cache)"
+
+
+def print_layout(layout: PlannedLayout, console: Console, *, is_recommended: bool = False) -> None:
+    """Print what one layout takes on each device."""
+    mark = " (recommended)" if is_recommended else "" if layout.fits else " (does not fit)"
+    title, caption = f"{layout.name}{mark}", _caption(layout)
+    if layout.estimate.devices:
+        console.print(_table(layout, title, caption))
+        return
+    console.print(Text(title, style="bold"))
+    console.print(Text(caption))
+
+
+def _caption(layout: PlannedLayout) -> str:
+    host = layout.estimate.host
+    parts = _for_experts(layout)
+    parts += (
+        f"host: weights {host.weights_mib:,.0f}, repacked {host.repack_mib:,.0f}, "
+        f"KV {host.kv_mib:,.0f}, compute {host.compute_mib:,.0f} MiB; "
+    )
+    if layout.host_mib is not None:
+        free_mib = layout.host_mib - host.total_mib
+        parts += (
+            f"total {host.total_mib:,.0f} of {layout.host_mib:,.0f} MiB, {_verdict(free_mib)}; "
+        )
+    return f"{parts}by {_BY[layout.estimate.estimator]}"
+
+
+def _for_experts(layout: PlannedLayout) -> str:
+    """What of a device's other memory is there for experts in system RAM."""
+    told = [
+        f"{what} {mib:,.0f} MiB on {row.name}"
+        for row in layout.estimate.devices
+        for what, mib in (("prefetch", row.prefetch_mib), ("expert cache", row.expert_cache_mib))
+        if mib
+    ]
+    return f"of other: {', '.join(told)}; " if told else ""
+
+
+def _table(layout: PlannedLayout, title: str, caption: str) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption=caption,
+        caption_justify="left",
+        box=None,
+    )
+    for column in _COLUMNS:
+        is_text = column in ("device", "layers", "verdict")
+        table.add_column(column, justify="left" if is_text else "right")
+    for row in layout.estimate.devices:
+        layers = f"{row.layers[0]}-{row.layers[1]}" if row.layers else "none"
+        table.add_row(
+            Text(row.name),
+            layers + (" + output" if row.output else ""),
+            str(row.host_expert_layers),
+            *(
+                f"{mib:,.0f}"
+                for mib in (
+                    row.weights_mib,
+                    row.kv_mib,
+                    row.compute_mib,
+                    row.other_mib,
+                    row.total_mib,
+                    row.usable_mib,
+                )
+            ),
+            _verdict(row.free_mib),
+        )
+    return table
+
+
+def _verdict(free_mib: float) -> str:
+    return f"{free_mib:,.0f} free" if free_mib >= 0 else f"{-free_mib:,.0f} too much"
+
+
+_BY = {"runtime": "the runtime's own planner", "arithmetic": "arithmetic"}

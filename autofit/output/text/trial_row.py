@@ -1,0 +1,161 @@
+"""One trial in short texts, the same in every table."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autofit.text_format import duration, mib, number, one_line, params_line
+from autofit.trial.candidate import Params
+from autofit.trial.metric import median_metric
+from autofit.trial.outcome import Crashed, Outcome, OutOfMemory, Rejected, Spilled, TimedOut
+from autofit.trial.trial import Trial
+from autofit.trial.workload import Workload
+
+# The layout's name stands for where layers lie, the workload for the rest.
+_TOLD_ELSEWHERE = {
+    "devices",
+    "n_gpu_layers",
+    "tensor_split",
+    "override_tensor",
+    "context",
+    "parallel",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """A trial as cells of a table, all on one line and safe for a terminal."""
+
+    number: int
+    phase: str
+    layout: str
+    params: str
+    outcome: str
+    is_completed: bool
+    request_s: str
+    pp_per_s: str
+    tg_per_s: str
+    ttft_s: str
+    free_mib: str
+    seconds: str
+    evidence: str
+    purpose: str
+    notes: tuple[str, ...]
+
+
+def trial_rows(trials: Sequence[Trial], workload: Workload) -> tuple[list[TrialRow], str]:
+    """The cells of all trials, and apart from them the params that all have in common."""
+    common = _common_params([trial.candidate.params for trial in trials])
+    return [trial_row(trial, workload, common) for trial in trials], brief_params(common)
+
+
+def trial_row(trial: Trial, workload: Workload, common: Params | None = None) -> TrialRow:
+    """The cells of one trial; what was not measured is empty, `common` params are left out."""
+    measurement = trial.measurement
+
+    def value(metric: str) -> str:
+        found = median_metric(measurement, workload, metric)  # type: ignore[arg-type]
+        return "" if found is None else number(found)
+
+    free = measurement.free_mib if measurement else {}
+    return TrialRow(
+        number=trial.number,
+        phase=trial.phase,
+        layout=one_line(trial.layout),
+        params=_params_cell(trial.candidate.params, common or {}),
+        outcome=outcome_text(trial.outcome),
+        is_completed=trial.is_completed,
+        request_s=value("request_s"),
+        pp_per_s=value("pp"),
+        tg_per_s=value("tg"),
+        ttft_s=value("ttft"),
+        free_mib=", ".join(f"{one_line(name)} {mib(amount)}" for name, amount in free.items()),
+        seconds=duration(trial.seconds),
+        evidence=one_line(trial.outcome.evidence),
+        purpose=one_line(trial.purpose),
+        notes=tuple(one_line(note) for note in trial.notes),
+    )
+
+
+def grouped_notes(rows: Iterable[TrialRow]) -> list[str]:
+    """Every remark on launches once, with the launches it was made on."""
+    numbers: dict[str, list[int]] = {}
+    for row in rows:
+        for note in row.notes:
+            numbers.setdefault(note, []).append(row.number)
+    return [f"{note} ({_spans(where)})" for note, where in numbers.items()]
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Rising numbers with runs drawn together: `#1 to #4, #9`."""
+    spans: list[list[int]] = []
+    for each in numbers:
+        if spans and each == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], each]
+        else:
+            spans.append([each])
+    return ", ".join(" to ".join(f"#{each}" for each in span) for span in spans)
+
+
+def _common_params(every: Sequence[Params]) -> Params:
+    several = [params for params in every if brief_params(params)]
+    if len(several) < 2:  # noqa: PLR2004 - one alone has nothing in common
+        return {}
+    first, *others = several
+    return {k: v for k, v in first.items() if all(k in o and o[k] == v for o in others)}
+
+
+def _params_cell(params: Params, common: Params) -> str:
+    if not brief_params(params):
+        return "runtime's defaults"
+    own = {k: v for k, v in params.items() if k not in common or common[k] != v}
+    return brief_params(own) or "as in all"
+
+
+def brief_params(params: Params) -> str:
+    """The params that the layout's name and the workload do not tell already."""
+    told = {k: v for k, v in params.items() if k not in _TOLD_ELSEWHERE}
+    hosted = _hosted_layers(str(params.get("override_tensor", "")))
+    return params_line({**({"host_experts": hosted} if hosted else {}), **told})
+
+
+def _hosted_layers(overrides: str) -> int:
+    """How many layers an override sends to system RAM, in part or whole."""
+    to_host = (rule for rule in overrides.split(",") if rule.endswith("=CPU"))
+    return len({number for rule in to_host for number in re.findall(r"\d+", rule)})
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """What came of a launch, in a few words."""
+    words = outcome.kind.replace("_", " ")
+    if outcome.kind in ("completed", "skipped"):
+        return words
+    details: list[str | None] = []
+    if isinstance(outcome, OutOfMemory):
+        details = [outcome.buffer, outcome.device or outcome.where]
+    elif isinstance(outcome, Spilled):
+        details = [outcome.device]
+        if outcome.spilled_mib is not None:
+            details.append(mib(outcome.spilled_mib))
+    elif isinstance(outcome, Rejected | Crashed) and outcome.reason:
+        details = [outcome.reason.replace("_", " ")]
+    elif isinstance(outcome, TimedOut) and outcome.limit_s is not None:
+        details = [f"after {duration(outcome.limit_s)}"]
+    told = ", ".join(one_line(detail) for detail in details if detail)
+    return f"{words} at {outcome.stage}" + (f" ({told})" if told else "")
+
+
+def command_line(
+    argv: Sequence[str], env: Mapping[str, str], *, port: int, unset: Iterable[str] = ()
+) -> str:
+    """A command to paste into a POSIX shell that starts exactly what a trial started.
+
+    `unset` are variables of the reader's environment that autofit would have taken away.
+    """
+    without = [word for name in sorted(set(unset) - set(env)) for word in ("-u", name)]
+    settings = [f"{name}={value}" for name, value in env.items()]
+    prefix = ["env", *without, *settings] if without or settings else []
+    return shlex.join([*prefix, *(word.replace("{port}", str(port)) for word in argv)])

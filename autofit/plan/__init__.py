@@ -1,0 +1,1 @@
+"""Predict the memory of a model on each device without a launch."""

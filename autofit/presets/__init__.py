@@ -1,0 +1,1 @@
+"""Files that a server is started from: read, written, merged and verified."""

@@ -1,0 +1,1 @@
+"""One module per file format of presets, for reading and writing."""

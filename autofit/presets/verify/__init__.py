@@ -1,0 +1,1 @@
+"""Check that a preset file starts what was meant."""

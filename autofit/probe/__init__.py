@@ -1,0 +1,1 @@
+"""Locate fit boundaries to the layer, both sides proven by launches."""

@@ -1,0 +1,1 @@
+"""Answer quality of a KV type or a build: prompts, outputs, divergence, verdict."""

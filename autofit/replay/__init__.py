@@ -1,0 +1,1 @@
+"""Run the search on a recorded table instead of a machine."""

@@ -1,0 +1,1 @@
+"""The command line of a runtime: written from settings and read back."""

@@ -1,0 +1,1 @@
+"""A runtime as data: flags, endpoints, log lines and failure messages."""

@@ -1,0 +1,1 @@
+"""Find runtimes on this machine, their dialect, abilities and devices."""

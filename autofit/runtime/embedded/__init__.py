@@ -1,0 +1,1 @@
+"""The xllamacpp package behind the flags of llama-server."""

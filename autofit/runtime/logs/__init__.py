@@ -1,0 +1,1 @@
+"""Server logs: lines, runs and the facts in them."""

@@ -1,0 +1,1 @@
+"""The runtime's own programs that predict memory and measure divergence."""

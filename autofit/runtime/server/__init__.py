@@ -1,0 +1,1 @@
+"""A running server: start, requests, measurements and stop."""

@@ -1,0 +1,1 @@
+"""Run trials: the task, the runner, budget, events and rounds."""

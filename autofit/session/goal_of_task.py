@@ -1,0 +1,86 @@
+"""What a search is told of the workload and the model, and of each launch."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from autofit.model.sizes.inventory import ModelInventory
+from autofit.model.sizes.kv import kv_bytes
+from autofit.search.model_traffic import ModelTraffic
+from autofit.search.search_goal import Goal, Limit
+from autofit.session.requirement import Requirement
+from autofit.session.task import Task
+from autofit.trial.measurement import Measurement, Sample
+from autofit.trial.metric import cost, is_higher_better
+from autofit.trial.workload import Workload
+
+
+def goal_of(task: Task) -> Goal:
+    """The objective, the workload's requests, and the requirements as limits."""
+    limits = [_limit(requirement) for requirement in task.requirements]
+    return Goal(
+        task.objective,
+        task.workload.requests,
+        tuple(limit for limit in limits if limit is not None),
+    )
+
+
+def _limit(requirement: Requirement) -> Limit | None:
+    """A requirement as a limit; None for one that asks for slowness."""
+    is_rate = is_higher_better(requirement.metric)
+    if is_rate != (requirement.comparison == ">=") or not requirement.value:
+        return None
+    return Limit(requirement.metric, cost(requirement.value, requirement.metric))
+
+
+def model_traffic(inventory: ModelInventory, depth: int) -> ModelTraffic:
+    """The bytes of a model that decide its speed, in the mean over layers.
+
+    Of the experts a token reads the share that its router uses; of a dense model the whole
+    layer may go to the host, and is read whole. `depth` is how many tokens the cache holds.
+    """
+    blocks = [block for block in inventory.blocks if not block.is_nextn]
+    if inventory.is_moe:
+        layers = [block.expert_bytes for block in inventory.expert_blocks]
+        share = inventory.n_expert_used / max(1, inventory.n_expert)
+    else:
+        layers = [block.total_bytes for block in blocks]
+        share = 1.0
+    movable = sum(layers) / max(1, len(layers))
+    fixed = sum(block.total_bytes for block in blocks) - sum(layers) + inventory.output_bytes
+    return ModelTraffic(
+        layers=max(1, len(layers)),
+        movable_bytes=max(movable, 1.0),
+        read_bytes=max(movable * share, 1.0),
+        fixed_read_bytes=max(float(fixed), 1.0),
+        kv_bytes=max(sum(kv_bytes(inventory, context=depth)) / depth, 1.0),
+        is_known=True,
+    )
+
+
+def token_seconds(
+    measurement: Measurement | None, workload: Workload
+) -> tuple[float | None, float | None]:
+    """Seconds for a prompt token and for a generated one, in the mean over requests.
+
+    Of each request the median of its repeats counts; None where one was not measured.
+    """
+    samples = [s for s in measurement.samples if not s.is_warmup] if measurement else []
+    prompt_s = predicted_s = prompt_tokens = predicted_tokens = 0.0
+    for index, request in enumerate(workload.requests):
+        own = [sample for sample in samples if sample.request == index]
+        if not own:
+            return None, None
+        prompt_s += request.weight * median(sample.prompt_s for sample in own)
+        prompt_tokens += request.weight * median(sample.prompt_tokens for sample in own)
+        predicted_s += request.weight * median(sample.predicted_s for sample in own)
+        predicted_tokens += request.weight * median(_steps(sample) for sample in own)
+    return (
+        prompt_s / prompt_tokens if prompt_s > 0 and prompt_tokens else None,
+        predicted_s / predicted_tokens if predicted_s > 0 and predicted_tokens else None,
+    )
+
+
+def _steps(sample: Sample) -> int:
+    """Tokens that `predicted_s` covers: the first came with the prompt."""
+    return sample.predicted_tokens - 1

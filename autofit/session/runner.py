@@ -1,0 +1,234 @@
+"""Runs trials one by one: numbers them, keeps them, and repeats none that is known.
+
+A resumed run goes through the same steps as the first; every launch that the study already
+holds is taken from it, so that only what is missing is launched.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from autofit.errors import AutofitError, Interrupted
+from autofit.runtime.server.launcher import LaunchResult
+from autofit.runtime.server.request_plan import RequestPlan
+from autofit.session.budget import Budget
+from autofit.session.events import LaunchEnded, LaunchStarted, Listener, StageStarted
+from autofit.study.skipped import SkippedCandidate
+from autofit.study.study_folder import Study
+from autofit.trial.candidate import Candidate, LaunchPlan
+from autofit.trial.outcome import Rejected, Stage, lacks_device_memory
+from autofit.trial.trial import Fidelity, Phase, Trial
+
+# So many launches, the baseline among them, that are refused alike show that all are.
+_REFUSED_ALIKE = 3
+
+
+class Launching(Protocol):
+    """What a runner needs of a runtime."""
+
+    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
+        """The command of a candidate, or why the runtime cannot be told it."""
+        ...
+
+    def launch(
+        self,
+        plan: LaunchPlan,
+        request_plan: RequestPlan,
+        *,
+        log_path: Path,
+        on_stage: Callable[[Stage], None],
+        check_stop: Callable[[], None],
+    ) -> LaunchResult:
+        """Start, ask, measure and stop."""
+        ...
+
+
+@dataclass(slots=True)
+class TrialRunner:
+    """Launches candidates for one study.
+
+    `should_stop` is asked between the stages of a launch: once true, the launch is ended,
+    not recorded, and the run stops with everything before it saved.
+    """
+
+    study: Study
+    launching: Launching
+    budget: Budget
+    emit: Listener
+    wall_clock: Callable[[], float]
+    should_stop: Callable[[], bool] = lambda: False
+    trials: list[Trial] = field(default_factory=list)
+    _known: dict[tuple[str, str, str], deque[Trial]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._known = defaultdict(deque)
+        for trial in self.study.trials():
+            self._known[self._identity(trial.phase, trial.candidate, trial.purpose)].append(trial)
+
+    def is_known(self, phase: Phase, candidate: Candidate, purpose: str) -> bool:
+        """Whether the study already holds this launch."""
+        return bool(self._known.get(self._identity(phase, candidate, purpose)))
+
+    @property
+    def untaken_s(self) -> float:
+        """Seconds spent on launches that the study holds and this run has not come to, yet."""
+        return sum(trial.spent_s for known in self._known.values() for trial in known)
+
+    def run(
+        self,
+        phase: Phase,
+        candidate: Candidate,
+        request_plan: RequestPlan,
+        *,
+        layout: str,
+        purpose: str,
+    ) -> Trial:
+        """The trial of a candidate: launched, unless the study already holds it.
+
+        Raises:
+            Interrupted: `should_stop` became true.
+            AutofitError: the runtime refuses whatever is launched.
+        """
+        known = self._take_known(self._identity(phase, candidate, purpose), request_plan.fidelity)
+        if known is None:
+            self._check_stop()
+        trial = known or self._launch(phase, candidate, request_plan, layout, purpose)
+        is_reused = known is not None
+        self.budget.count(phase, trial.seconds, earlier_s=trial.spent_s if is_reused else 0.0)
+        self.trials.append(trial)
+        self.emit(LaunchEnded(trial, is_reused))
+        self._refuse_to_go_on()
+        return trial
+
+    def _refuse_to_go_on(self) -> None:
+        """End a run in which baseline and candidates are refused in the same words.
+
+        What they share is the task, the user's words for every launch, the model and the build:
+        no candidate will do better.
+        """
+        refused = {_refusal(trial) for trial in self.trials}
+        if len(self.trials) < _REFUSED_ALIKE or self.trials[0].phase != "baseline":
+            return
+        refusal = next(iter(refused))
+        if len(refused) > 1 or refusal is None:
+            return
+        advice = dict.fromkeys(note for trial in self.trials for note in trial.notes)
+        raise AutofitError(
+            f"every launch is refused, whatever its settings: {refusal}",
+            "; ".join(advice)
+            or "it lies in what all share: --context, --parallel, the words after `--`, the model "
+            "or the build",
+        )
+
+    def _take_known(self, identity: tuple[str, str, str], fidelity: Fidelity) -> Trial | None:
+        """A launch that the study holds and that looked closely enough; it is taken once."""
+        known = self._known.get(identity, deque())
+        for place, trial in enumerate(known):
+            if fidelity == "load" or not trial.shows_fit_only:
+                del known[place]
+                return trial
+        return None
+
+    def skip(self, skipped: SkippedCandidate) -> None:
+        """Note a candidate that is not worth a launch."""
+        self.study.skip(skipped)
+
+    @staticmethod
+    def _identity(phase: Phase, candidate: Candidate, purpose: str) -> tuple[str, str, str]:
+        """What makes two launches the same: rounds and proofs differ by purpose.
+
+        A search launches a candidate once, whatever it was expected to bring: what a resumed
+        one expects may differ in its last digit.
+        """
+        if phase in ("boundary", "search"):
+            return "search", candidate.key, ""
+        return phase, candidate.key, purpose
+
+    def _check_stop(self) -> None:
+        if self.should_stop():
+            raise Interrupted("stopped", resume_hint(self.study))
+
+    def _launch(
+        self,
+        phase: Phase,
+        candidate: Candidate,
+        request_plan: RequestPlan,
+        layout: str,
+        purpose: str,
+    ) -> Trial:
+        number, preparation = self.study.next_number(), self.budget.pause.spent
+        started_at = self.wall_clock()
+        plan = self.launching.plan(
+            candidate, layout=layout, as_served=phase in ("confirm", "prove")
+        )
+        self.emit(LaunchStarted(number, phase, candidate, layout, purpose))
+        argv: Sequence[str] = plan.argv if isinstance(plan, LaunchPlan) else ()
+        env = plan.env if isinstance(plan, LaunchPlan) else {}
+        with self.study.launching(
+            number,
+            candidate=candidate,
+            phase=phase,
+            layout=layout,
+            purpose=purpose,
+            argv=argv,
+            env=env,
+            started_at=started_at,
+        ):
+            if isinstance(plan, LaunchPlan):
+                result = self.launching.launch(
+                    plan,
+                    request_plan,
+                    log_path=self.study.log_path(number),
+                    on_stage=lambda stage: self.emit(StageStarted(number, stage)),
+                    check_stop=self._check_stop,
+                )
+            else:
+                result = LaunchResult(outcome=plan)
+            trial = Trial(
+                number=number,
+                phase=phase,
+                candidate=candidate,
+                outcome=result.outcome,
+                layout=layout,
+                argv=tuple(argv),
+                env=dict(env),
+                measurement=result.measurement,
+                started_at=started_at,
+                seconds=self.wall_clock() - started_at,
+                purpose=purpose,
+                notes=(*_worth_telling(phase, result), *result.notes),
+                fidelity=request_plan.fidelity,
+                preparation=preparation,
+            )
+            self.study.write_trial(trial)
+        self.budget.pause.begin()
+        return trial
+
+
+def _refusal(trial: Trial) -> str | None:
+    """The words in which a launch was refused, None for any other outcome."""
+    return trial.outcome.evidence if isinstance(trial.outcome, Rejected) else None
+
+
+def _worth_telling(phase: Phase, result: LaunchResult) -> tuple[str, ...]:
+    """The advice on a failure; none where a boundary was looked for and crossed.
+
+    A search that steps over the edge of a device's memory knows what to change.
+    """
+    is_over_the_edge = lacks_device_memory(result.outcome)
+    return () if phase in ("boundary", "search") and is_over_the_edge else result.advice
+
+
+def resume_hint(study: Study) -> str:
+    """How a user goes on with a study that was stopped."""
+    return f"what was measured is saved; {go_on(study)}"
+
+
+def go_on(study: Study) -> str:
+    """How a user goes on with a study."""
+    return f"go on with the same command and --study {shlex.quote(str(study.path))} --resume"

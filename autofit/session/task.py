@@ -1,0 +1,221 @@
+"""Everything a run knows before its first launch: runtime, machine, model and task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from autofit.errors import MissingError, NothingFitsError, UnsupportedError, UsageError
+from autofit.machine.cpu import Cores
+from autofit.model.gguf.block_type import block_type_named
+from autofit.model.sizes.expert_memory import EXPERT_PARAMS
+from autofit.model.sizes.inventory import ModelInventory
+from autofit.model.sizes.kv import CACHE_TYPES
+from autofit.runtime.discovery.found_runtime import Runtime
+from autofit.search.space import Axis, Space
+from autofit.session.pin_value import value_fault
+from autofit.session.requirement import Requirement
+from autofit.trial.candidate import Candidate, Params, ParamValue
+from autofit.trial.device import Device
+from autofit.trial.metric import Metric
+from autofit.trial.workload import Workload
+from autofit.yaml_files import did_you_mean
+
+# What llama.cpp's own fit leaves free on each device unless told otherwise.
+FIT_MARGIN_MIB = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a tune is about.
+
+    `devices` are those that may be used, in that order; `host_available_mib` is what
+    processes may take of system RAM. `has_own_task` leaves the user's command its own
+    context and slots, as in a comparison; `baseline_params` and
+    `baseline_args` are the user's own launch command, None where there is none; `notices` are
+    remarks on the task. With `keeps_front` what is best in another way than the objective's is
+    searched for too, and told.
+    """
+
+    runtime: Runtime
+    model_path: Path
+    inventory: ModelInventory
+    devices: tuple[Device, ...]
+    cores: Cores
+    host_available_mib: float
+    workload: Workload
+    space: Space
+    objective: Metric = "request_s"
+    keeps_front: bool = False
+    requirements: tuple[Requirement, ...] = ()
+    min_effect: float = 0.03
+    rpc: str = ""
+    extra_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    wrapper: tuple[str, ...] = ()
+    chooses_devices: bool = False
+    baseline_params: Params | None = None
+    has_own_task: bool = False
+    baseline_args: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    @property
+    def task_params(self) -> Params:
+        """The params that the workload sets: they are asked for, not searched."""
+        return {"context": self.workload.context, "parallel": self.workload.parallel}
+
+    @property
+    def baseline(self) -> Candidate:
+        """What is started without tuning: the user's own command, else the runtime's choice.
+
+        Context and slots are the task's: with others it would be asked something else.
+        """
+        if self.baseline_params is not None:
+            if self.has_own_task:
+                return Candidate({**self.task_params, **self.baseline_params})
+            return Candidate({**self.baseline_params, **self.task_params})
+        params = dict(self.task_params)
+        if self.chooses_devices and self.runtime.supports("devices"):
+            params["devices"] = ",".join(device.name for device in self.devices)
+            if self.runtime.supports("fit_target"):
+                params["fit_target"] = ",".join(str(mib) for mib in self._kept_free_mib())
+        return Candidate(params)
+
+    def _kept_free_mib(self) -> list[int]:
+        """What the runtime's own fit must leave on each device to keep the user's limits."""
+        free = {device.name: device.usable_mib for device in self.runtime.devices or ()}
+        return [
+            int(max(0.0, free.get(device.name, 0.0) - device.usable_mib)) + FIT_MARGIN_MIB
+            for device in self.devices
+        ]
+
+    @property
+    def limits_mib(self) -> Mapping[str, float]:
+        """What the user lets each device hold, by name; empty where nobody said."""
+        if not self.chooses_devices:
+            return {}
+        return {device.name: device.usable_mib for device in self.devices}
+
+
+def usable_devices(
+    found: Sequence[Device], limits_mib: Mapping[str, float], *, allow_missing: bool = False
+) -> tuple[Device, ...]:
+    """The devices that a run may use: those limited by name, in that order, else all found.
+
+    With `allow_missing` a named device need not be there.
+
+    Raises:
+        UsageError: a device is named that the runtime does not list.
+    """
+    if not limits_mib:
+        return tuple(found)
+    by_name = {device.name: device for device in found}
+    unknown = sorted(set(limits_mib) - set(by_name))
+    if unknown and not allow_missing:
+        listed = ", ".join(f"{d.name} ({d.description})" for d in found) or "none"
+        raise MissingError(
+            f"no device {', '.join(unknown)}", f"the runtime lists: {listed}; remote: --rpc"
+        )
+    return tuple(
+        replace(by_name.get(name, Device(name, "", mib, mib)), usable_mib=mib)
+        for name, mib in limits_mib.items()
+    )
+
+
+def fitted_space(
+    space: Space, runtime: Runtime, inventory: ModelInventory, *, kv_floor: str, pins: Params
+) -> Space:
+    """The space as far as this runtime, this model and the user's wishes allow it.
+
+    Raises:
+        UsageError: a pinned parameter or value is not known to the runtime, or the KV floor
+            is no KV type.
+        NothingFitsError: a parameter is left without a value.
+    """
+    if kv_floor not in CACHE_TYPES:
+        raise UsageError(
+            f"--kv-floor {kv_floor} is no KV type", f"known: {', '.join(CACHE_TYPES)}"
+        )
+    expanded = space.pin(pins) if pins else space
+    for name, value in expanded.pinned.items():
+        if not runtime.supports(name):
+            names = runtime.parameters
+            raise UnsupportedError(
+                f"--set {name}: {runtime.name} has no such parameter",
+                f"{did_you_mean(name, names)} it has: {', '.join(names)}".strip(),
+            )
+        _check_pin(runtime, inventory, name, value)
+    fitted = expanded
+    for axis in expanded.axes:
+        _check_axis(runtime, inventory, axis)
+        supported = [name for name in axis.params if runtime.supports(name)]
+        if not supported:
+            fitted = fitted.with_values(axis.name, lambda _: False)
+            continue
+        is_kv = bool({"cache_type_k", "cache_type_v"} & set(axis.params))
+        kept = [
+            value
+            for value in axis.values
+            if all(runtime.supports(name, value) for name in supported)
+            and not (is_kv and cache_bits(str(value)) < cache_bits(kv_floor))
+        ]
+        if not kept:
+            raise NothingFitsError(
+                f"no value of {axis.name} is left for {runtime.name}",
+                f"the space has {', '.join(map(str, axis.values))}; the KV floor is {kv_floor}",
+            )
+        fitted = fitted.with_values(axis.name, kept.__contains__)
+    if not inventory.is_moe:
+        # Prefetch and expert caches have nothing to work on.
+        for name in EXPERT_PARAMS:
+            fitted = fitted.with_values(name, lambda _: False)
+    if next(fitted.points(), None) is None:
+        rules = ", ".join(f"{c.left} {c.comparison} {c.right}" for c in fitted.constraints)
+        raise UsageError(
+            f"no combination of the space's values keeps its constraints: {rules}",
+            "fix the other parameters of the constraint with --set, too",
+        )
+    return fitted
+
+
+def _check_pin(runtime: Runtime, inventory: ModelInventory, name: str, value: ParamValue) -> None:
+    """See that a parameter can take a value that a user gave it.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not runtime.supports(name, value):
+        known = ", ".join(runtime.values(name))
+        raise UnsupportedError(f"--set {name}={value}: {runtime.name} takes {known}")
+    if name in {"context", "parallel"}:
+        raise UsageError(f"--set {name}: it belongs to the task", f"give --{name} {value}")
+    parameter = runtime.dialect.parameters[name]
+    fault = value_fault(name, value, type_=parameter.type, block_count=inventory.block_count)
+    if fault:
+        raise UsageError(f"--set {name}={value}: {fault}", "give another value, or leave it out")
+
+
+def _check_axis(runtime: Runtime, inventory: ModelInventory, axis: Axis) -> None:
+    """See that a space's values can be; host layers beyond the model's are only superfluous.
+
+    Raises:
+        UsageError: one cannot.
+    """
+    blocks = max(inventory.block_count, *(v for v in axis.values if isinstance(v, int)), 0)
+    for name in axis.params:
+        parameter = runtime.dialect.parameters.get(name)
+        if parameter is None:
+            continue
+        for value in axis.values:
+            fault = value_fault(name, value, type_=parameter.type, block_count=blocks)
+            if fault:
+                raise UsageError(
+                    f"the search space's {axis.name} {value}: {fault}", "correct its file"
+                )
+
+
+def cache_bits(cache_type: str) -> float:
+    """Bits of one element; 0 for a type that is not known."""
+    kind = block_type_named(cache_type)
+    return 8 * kind.nbytes / kind.elements if kind else 0.0

@@ -1,0 +1,1 @@
+"""Sequential tests, noise and intervals. Pure functions on numbers."""

@@ -1,0 +1,1 @@
+"""Measure a suite every night and compare it with a kept baseline."""

@@ -1,0 +1,1 @@
+"""Find, prove and recommend the best settings for one model on one machine."""

@@ -1,0 +1,168 @@
+"""Cliffs and unsteady candidates among the launches of a tune.
+
+A cliff is a sharp loss between neighbours that both run, all else being equal; launches of
+one candidate that differ far more than those of others mark an edge as surely.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from autofit.errors import UsageError
+from autofit.model.placement.layout import SINGLE
+from autofit.model.placement.placed_layers import place
+from autofit.model.placement.slice_cost import LAYOUT_PARAMS
+from autofit.session.machine_load import host_report
+from autofit.session.task import Task
+from autofit.statistics.noise import Cliff, Direction, cliffs, unsteady
+from autofit.trial.candidate import Candidate
+from autofit.trial.metric import Metric, median_metric
+from autofit.trial.trial import Phase, Trial
+
+HOST_LAYERS = "n_cpu_moe"
+_UBATCH = "ubatch"
+# The ways in which a parameter asks more of a device.
+_WALKED: Mapping[str, Direction] = {HOST_LAYERS: "down", _UBATCH: "up"}
+_METRICS: tuple[Metric, ...] = ("tg", "pp")
+# A proof asks other requests, and the baseline's layers lie as the runtime likes.
+_PHASES = frozenset(get_args(Phase)) - {"baseline", "prove"}
+# With fewer repeated launches their noise is a guess.
+_LEAST_REPEATS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """Where a launch stands: values of what is walked along, and everything else."""
+
+    values: Mapping[str, float]
+    layout: str
+    cache_type: str
+    others: Candidate
+
+    def line(self, param: str) -> _Line:
+        """What it has in common with the launches along a parameter."""
+        fixed = tuple(value for name, value in self.values.items() if name != param)
+        return _Line(param, self.layout, self.cache_type, self.others, fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Launches that differ in one parameter only."""
+
+    param: str
+    layout: str
+    cache_type: str
+    others: Candidate
+    fixed: tuple[float, ...]
+
+
+def cliffs_of(trials: Sequence[Trial], task: Task) -> list[Cliff]:
+    """The sharp losses between neighbours among a study's launches, the worst first."""
+    found = []
+    for metric in _METRICS:
+        noise = _noise(trials, task, metric)
+        for line, launches in _lines(trials, task, metric).items():
+            found += cliffs(
+                line.param,
+                launches,
+                metric,
+                toward=_WALKED[line.param],
+                noise=noise,
+                layout=line.layout,
+                cache_type=line.cache_type,
+            )
+    return sorted(found, key=lambda cliff: cliff.ratio)
+
+
+def unsteady_notes(trials: Sequence[Trial], task: Task) -> list[str]:
+    """A remark for each candidate whose launches differ far more than those of others."""
+    values: dict[str, list[float]] = defaultdict(list)
+    launches: dict[str, list[Trial]] = defaultdict(list)
+    for trial, value in _measured(trials, task, task.objective):
+        values[trial.candidate.key].append(value)
+        launches[trial.candidate.key].append(trial)
+    return [
+        f"launches {', '.join(str(trial.number) for trial in launches[one.key])} of one candidate "
+        f"differ by {one.spread:.0%}, {_times(one.times)} those of others: "
+        f"{_why_unsteady(launches[one.key])}"
+        for one in unsteady(values)
+    ]
+
+
+def _why_unsteady(trials: Sequence[Trial]) -> str:
+    host = host_report(trials)
+    is_quiet = host is None or host["is_quiet"]
+    edge = "it may lie at an edge of memory"
+    return edge if is_quiet else f"the machine was not quiet meanwhile, or {edge}"
+
+
+def _times(times: float) -> str:
+    return "unlike" if math.isinf(times) else f"{times:.0f} times as much as"
+
+
+def _measured(
+    trials: Sequence[Trial], task: Task, metric: Metric
+) -> Iterator[tuple[Trial, float]]:
+    for trial in trials:
+        if trial.is_completed and trial.phase in _PHASES:
+            value = median_metric(trial.measurement, task.workload, metric)
+            if value is not None:
+                yield trial, value
+
+
+def _noise(trials: Sequence[Trial], task: Task, metric: Metric) -> float | None:
+    """The relative standard deviation of one launch, from candidates launched repeatedly."""
+    logs: dict[str, list[float]] = defaultdict(list)
+    for trial, value in _measured(trials, task, metric):
+        logs[trial.candidate.key].append(math.log(value))
+    repeated = [values for values in logs.values() if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in repeated)
+    if freedom < _LEAST_REPEATS:
+        return None
+    return math.sqrt(sum(float(np.var(v) * len(v)) for v in repeated) / freedom)
+
+
+def _lines(
+    trials: Sequence[Trial], task: Task, metric: Metric
+) -> dict[_Line, dict[float, list[float]]]:
+    """By line the metric once per launch by the value of its parameter."""
+    lines: dict[_Line, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for trial, value in _measured(trials, task, metric):
+        position = _position(trial, task)
+        if position is not None:
+            for param in _WALKED:
+                lines[position.line(param)][position.values[param]].append(value)
+    return lines
+
+
+def _position(trial: Trial, task: Task) -> _Position | None:
+    candidate = trial.candidate
+    host_layers = _host_layers(trial, task)
+    if host_layers is None:
+        return None
+    without = dict.fromkeys((*LAYOUT_PARAMS, _UBATCH))
+    return _Position(
+        values={HOST_LAYERS: host_layers, _UBATCH: candidate.get_int(_UBATCH, 512)},
+        layout=trial.layout,
+        cache_type=candidate.get_str("cache_type_k", "f16"),
+        others=candidate.with_params(**without),
+    )
+
+
+def _host_layers(trial: Trial, task: Task) -> int | None:
+    """As a boundary counts them: `n_cpu_moe` on one device, else host expert layers in all."""
+    candidate = trial.candidate
+    if trial.layout.startswith(SINGLE) and HOST_LAYERS in candidate.params:
+        return candidate.get_int(HOST_LAYERS, 0)
+    try:
+        placed = place(task.inventory, candidate, task.devices)
+    except UsageError:
+        return None
+    is_moe = task.inventory.is_moe
+    return len(placed.host_expert_blocks if is_moe else placed.host_ffn_blocks)

@@ -1,1 +1,0 @@
-"""The phases of a tune; confirmation, quality, comparison, sweeps."""

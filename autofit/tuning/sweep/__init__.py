@@ -1,1 +1,0 @@
-"""Nights of measurements against a kept baseline."""

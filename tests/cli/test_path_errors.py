@@ -1,0 +1,169 @@
+"""Paths that cannot be used are told in words, with what to do, whatever the command."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from autofit.cli.options.path_errors import check_writable, path_error
+from autofit.errors import UsageError
+
+LONG = "x" * 300
+# How the system says it, which is no help to a user.
+RAW = re.compile(r"\[?Errno|strerror")
+
+
+@contextmanager
+def nobody():
+    """Without the rights of the superuser, who may write everywhere."""
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(was)
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    """A working directory with a file and a folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("text")
+    Path("folder").mkdir()
+    Path("circle").symlink_to("circle")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("target", "told", "hint"),
+    [
+        ("nowhere/models.ini", "there is no folder nowhere", "mkdir -p nowhere"),
+        ("folder", "folder is a folder", "the name of a file in it"),
+        ("file/models.ini", "file is a file, not a folder", "another path"),
+        (f"{LONG}.ini", "the name is longer than the system takes", "a shorter one"),
+        ("circle", "its links lead in a circle", "the path of the file itself"),
+    ],
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", "study", "--format", "ini", "--merge", "-o"],
+        ["export", "study", "--format", "ini", "-o"],
+        ["import", "llama-server -m m.gguf", "-o"],
+        ["report", "study", "--html"],
+        ["sweep", "demo", "--dry-run", "--junit"],
+        ["sweep", "demo", "--dry-run", "--summary"],
+    ],
+    ids=lambda words: "-".join(word for word in words if word[0] != "-")[:20],
+)
+@pytest.mark.usefixtures("there")
+def test_where_nothing_can_be_written_is_told_before_any_work(cli, words, target, told, hint):
+    """What, where and what to do, with exit code 2; nothing is printed or made."""
+    ended = cli(*words, target)
+
+    assert ended.code == 2, ended.err
+    assert told in ended.err
+    assert hint in ended.err
+    assert ended.out == ""
+    assert not RAW.search(ended.err)
+    assert sorted(path.name for path in Path().iterdir() if path.name != "cache") == [
+        "circle", "file", "folder",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("folder", "folder"),
+        ("file/night.json", "file is a file, not a folder"),
+        (f"{LONG}/night.json", "the name is longer than the system takes"),
+        ("circle", "its links lead in a circle"),
+        ("circle/night.json", "its links lead in a circle"),
+    ],
+)
+@pytest.mark.usefixtures("there")
+def test_where_no_baseline_can_be_kept_is_told_before_a_night(cli, target, told):
+    """A folder that is not there is made, everything else is refused."""
+    ended = cli("sweep", "demo", "--dry-run", "--update-baseline", "--baseline", target)
+
+    assert ended.code == 2, ended.err
+    assert told in ended.err
+    assert "hint: " in ended.err
+    assert not RAW.search(ended.err)
+
+
+def test_a_folder_that_may_not_be_written_to_is_told():
+    """Also for a file in it that could be replaced otherwise."""
+    # Not below pytest's own folder, into which nobody else may look.
+    with tempfile.TemporaryDirectory() as name:
+        target = Path(name) / "models.ini"
+        target.write_text("")
+        Path(name).chmod(0o555)
+        with nobody(), pytest.raises(UsageError) as raised:
+            check_writable(target)
+        Path(name).chmod(0o755)
+        check_writable(target)
+
+    assert raised.value.message == f"the folder {name} may not be written to"
+    assert "choose another place" in raised.value.hint
+    check_writable(Path("/dev/null"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", LONG],
+        ["report", LONG],
+        ["export", LONG, "--format", "args"],
+        ["replay", LONG],
+        ["synth", LONG],
+        ["sweep", "demo", "--baseline", LONG, "--dry-run"],
+        ["sweep", "demo", "--folder", LONG, "--resume"],
+        ["sweep", "demo", "--folder", "folder", "--resume"],
+        ["sweep", "demo", "--folder", "file/night", "--resume"],
+        ["plan", "file/m.gguf"],
+        ["explain", "folder"],
+        ["check", "file/a.yaml"],
+    ],
+    ids=lambda words: "-".join(words)[:24],
+)
+@pytest.mark.usefixtures("there")
+def test_no_command_shows_what_the_system_calls_a_fault(cli, words):
+    """A path that cannot be read is a fault of the command line, and there is a hint."""
+    ended = cli(*words)
+
+    assert ended.code == 2, ended.err
+    assert "hint: " in ended.err
+    assert not RAW.search(ended.err)
+
+
+def test_what_is_wrong_beside_the_path_is_no_usage_error():
+    """A full disk, and what no words are kept for."""
+    full = path_error(OSError(errno.ENOSPC, "No space left on device", "/a/b"))
+    odd = path_error(OSError(errno.EIO, "Input/output error", "/a/b"))
+    bare = path_error(OSError("odd"))
+
+    assert (full.exit_code, full.message) == (1, "cannot use /a/b: the disk is full")
+    assert "free some space" in full.hint
+    assert (odd.exit_code, odd.message) == (1, "cannot use /a/b: Input/output error")
+    assert bare.message == "odd"
+
+
+def test_a_working_directory_that_is_gone_is_told(there, monkeypatch):
+    """Nothing can be found from it, and no file is at fault."""
+    gone = there / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    told = path_error(FileNotFoundError(errno.ENOENT, "No such file or directory"))
+    monkeypatch.chdir(there)
+
+    assert told.message == "the folder that this was started in is gone"
+    assert (told.exit_code, told.hint) == (2, "cd to one that exists")

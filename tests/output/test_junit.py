@@ -1,0 +1,161 @@
+"""JUnit XML of a sweep: valid for Ant and Jenkins whatever the names, one case a metric."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import xmlschema
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from junitparser import Failure, JUnitXml, Skipped
+from output.tune_sample import HOSTILE
+from sweep.night_sample import REPRODUCE, failed, kept, launches, night
+from sweep.record_strategy import records
+
+from autofit.output.junit import junit_xml
+from autofit.output.report.sweep_summary import markdown_summary
+from autofit.sweep.baseline_file import Baseline
+from autofit.sweep.environment_snapshot import EnvironmentSnapshot
+from autofit.sweep.judge import judge
+from autofit.sweep.sweep_document import sweep_document
+from autofit.sweep.verdict import EntryVerdict, MetricVerdict
+
+SCHEMAS = {
+    path.stem: xmlschema.XMLSchema(path)
+    for path in (Path(__file__).parents[1] / "data" / "junit").glob("*.xsd")
+}
+EVIL = "]]>&<b a='\"'>\x00\x1b[31m\r\nline\u2028two \ud800\ufffe|`${x}`"
+
+
+def check(text: str) -> JUnitXml:
+    """The document, once both schemas have taken it."""
+    assert set(SCHEMAS) == {"ant", "jenkins"}
+    for schema in SCHEMAS.values():
+        schema.validate(text)
+    return JUnitXml.fromstring(text.encode())
+
+
+def some_verdicts() -> list[EntryVerdict]:
+    """One entry of each kind."""
+    return [
+        judge(kept(), night(20, name="good")),
+        judge(kept(), night(20, launches=launches(slowdown=1.1, seed=20), name="slow")),
+        judge(kept(), failed(name="crashed")),
+        judge(None, night(20, name="fresh")),
+        judge(kept(), failed(status="missing_hardware", name="absent")),
+    ]
+
+
+def test_every_kind_of_entry_is_valid():
+    """Both readers' schemas take it, and the counts are those of the cases."""
+    document = check(junit_xml(some_verdicts(), sweep="nightly", hostname="a-host"))
+
+    suites = {suite.name: suite for suite in document}
+    assert list(suites) == ["good", "slow", "crashed", "fresh", "absent"]
+    assert (suites["good"].failures, suites["good"].skipped) == (0, 0)
+    assert suites["good"].tests == 9
+    assert suites["slow"].failures == 4
+    assert (suites["crashed"].tests, suites["crashed"].failures) == (1, 1)
+    assert suites["fresh"].failures == 0
+    assert (suites["absent"].tests, suites["absent"].skipped) == (1, 1)
+    assert suites["slow"].time == 312.5
+    assert suites["slow"].timestamp == "2026-11-21T02:00:00"
+    assert suites["slow"].hostname == "a-host"
+
+
+def test_a_failure_has_the_numbers_and_the_command():
+    """Who opens the report sees how much, how sure, what else changed, and how to see it again."""
+    around = replace(night().environment, driver="590.2")
+    record = night(20, launches=launches(slowdown=1.1, seed=20), environment=around)
+    (suite,) = check(junit_xml([judge(kept(), record)], sweep="nightly"))
+    case = next(case for case in suite if case.name == "request_s")
+    (result,) = case.result
+
+    assert isinstance(result, Failure)
+    assert result.type == "slower"
+    assert case.classname == "nightly.qwen"
+    assert "slower: 3.4" in result.message
+    assert f"to reproduce: {REPRODUCE}" in result.text
+    assert "p = " in result.text
+    assert "3.0%" in result.text
+    assert "driver: 580.1, now 590.2" in result.text
+
+
+def test_what_is_not_known_is_skipped_and_not_passed():
+    """Missing hardware, known failures and figures without a kept one are no successes."""
+    before = replace(kept(), record=failed())
+    verdicts = [
+        judge(kept(), failed(status="missing_hardware")),
+        judge(before, failed()),
+        judge(None, night(20)),
+    ]
+    document = list(check(junit_xml(verdicts, sweep="nightly")))
+
+    results = [[case.result for case in suite] for suite in document]
+    assert isinstance(results[0][0][0], Skipped)
+    assert "not on this machine" in results[0][0][0].message
+    assert isinstance(results[1][0][0], Skipped)
+    assert sum(bool(result) for result in results[2]) == 8
+
+
+def test_a_sweep_of_nothing_is_valid():
+    """A shard without entries still writes its file."""
+    assert len(check(junit_xml([], sweep="nightly"))) == 0
+
+
+@pytest.mark.parametrize("text", [EVIL, HOSTILE, "", " ", "\n", "a.b", "x" * 5000])
+def test_hostile_text_breaks_nothing(text):
+    """Markup, control characters and nothing at all are shown, never obeyed."""
+    document = check(junit_xml([hostile_verdict(text)], sweep=text, hostname=text))
+
+    (suite,) = document
+    assert suite.tests == 2
+    assert suite.failures == 1
+    assert not any(ord(c) < 32 or c == "\u2028" for c in suite.name)
+
+
+@settings(max_examples=40)
+@given(st.text(st.characters(codec=None), max_size=20), st.floats(0, 1e7))
+def test_any_text_is_valid(text, seconds):
+    """Whatever a name, a message or a command consists of."""
+    verdict = replace(hostile_verdict(text), seconds=seconds)
+
+    check(junit_xml([verdict, verdict], sweep=text, hostname=text))
+
+
+@settings(max_examples=60)
+@given(records, records, st.integers(0, 2))
+def test_whatever_two_nights_held_can_be_judged_and_reported(before, now, kept_nights):
+    """No record, however odd, breaks the verdict, its JSON, its XML or its Markdown."""
+    now = replace(now, date=night().date)
+    dates = ("2026-01-01", "2026-01-02")[:kept_nights]
+    baseline = Baseline().updated(replace(before, date=date, name=now.name) for date in dates)
+
+    verdict = judge(baseline.entry(now.name), now)
+
+    json.dumps(sweep_document([verdict]), allow_nan=False)
+    check(junit_xml([verdict], sweep="nightly"))
+    assert markdown_summary([verdict], sweep="nightly").startswith("# Sweep nightly: 1 ")
+
+
+def test_a_name_keeps_its_dots_and_its_class_does_not():
+    """Readers take what stands before the last dot for a package."""
+    (suite,) = check(junit_xml([judge(None, night(name="qwen3.6"))], sweep="nightly"))
+
+    assert suite.name == "qwen3.6"
+    assert {case.classname for case in suite} == {"nightly.qwen3_6"}
+
+
+def hostile_verdict(text: str) -> EntryVerdict:
+    """A verdict all of whose texts are the same."""
+    around = EnvironmentSnapshot(driver="1", remarks=(text,))
+    record = night(20, name=text, notes=(text,), reproduce=text, environment=around)
+    judged = judge(None, record)
+    metrics = (
+        MetricVerdict(metric=text, verdict="output_changed", words=text),
+        MetricVerdict(metric=text, verdict="unknown", words=text),
+    )
+    return replace(judged, verdict="regression", metrics=metrics)

@@ -1,0 +1,87 @@
+"""Plans as data: which layout is recommended, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from session.task_sample import task
+from tune_machine import TuneMachine
+
+from autofit.errors import UsageError
+from autofit.plan.memory_plan import FIXED, HOST_ONLY, base_candidate, make_plan
+from autofit.search.space_file import read_workload
+
+
+@pytest.fixture(scope="module")
+def about(tmp_path_factory):
+    """Two cards that the model does not fit."""
+    machine = TuneMachine(tmp_path_factory.mktemp("plan"), 2600.0, 2300.0)
+    workload = read_workload(str(machine.workload))
+    return task(machine.model, machine.server, workload, space=str(machine.space))
+
+
+def test_the_fewest_host_layers_are_recommended(about):
+    """Of the layouts that fit, the one with most experts on devices."""
+    plan = make_plan(about, None)
+
+    fitting = [layout for layout in plan.layouts if layout.fits]
+    fewest = min(layout.host_expert_layers for layout in fitting)
+    assert plan.recommended in fitting
+    assert plan.recommended.host_expert_layers == fewest
+    assert plan.layouts[0].estimate.estimator == "arithmetic"
+
+
+def test_nothing_is_recommended_where_nothing_fits(about):
+    """The first layout is shown, with what lacks."""
+    small = tuple(replace(device, usable_mib=50.0) for device in about.devices)
+    plan = make_plan(replace(about, devices=small), None)
+    document = plan.to_dict()
+
+    assert plan.recommended is None
+    assert document["recommended"] is None
+    assert document["devices"] == document["layouts"][0]["devices"]
+
+
+def test_without_a_device_system_ram_decides(about):
+    """All lies in system RAM, and what is free there is the limit of fit and of context."""
+    roomy = make_plan(replace(about, devices=()), None)
+    tight = make_plan(replace(about, devices=(), host_available_mib=100.0), None)
+
+    (layout,) = roomy.layouts
+    assert (layout.name, layout.estimate.devices) == (HOST_ONLY, ())
+    assert roomy.recommended is layout
+    assert tight.recommended is None
+    assert tight.max_context["f16"] == 0
+    needed = layout.estimate.host.total_mib
+    assert not make_plan(
+        replace(about, devices=(), host_available_mib=needed - 1), None
+    ).recommended
+    assert make_plan(replace(about, devices=(), host_available_mib=needed), None).recommended
+
+
+def test_a_combination_that_the_runtime_refuses_is_told(about):
+    """Before anything is laid out."""
+    pinned = replace(about.space, pinned={"flash_attn": "off", "cache_type_v": "q8_0"}, axes=())
+
+    with pytest.raises(UsageError, match="flash"):
+        make_plan(replace(about, space=pinned), None)
+
+
+def test_a_placement_that_is_given_is_the_only_layout(about):
+    """With every other value the first of the space."""
+    space = about.space.pin({"n_gpu_layers": 13, "n_cpu_moe": 9})
+    fixed = replace(about, space=space)
+    plan = make_plan(fixed, None)
+
+    assert [layout.name for layout in plan.layouts] == [FIXED]
+    assert plan.layouts[0].candidate == base_candidate(fixed)
+    assert plan.layouts[0].host_expert_layers == 9
+
+
+def test_the_words_are_those_of_a_launch(about):
+    """What is printed to paste says every parameter of the layout."""
+    layout = make_plan(about, None).recommended
+
+    for flag, name in (("--n-gpu-layers", "n_gpu_layers"), ("--ubatch-size", "ubatch")):
+        assert layout.args[layout.args.index(flag) + 1] == str(layout.candidate.params[name])

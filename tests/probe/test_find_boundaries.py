@@ -1,0 +1,272 @@
+"""A probe finds every fit boundary of simulated machines, through real processes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from benchmarks.probe_machine import ProbedMachine
+from fakes.machine import Device, Host, Machine
+from fakes.random_machine import Case, random_case
+from fakes.synthetic_model import ModelShape, build_model
+
+from autofit.session.launch_memory import MemoryRecord
+from autofit.session.ruling_out import lacks_host_memory, ruled_out
+from autofit.trial.outcome import OutOfMemory, Rejected
+
+MODEL = build_model(ModelShape(layers=24, experts=64, used=4, embd=1024, ff=1024, vocab=512))
+CARD = Device("CUDA0", total_mib=2400, context_mib=300, pool_mib=60, reserve_mib=0)
+SECOND = replace(CARD, name="CUDA1", total_mib=1900)
+
+
+def case(*devices: Device, **fields) -> Case:
+    """A machine that is not noisy, and 24 layers with 108 MiB of experts each."""
+    host = fields.pop("host", Host(ram_mib=24000, other_mib=1000))
+    machine = Machine("sample", devices or (CARD,), host, **fields).without_noise()
+    return Case(0, machine, MODEL, 8192, ((600, 32),))
+
+
+def assert_true(machine: ProbedMachine) -> None:
+    """Both sides of every boundary are the true ones, shown by few launches."""
+    for row in machine.result["boundary"]:
+        truth = machine.truth(row["layout"], row["cache_type"])
+        assert (row["fits"], row["fails"]) == (truth.fits, truth.fails), row
+        assert row["proven"], row
+        assert row["source"] == "launch"
+        assert row["failed_launches"] <= 3
+    assert machine.dominated() == []
+    assert machine.fake.owners == []
+
+
+@pytest.mark.parametrize("seed", [3, pytest.param(0, marks=pytest.mark.slow)])
+def test_boundaries_of_a_random_machine_are_the_true_ones(tmp_path, seed):
+    """Single cards of different kinds, each KV type."""
+    machine = ProbedMachine.of(random_case(seed, devices=1), tmp_path)
+
+    machine.probe(tmp_path / "study")
+
+    assert len(machine.result["boundary"]) == 2
+    assert_true(machine)
+
+
+def test_boundary_over_two_devices_is_the_true_one(tmp_path):
+    """Host expert layers are shared out over both."""
+    machine = ProbedMachine.of(random_case(7, devices=2), tmp_path)
+
+    machine.probe(tmp_path / "study", layouts=["balanced"], cache_types=["q8_0"])
+
+    assert_true(machine)
+
+
+def test_layers_without_experts_leave_no_gap_in_a_boundary(tmp_path):
+    """Where three lead, sending the first three away is what no layer at all is."""
+    shape = ModelShape(layers=8, experts=64, used=4, embd=1024, ff=1024, vocab=512, dense_layers=3)
+    nearly_whole = replace(case(replace(CARD, total_mib=1290)), model=build_model(shape))
+    machine = ProbedMachine.of(nearly_whole, tmp_path)
+
+    machine.probe(tmp_path / "study", cache_types=["f16"])
+
+    (row,) = machine.result["boundary"]
+    assert (row["host_expert_layers"], row["fits"], row["fails"]) == (1, 4, 3)
+    assert row["proven"]
+
+
+def test_spilling_machine_has_the_same_boundary_as_one_that_refuses(tmp_path):
+    """Nothing fails there, and still the last layer that fits whole is found."""
+    hard = ProbedMachine.of(case(), tmp_path / "hard")
+    spill = ProbedMachine.of(case(policy="spill"), tmp_path / "spill")
+
+    hard.probe(tmp_path / "hard" / "study", cache_types=["f16"])
+    spill.probe(tmp_path / "spill" / "study", cache_types=["f16"])
+
+    assert_true(hard)
+    assert_true(spill)
+    rows = [machine.result["boundary"][0] for machine in (hard, spill)]
+    assert rows[0]["fits"] == rows[1]["fits"]
+    assert [row["outcome"] for row in rows] == ["out_of_memory", "spilled"]
+
+
+def test_failure_of_a_narrow_kv_type_rules_out_the_wide_one(tmp_path):
+    """Where one layer decides for both, the wide type's failure is not launched."""
+    tiny = replace(case(), context=1024, requests=((300, 16),))
+    machine = ProbedMachine.of(tiny, tmp_path)
+
+    result = machine.probe(tmp_path / "study")
+
+    assert_true(machine)
+    narrow, wide = result["boundary"]
+    assert narrow["fails"] == wide["fails"]
+    assert (narrow["failed_launches"], wide["failed_launches"]) == (1, 0)
+    assert wide["outcome"] == "out_of_memory"
+    (line,) = (tmp_path / "study" / "skipped.jsonl").read_text().splitlines()
+    skipped = json.loads(line)
+    failed = next(trial for trial in machine.trials if not trial.is_completed)
+    assert skipped["outcome"]["because"] == failed.candidate.key
+    assert "CUDA0" in skipped["outcome"]["evidence"]
+
+
+def test_pipeline_without_host_layers_is_a_case_of_its_own(tmp_path):
+    """Two devices that hold all but the pipeline's buffers: 1 fits, 0 is tried and told."""
+    machine = ProbedMachine.of(case(CARD, replace(SECOND, total_mib=2400)), tmp_path)
+
+    result = machine.probe(tmp_path / "study", layouts=["balanced"], cache_types=["q8_0"])
+
+    assert_true(machine)
+    assert result["boundary"][0]["fits"] == 0
+    assert result["boundary"][0]["fails"] is None
+
+
+def test_host_memory_that_is_short_ends_the_walk_upwards(tmp_path):
+    """With more layers in system RAM than it holds, fewer are tried, and it is said why."""
+    host = Host(ram_mib=2300, other_mib=600)
+    machine = ProbedMachine.of(case(replace(CARD, total_mib=1400), host=host), tmp_path)
+
+    result = machine.probe(tmp_path / "study", cache_types=["q8_0"])
+
+    row = result["boundary"][0]
+    truth = machine.truth(row["layout"], "q8_0")
+    assert row["fits"] == truth.fits is None
+    assert row["outcome"] == "out_of_memory"
+    assert machine.fake.owners == []
+
+
+def test_host_memory_that_is_short_says_nothing_of_devices(tmp_path):
+    """Where more host layers than must be are too many for the host, fewer are found to fit."""
+    machine = ProbedMachine.of(case(), tmp_path)
+    truth = machine.truth("single:CUDA0", "q8_0")
+    machine.fake.fail("host-oom", when={"n_cpu_moe": [">", truth.fits + 4]})
+
+    (row,) = machine.probe(tmp_path / "study", cache_types=["q8_0"])["boundary"]
+
+    assert machine.trials[0].outcome.where == "host"
+    assert (row["fits"], row["fails"]) == (truth.fits, truth.fails)
+    assert row["proven"]
+
+
+@pytest.mark.parametrize("fault", ["killed", "abort"])
+def test_a_death_while_the_context_is_filled_takes_back_nothing_that_fits(tmp_path, fault):
+    """What ran with more host layers still fits, whatever befalls one that has little left."""
+    machine = ProbedMachine.of(case(), tmp_path)
+    machine.fake.fail(fault, "prompt", prompt_tokens=8000)
+
+    rows = machine.probe(tmp_path / "study")["boundary"]
+
+    ran = {t.candidate.get_str("cache_type_k", ""): t for t in machine.trials if t.is_completed}
+    assert set(ran) == {"q8_0", "f16"}
+    for row in rows:
+        assert row["fits"] == ran[row["cache_type"]].candidate.get_int("n_cpu_moe", 0)
+        assert row["fails"] < row["fits"]
+        assert (row["outcome"], row["proven"]) == ("crashed", False)
+
+
+def test_refused_setting_is_launched_once_for_all_layouts(tmp_path):
+    """What the runtime refuses is recognised in every dress."""
+    machine = ProbedMachine.of(case(CARD, SECOND), tmp_path)
+    machine.fake.fail("reject-line")
+
+    result = machine.probe(tmp_path / "study", layouts=["balanced", "single"], cache_types=["f16"])
+
+    assert machine.fake.launches == 1
+    assert [row["fits"] for row in result["boundary"]] == [None] * 3
+    assert {row["outcome"] for row in result["boundary"]} == {"rejected"}
+    assert not any(row["proven"] for row in result["boundary"])
+
+
+def test_nothing_fits(tmp_path):
+    """Even with all experts in system RAM; one launch shows it."""
+    machine = ProbedMachine.of(case(replace(CARD, total_mib=600)), tmp_path)
+
+    result = machine.probe(tmp_path / "study", cache_types=["q8_0"])
+
+    row = result["boundary"][0]
+    assert (row["fits"], row["fails"]) == (None, 24)
+    assert row["failed_launches"] == 1
+
+
+@pytest.fixture
+def launched(tmp_path):
+    """A machine with launches of some host layers, and their trials."""
+    machine = ProbedMachine.of(case(), tmp_path)
+
+    def launch(*numbers: int):
+        candidates = [machine.candidate("single:CUDA0", "q8_0", n) for n in numbers]
+        study = tmp_path / f"study-{numbers[0]}"
+        return machine, machine.launch(study, candidates, layout="single:CUDA0")
+
+    return launch
+
+
+def test_launch_tells_what_its_neighbours_leave_free(launched):
+    """Three layers less are predicted to within the noise of rounding."""
+    machine, trials = launched(13)
+    record = MemoryRecord(machine.maker, trials)
+
+    predicted = record.free_mib(machine.candidate("single:CUDA0", "q8_0", 10))
+
+    _, (nearer,) = launched(10)
+    assert predicted == pytest.approx(nearer.measurement.free_mib["CUDA0"], abs=8)
+
+
+def test_failure_rules_out_what_needs_as_much_and_nothing_else(launched):
+    """Fewer host layers, a wider KV type and a larger ubatch are ruled out; more is not.
+
+    A layout of another name is the same where layers lie alike.
+    """
+    machine, trials = launched(13)
+    failed = [replace(trials[0], outcome=OutOfMemory("prompt", "full", device="CUDA0"))]
+
+    def is_ruled_out(n, kind="q8_0", layout="single:CUDA0", **params):
+        candidate = machine.candidate("single:CUDA0", kind, n).with_params(**params)
+        return (
+            ruled_out(candidate, layout, failed, MemoryRecord(machine.maker, failed)) is not None
+        )
+
+    assert is_ruled_out(12)
+    assert is_ruled_out(13, "f16")
+    assert is_ruled_out(13, ubatch=4096)
+    assert not is_ruled_out(14)
+    assert not is_ruled_out(14, "f16")
+    assert not is_ruled_out(12, ubatch=512)
+    assert is_ruled_out(12, layout="capacity")
+    assert not is_ruled_out(12, layout="capacity", n_gpu_layers=20)
+
+
+def test_want_of_host_memory_rules_out_more_host_layers(launched):
+    """The other way round."""
+    machine, trials = launched(13)
+    failed = [replace(trials[0], outcome=OutOfMemory("load", "full", where="host"))]
+    candidates = [machine.candidate("single:CUDA0", "q8_0", n) for n in (12, 14)]
+
+    record = MemoryRecord(machine.maker, failed)
+    found = [ruled_out(one, "single:CUDA0", failed, record) for one in candidates]
+
+    assert [one is not None for one in found] == [False, True]
+
+
+def test_want_of_host_memory_is_not_believed_where_as_much_of_it_has_been_had(launched):
+    """A kill that looks like it rules out nothing when more host layers have run."""
+    machine, (failed, ran) = launched(13, 20)
+    failed = replace(failed, outcome=OutOfMemory("prompt", "SIGKILL", where="host"))
+    wide = machine.candidate("single:CUDA0", "f16", 14)
+
+    for trials, is_believed in (([failed], True), ([failed, ran], False)):
+        record = MemoryRecord(machine.maker, trials)
+        assert lacks_host_memory(failed, trials, record) == is_believed
+        assert (ruled_out(wide, "single:CUDA0", trials, record) is not None) == is_believed
+
+
+def test_refusal_rules_out_the_same_settings_laid_out_otherwise(launched):
+    """A refused combination does not depend on where layers lie; a bad model file does."""
+    machine, trials = launched(13)
+    other = machine.candidate("single:CUDA0", "q8_0", 20)
+    wider = machine.candidate("single:CUDA0", "f16", 20)
+
+    def found(candidate, reason):
+        refused = [replace(trials[0], outcome=Rejected("context", "no", reason))]
+        record = MemoryRecord(machine.maker, refused)
+        return ruled_out(candidate, "balanced", refused, record)
+
+    assert found(other, "combination") is not None
+    assert found(wider, "combination") is None
+    assert found(other, "not_applied") is None

@@ -1,0 +1,50 @@
+"""The search of a tune on recorded tables, which hold few of all combinations."""
+
+from __future__ import annotations
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from autofit.replay.landscape import read_landscape
+from autofit.replay.replay_table import replay
+from autofit.replay.table_problem import TableProblem
+
+# A search takes a second; shrinking would take minutes.
+NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
+HEAD = (
+    "# source: made up\nncmoe,batch,ubatch,ctk,ctv,tensor_split,prefetch_slots,load_mode,n_ctx,"
+    "n_prompt,n_gen,pp_tps,tg_tps,status,vram_mib,notes\n"
+)
+ROWS = st.lists(
+    st.tuples(
+        st.integers(16, 40),
+        st.sampled_from([2048, 4096, 8192]),
+        st.sampled_from([512, 1024, 2048]),
+        st.sampled_from(["f16", "q8_0"]),
+        st.sampled_from(["none", "mmap"]),
+        st.integers(100, 9000),
+        st.booleans(),
+    ),
+    min_size=2,
+    max_size=25,
+)
+
+
+@given(ROWS, st.integers(0, 3))
+@settings(deadline=None, max_examples=8, phases=NO_SHRINKING)
+def test_only_what_a_table_holds_is_asked(tmp_path_factory, rows, seed):
+    """A sparse table is gone through to its end, whatever differs between its rows."""
+    text = HEAD
+    sure = (20, 2048, 512, "q5_1", "none", 500, True)
+    for layers, batch, ubatch, cache, mode, rate, is_ok in [*rows, sure]:
+        told = f"{rate},{rate // 90 + 1},ok" if is_ok else ",,oom_load"
+        text += f"{layers},{batch},{ubatch},{cache},{cache},,,{mode},16384,2048,64,{told},,\n"
+    path = tmp_path_factory.mktemp("table") / "sparse.csv"
+    path.write_text(text)
+    landscape = read_landscape(path)
+    table = TableProblem(landscape)
+
+    run = replay(table, seed=seed, max_launches=2 * len(table.points))
+
+    assert 0 < run.launches <= 2 * len(table.points)
+    assert run.best_found is not None

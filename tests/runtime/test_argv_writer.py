@@ -1,0 +1,351 @@
+"""The command of a candidate, and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime.stand_in import FORK, IK, SERVER, runtime_of
+
+from autofit.errors import UsageError
+from autofit.runtime.command.argv_reader import read_command
+from autofit.runtime.command.argv_writer import Unsupported, launch_plan
+from autofit.runtime.discovery.found_runtime import Runtime
+from autofit.trial.candidate import Candidate, LaunchPlan, ParamValue
+
+MODEL = Path("/models/some model.gguf")
+NEW = runtime_of("llama_server", SERVER)
+OLD = runtime_of("llama_server", FORK)
+IK_LLAMA = runtime_of("ik_llama_server", IK)
+SLOTS = runtime_of(
+    "llama_server_prefetch_slots",
+    SERVER,
+    more_help="--prefetch-experts-slots N              slots\n",
+)
+VARIABLES = runtime_of(
+    "llama_server_prefetch_env",
+    FORK,
+    texts={"GGML_SCHED_PREFETCH_EXPERTS", "GGML_OP_OFFLOAD_MIN_BATCH", "GGML_CUDA_REGISTER_HOST"},
+)
+RUNTIMES = [NEW, OLD, IK_LLAMA, SLOTS, VARIABLES]
+EXAMPLES = {
+    "devices": st.lists(st.sampled_from(["CUDA0", "CUDA1", "RPC0"]), min_size=1, unique=True),
+    "tensor_split": st.lists(st.integers(0, 99).map(str), min_size=1, max_size=4),
+    "override_tensor": st.lists(
+        st.sampled_from([r"blk\.(1|2)\.ffn_.*_exps=CPU", r"output\.weight=CUDA0", "a b=CPU"]),
+        min_size=1,
+        unique=True,
+    ),
+}
+
+
+def values(runtime: Runtime, name: str) -> st.SearchStrategy[ParamValue]:
+    """Values of a parameter that this runtime takes."""
+    if name in EXAMPLES:
+        return EXAMPLES[name].map(",".join)
+    listed = runtime.values(name)
+    kind = runtime.dialect.parameters[name].type
+    if kind == "boolean":
+        return st.booleans()
+    if kind == "integer":
+        return st.sampled_from([int(v) for v in listed]) if listed else st.integers(-2, 99999)
+    return st.sampled_from(listed) if listed else st.sampled_from(["4x", "8x"])
+
+
+@st.composite
+def launches(draw: st.DrawFn) -> tuple[Runtime, Candidate]:
+    """A runtime and a candidate that it takes."""
+    runtime = draw(st.sampled_from(RUNTIMES))
+    names = draw(st.lists(st.sampled_from(runtime.parameters), unique=True))
+    params = {name: draw(values(runtime, name)) for name in names}
+    candidate = Candidate(params)
+    while isinstance(problem := plan(runtime, candidate), Unsupported):
+        candidate = candidate.with_params(**{problem.parameter: None})
+    return runtime, candidate
+
+
+def plan(runtime: Runtime, candidate: Candidate, **more: object) -> LaunchPlan | Unsupported:
+    """The plan for measuring."""
+    return launch_plan(runtime, MODEL, candidate, **{"purpose": "measure", **more})
+
+
+def command(candidate: dict[str, ParamValue], runtime: Runtime = NEW, **more: object) -> list[str]:
+    """The words of a plan, without those of the model and the address."""
+    made = plan(runtime, Candidate(candidate), **more)
+    assert isinstance(made, LaunchPlan)
+    words = list(made.argv)
+    start = words.index("{port}") + 1 if "{port}" in words else words.index(str(MODEL)) + 1
+    return words[start:]
+
+
+def is_silent(runtime: Runtime, name: str, value: ParamValue) -> bool:
+    """Whether a value is said by no word at all, as the runtime's own default."""
+    made = plan(runtime, Candidate({name: value}))
+    empty = plan(runtime, Candidate({}))
+    return isinstance(made, LaunchPlan) and made.argv == empty.argv and made.env == empty.env
+
+
+@given(launches(), st.sampled_from([[], ["--mmproj", "a b.gguf", "-md", "draft.gguf", "--jinja"]]))
+def test_a_command_is_read_back_as_its_candidate(
+    launch: tuple[Runtime, Candidate], extra: list[str]
+) -> None:
+    """Whatever was said comes back with its type; what the user added comes last, unchanged."""
+    runtime, candidate = launch
+    made = plan(runtime, candidate, rpc="h:1,h:2", extra_args=extra)
+    assert isinstance(made, LaunchPlan)
+    assert list(made.argv[len(made.argv) - len(extra) :]) == extra
+    back = read_command(made.argv, runtime.dialect, runtime.help, made.env)
+    said = {n: v for n, v in candidate.params.items() if not is_silent(runtime, n, v)}
+    assert dict(back.params) == said
+    assert (back.model, back.rpc) == (str(MODEL), "h:1,h:2")
+    assert list(back.rest[len(back.rest) - len(extra) :]) == extra
+    assert back.program == runtime.command
+
+
+@settings(max_examples=60)
+@given(launches(), st.randoms(use_true_random=False))
+def test_every_spelling_reads_the_same(launch: tuple[Runtime, Candidate], random: object) -> None:
+    """Short, long, other long, with underscores and with an equals sign are the same."""
+    runtime, candidate = launch
+    made = plan(runtime, candidate)
+    assert isinstance(made, LaunchPlan)
+    words: list[str] = list(runtime.command)
+    rest = iter(made.argv[len(runtime.command) :])
+    for word in rest:
+        listed = runtime.help.get(word)
+        value = [next(rest)] if listed is None or listed.takes_value else []
+        other = random.choice(listed.synonyms(word)) if listed else word
+        if other.startswith("--") and random.random() < 0.3:
+            other = "--" + other[2:].replace("-", "_")
+        if other.startswith("--") and value and random.random() < 0.3:
+            words.append(f"{other}={value[0]}")
+        else:
+            words += [other, *value]
+    plain = read_command(made.argv, runtime.dialect, runtime.help, made.env)
+    respelled = read_command(words, runtime.dialect, runtime.help, made.env)
+    assert respelled.params == plain.params
+    assert respelled.model == plain.model
+
+
+def test_remote_servers_come_before_devices() -> None:
+    """llama.cpp acts on arguments in order: without this it does not know RPC0."""
+    made = plan(NEW, Candidate({"devices": "RPC0", "override_tensor": "a=RPC0"}), rpc="h:1")
+    assert isinstance(made, LaunchPlan)
+    order = [made.argv.index(word) for word in ("--rpc", "--device", "--override-tensor")]
+    assert order == sorted(order)
+
+
+def test_overrides_come_before_the_count_of_host_expert_layers() -> None:
+    """Of two overrides the first that matches wins, so the exact one comes first."""
+    words = command({"n_cpu_moe": 3, "override_tensor": "b=CPU"})
+    assert words.index("--override-tensor") < words.index("--n-cpu-moe")
+
+
+def test_each_purpose_has_its_own_words() -> None:
+    """What blurs a measurement is off only then; a preset has neither port nor verbosity."""
+    params: dict[str, ParamValue] = {"context": 4096}
+    assert command(params) == [
+        *("--ctx-size", "4096", "--fit", "off", "--cache-ram", "0", "--ctx-checkpoints", "0"),
+        *("--no-cache-prompt", "--verbosity", "4"),
+    ]
+    assert command(params, purpose="prove")[2:] == ["--fit", "off", "--verbosity", "4"]
+    assert command(params, purpose="baseline")[2:] == ["--verbosity", "4"]
+    made = plan(NEW, Candidate(params), purpose="preset")
+    assert isinstance(made, LaunchPlan)
+    assert list(made.argv) == [
+        *NEW.command,
+        *("--model", str(MODEL), "--ctx-size", "4096", "--fit", "off"),
+    ]
+
+
+def test_flags_that_a_build_lacks_are_left_out() -> None:
+    """Fixed words are given only where the help lists them."""
+    words = command({}, IK_LLAMA)
+    assert words == ["--cache-ram", "0", "--ctx-checkpoints", "0", "--verbosity", "4"]
+
+
+def test_the_wrapper_comes_first_and_the_model_is_absolute() -> None:
+    """A numactl or the like goes before the program; a path may be given from anywhere."""
+    made = launch_plan(
+        NEW, Path("m.gguf"), Candidate({}), purpose="measure", wrapper=["numactl", "-N", "0"]
+    )
+    assert isinstance(made, LaunchPlan)
+    assert made.argv[:4] == ("numactl", "-N", "0", *NEW.command)
+    assert made.argv[5] == str(Path.cwd() / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "mode", "words"),
+    [
+        (NEW, "none", ["--load-mode", "none"]),
+        (NEW, "dio", ["--load-mode", "dio"]),
+        (OLD, "none", ["--no-mmap"]),
+        (OLD, "mmap", ["--mmap"]),
+        (OLD, "mlock", ["--no-mmap", "--mlock"]),
+        (OLD, "mmap+mlock", ["--mmap", "--mlock"]),
+        (IK_LLAMA, "mmap", []),
+        (IK_LLAMA, "mmap+mlock", ["--mlock"]),
+    ],
+)
+def test_the_load_mode_is_said_as_the_build_wants_it(
+    runtime: Runtime, mode: str, words: list[str]
+) -> None:
+    """Builds with --load-mode get it, older ones get their own flags."""
+    plain = command({}, runtime)
+    said = command({"load_mode": mode}, runtime)
+    assert said[: len(said) - len(plain)] == words
+
+
+def test_variables_are_set_in_the_environment() -> None:
+    """A parameter without a flag becomes a variable; the user's own variables are kept."""
+    made = plan(
+        VARIABLES,
+        Candidate({"prefetch_slots": 4, "cuda_register_host": True, "op_offload_min_batch": 64}),
+        env={"OMP_WAIT_POLICY": "passive"},
+    )
+    assert isinstance(made, LaunchPlan)
+    assert made.env == {
+        "GGML_SCHED_PREFETCH_EXPERTS": "4",
+        "GGML_CUDA_REGISTER_HOST": "1",
+        "GGML_OP_OFFLOAD_MIN_BATCH": "64",
+        "OMP_WAIT_POLICY": "passive",
+    }
+    without = plan(VARIABLES, Candidate({"cuda_register_host": False}))
+    assert isinstance(without, LaunchPlan)
+    assert without.env == {}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "params", "parameter", "reason"),
+    [
+        (NEW, {"prefetch_slots": 4}, "prefetch_slots", "unknown_flag"),
+        (NEW, {"moe_cache_mib": 512}, "moe_cache_mib", "unknown_flag"),
+        (NEW, {"no_such_thing": 1}, "no_such_thing", "unknown_flag"),
+        (OLD, {"n_cpu_ffn": 3}, "n_cpu_ffn", "unknown_flag"),
+        (OLD, {"load_mode": "dio"}, "load_mode", "bad_value"),
+        (NEW, {"cache_type_k": "q6_0"}, "cache_type_k", "bad_value"),
+        (VARIABLES, {"prefetch_slots": 9}, "prefetch_slots", "bad_value"),
+        (NEW, {"flash_attn": "off", "cache_type_v": "q8_0"}, "flash_attn", "combination"),
+        (IK_LLAMA, {"repack": True}, "repack", "combination"),
+    ],
+)
+def test_what_a_runtime_cannot_be_told_is_a_value(
+    runtime: Runtime, params: dict[str, ParamValue], parameter: str, reason: str
+) -> None:
+    """The parameter and the reason are told, and make an outcome without a launch."""
+    problem = plan(runtime, Candidate(params))
+    assert isinstance(problem, Unsupported)
+    assert (problem.parameter, problem.reason) == (parameter, reason)
+    assert (problem.outcome.kind, problem.outcome.stage) == ("rejected", "plan")
+
+
+def test_a_quantized_v_cache_goes_with_flash_attention_on_and_auto() -> None:
+    """Only `off` is refused; a quantized K cache alone is fine."""
+    for params in (
+        {"flash_attn": "on", "cache_type_v": "q8_0"},
+        {"cache_type_v": "q8_0"},
+        {"flash_attn": "off", "cache_type_k": "q8_0"},
+    ):
+        assert isinstance(plan(NEW, Candidate(params)), LaunchPlan)
+
+
+USERS = (
+    "numactl --cpunodebind=0 /opt/llama.cpp/llama-server -m m.gguf -ngl all -c 32768 -fa on "
+    r"--n_cpu_moe 20 -ot blk\.1\.=CPU --override-tensor=output=CUDA0 -ctk q8_0 --no-mmap "
+    "--host 0.0.0.0 --port 9000 --cpu-moe --temp 0.7 --chat-template -c -np 2 --strange 1 -t 8"
+)
+
+
+def test_a_users_command_is_taken_apart() -> None:
+    """Wrapper, short and old spellings, repeated overrides; the rest is left untouched."""
+    back = read_command(USERS.split(), NEW.dialect, NEW.help)
+    assert back.program == ("numactl", "--cpunodebind=0", "/opt/llama.cpp/llama-server")
+    assert back.params == {
+        "n_gpu_layers": "all",
+        "context": 32768,
+        "flash_attn": "on",
+        "n_cpu_moe": 20,
+        "override_tensor": r"blk\.1\.=CPU,output=CUDA0",
+        "cache_type_k": "q8_0",
+        "load_mode": "none",
+        "parallel": 2,
+        "threads": 8,
+    }
+    assert back.model == "m.gguf"
+    assert " ".join(back.rest) == "--cpu-moe --temp 0.7 --chat-template -c --strange 1"
+
+
+@pytest.mark.parametrize(
+    ("words", "params"),
+    [
+        ("--mlock", {"load_mode": "mmap+mlock"}),
+        ("--no-mmap --mlock", {"load_mode": "mlock"}),
+        ("--mlock --no-mmap", {"load_mode": "mlock"}),
+        ("--mmap", {"load_mode": "mmap"}),
+        ("-nkvo", {"kv_offload": False}),
+        ("-nr --no-op-offload", {"repack": False, "op_offload": False}),
+        ("-kvu", {"kv_unified": True}),
+        ("-no-kvu", {"kv_unified": False}),
+        ("-c 1 -c 2", {"context": 2}),
+    ],
+)
+def test_switches_are_read_together(words: str, params: dict[str, ParamValue]) -> None:
+    """Several switches can be one setting; their order does not matter."""
+    argv = ["llama-server", *words.split()]
+    assert read_command(argv, OLD.dialect, OLD.help).params == params
+
+
+def test_variables_are_read_where_no_flag_is_given() -> None:
+    """llama.cpp's own variables set parameters, flags win, others are handed back."""
+    env = {"LLAMA_ARG_CTX_SIZE": "1", "LLAMA_ARG_UBATCH": "256", "HOME": "/root"}
+    back = read_command(["llama-server", "-c", "2"], NEW.dialect, NEW.help, env)
+    assert back.params == {"context": 2, "ubatch": 256}
+    assert back.env == {"HOME": "/root"}
+
+
+def test_a_missing_value_is_told() -> None:
+    """A command that ends in the middle is no command."""
+    with pytest.raises(UsageError, match="-c: a value is missing"):
+        read_command(["llama-server", "-c"], NEW.dialect, NEW.help)
+
+
+def test_the_embedded_command_is_read_past_its_own_m() -> None:
+    """`python -m autofit.runtime.embedded -m model`: the first -m is the interpreter's."""
+    embedded = runtime_of("embedded", SERVER)
+    argv = ["/usr/bin/python3", "-m", "autofit.runtime.embedded", "-m", "a.gguf", "-c", "512"]
+    back = read_command(argv, embedded.dialect, embedded.help)
+    assert (back.model, back.params) == ("a.gguf", {"context": 512})
+    assert back.program == tuple(argv[:3])
+
+
+def test_keys_and_addresses_are_named_without_their_values():
+    """What would shut autofit out, and what is its own, is left out of a command taken apart."""
+    words = "llama-server --api-key sk-1 -hft=x --hf-token hf_1 --port 9 -lv 5 --log-disable -c 4"
+    env = {
+        "LLAMA_API_KEY": "sk-2",
+        "MY_SECRET": "x",
+        "LLAMA_ARG_PORT": "8",
+        "LLAMA_ARG_MODEL": "m",
+    }
+
+    back = read_command(words.split(), NEW.dialect, NEW.help, env)
+
+    assert back.left_out == (
+        *("--api-key", "--hf-token", "-lv", "--log-disable"),
+        *("LLAMA_API_KEY", "MY_SECRET"),
+    )
+    assert back.address == ("--port", "LLAMA_ARG_PORT")
+    assert (back.params, back.model, back.env) == ({"context": 4}, "m", {})
+    assert not {"sk-1", "hf_1"} & set(back.rest)
+
+
+def test_a_key_that_a_help_does_not_list_is_not_kept():
+    """A build without the flag still has its value taken away."""
+    back = read_command(["llama-server", "--api-key", "sk-1", "-c", "4"], IK_LLAMA.dialect,
+                        replace(IK_LLAMA.help, flags={}))  # fmt: skip
+
+    assert back.left_out == ("--api-key",)
+    assert "sk-1" not in back.rest

@@ -1,0 +1,251 @@
+"""What a log says of the launch: every log of the corpus, and what must hold for all logs."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime.log_corpus import FORMATS, LogCase, all_cases, real_cases, spliced_cases
+
+from autofit.runtime.diagnosis.diagnose import (
+    Diagnosis,
+    diagnose,
+    diagnose_answer,
+    diagnosis_to_dict,
+)
+from autofit.runtime.diagnosis.exit_status import parse_exit_status
+from autofit.runtime.dialect.dialect_file import load_dialect
+from autofit.runtime.logs.log_line import read_lines
+
+CASES = {case.name: case for case in all_cases()}
+HEALTHY = [case for case in real_cases() if case.kind == "completed"]
+FAILED = [case for case in real_cases() if case.kind != "completed"]
+HELP = Path(__file__).parent.parent / "data" / "help"
+# The looks a log can have without other words in it.
+DRESSES = ("bare", "jsonl", "colors", "crlf", "journal")
+
+
+def told(text: str, exit_status: str | int | None = None) -> Diagnosis:
+    """The diagnosis of a log in llama-server's dialect."""
+    status = None if exit_status is None else parse_exit_status(str(exit_status))
+    lines = read_lines(io.BytesIO(text.encode()))
+    return diagnose(lines, load_dialect("llama_server"), exit_status=status)
+
+
+def assert_as_expected(case: LogCase, diagnosis: Diagnosis) -> None:
+    """Compare with what the corpus says of a log; sizes to a hundredth of a MiB."""
+    found = diagnosis_to_dict(diagnosis)
+    expected = {"kind": case.kind, **case.expect}
+    for key, value in expected.items():
+        if isinstance(value, float):
+            value = pytest.approx(value, abs=0.01)  # noqa: PLW2901 - the same, less strict
+        assert found[key] == value, f"{key}: {found}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_log_is_told_for_what_it_is(name: str):
+    """The kind and all that the corpus knows of a log are found."""
+    case = CASES[name]
+
+    diagnosis = told(case.text, case.exit)
+
+    assert_as_expected(case, diagnosis)
+
+
+def test_the_corpus_is_large_enough():
+    """More than 60 failures are put into real logs, and no name is used twice."""
+    assert len(spliced_cases()) > 60
+    assert len(CASES) == len(all_cases())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_evidence_is_a_line_of_the_log(name: str):
+    """The evidence of a failure is in the log, or ends with the log's last line."""
+    case = CASES[name]
+
+    diagnosis = told(case.text, case.exit)
+
+    if diagnosis.is_failure:
+        line = diagnosis.evidence.partition("last line: ")[2] or diagnosis.evidence
+        as_json = line.replace('"', '\\"')
+        assert line
+        assert line in case.text or as_json in case.text
+
+
+PLAIN = [
+    case
+    for case in spliced_cases()
+    if not case.is_dressed and case.kind not in {"completed", "unknown"}
+]
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+@pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.name)
+def test_the_look_of_a_log_changes_nothing(case: LogCase, dress: str):
+    """Prefixes, colours, JSON, line ends and a journal's marks are seen through."""
+    lines = FORMATS[dress](case.text.splitlines(), [])
+
+    diagnosis = told("".join(f"{line}\n" for line in lines), case.exit)
+
+    assert_as_expected(case, diagnosis)
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
+def test_a_healthy_log_cut_anywhere_shows_no_failure(case: LogCase):
+    """A server that still runs is never taken for a failed one."""
+    lines = case.text.splitlines(keepends=True)
+
+    kinds = {told("".join(lines[:end])).kind for end in range(0, len(lines), 7)}
+
+    assert kinds <= {"completed", "unknown"}
+
+
+@given(case=st.sampled_from(FAILED), part=st.floats(0, 1))
+@settings(max_examples=100, deadline=None)
+def test_a_failed_log_cut_anywhere_shows_no_other_failure(case: LogCase, part: float):
+    """What ends within a line or before the failure tells of none, or already of this one."""
+    diagnosis = told(case.text[: int(part * len(case.text))])
+
+    assert diagnosis.kind in {"unknown", "completed", case.kind}
+
+
+@pytest.mark.parametrize("path", sorted(HELP.glob("*.txt")), ids=lambda path: path.stem)
+def test_a_help_text_tells_of_no_failure(path: Path):
+    """It names flags that were removed, and values that are refused."""
+    assert told(path.read_text(encoding="utf-8")).kind == "unknown"
+
+
+@given(case=st.sampled_from(HEALTHY), part=st.floats(0, 1))
+@settings(max_examples=40, deadline=None)
+def test_a_kill_without_a_word_is_the_hosts_memory(case: LogCase, part: float):
+    """Wherever SIGKILL cuts off a server that was not told to stop, the host is suspected."""
+    lines = case.text.splitlines(keepends=True)
+    stop = next(
+        (n for n, line in enumerate(lines) if "cleaning up before exit" in line), len(lines)
+    )
+
+    diagnosis = told("".join(lines[: int(part * stop)]), -9)
+
+    assert (diagnosis.kind, diagnosis.reason) == ("out_of_memory", "killed")
+    assert diagnosis_to_dict(diagnosis)["where"] == "host"
+
+
+@given(text=st.text())
+@settings(max_examples=200, deadline=None)
+def test_any_text_is_read(text: str):
+    """No text, however strange, is too much, and a failure is told only from words in it."""
+    diagnosis = told(text)
+
+    assert diagnosis.kind in {"unknown", "completed"} or diagnosis.outcome.evidence in text
+
+
+def test_router_children_may_be_interleaved_in_any_way():
+    """Lines of a failing and a healthy child are told apart in whatever order they come."""
+    failing = [f"[34157] {line}" for line in CASES["cuda-oom-kv"].text.splitlines()]
+    healthy = [f"[34158] {line}" for line in CASES["cuda-ok-ncmoe24"].text.splitlines()]
+    for seed in range(20):
+        order = ["f"] * len(failing) + ["h"] * len(healthy)
+        random.Random(seed).shuffle(order)
+        rest = {"f": iter(failing), "h": iter(healthy)}
+
+        diagnosis = told("\n".join(next(rest[which]) for which in order))
+
+        assert_as_expected(CASES["cuda-oom-kv"], diagnosis)
+        assert diagnosis.child == "34157"
+
+
+def test_the_last_failing_run_of_a_log_is_told():
+    """Of several runs that failed the latest counts."""
+    text = CASES["cuda-oom-load"].text + CASES["cuda-oom-kv"].text
+
+    assert_as_expected(CASES["cuda-oom-kv"], told(text))
+
+
+def test_a_failure_before_many_good_runs_is_told():
+    """A log that ends well still tells of the run that did not."""
+    text = CASES["cuda-oom-load"].text + 3 * CASES["cuda-ok-ncmoe24"].text
+
+    assert_as_expected(CASES["cuda-oom-load"], told(text))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "reason", "stage"),
+    [
+        (0, "completed", None, "stop"),
+        (1, "completed", None, "stop"),
+        (-9, "crashed", "killed", "stop"),
+        (-11, "crashed", None, "stop"),
+        (-15, "crashed", "killed", "stop"),
+    ],
+)
+def test_an_end_while_stopping_is_no_want_of_memory(
+    status: int, kind: str, reason: str | None, stage: str
+):
+    """A second signal, or a supervisor's kill after the grace, is told for what it is."""
+    diagnosis = told(CASES["cuda-ok-ncmoe24"].text, status)
+
+    assert (diagnosis.kind, diagnosis.reason, diagnosis.stage) == (kind, reason, stage)
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "kind", "device"),
+    [
+        ({"CUDA0": 2000.0, "CUDA1": 40.0}, "out_of_memory", "CUDA1"),
+        ({"CUDA0": 2000.0, "CUDA1": 3000.0}, "crashed", None),
+        ({"CUDA0": None, "CUDA1": None}, "crashed", None),
+    ],
+)
+def test_a_silent_death_is_memory_where_a_device_was_full(
+    free_mib: dict[str, float | None], kind: str, device: str | None
+):
+    """What was free at the peak decides about an end without a word at a prompt."""
+    text = CASES["cuda2-ncmoe20-ts30-11"].text
+    lines = text[: text.index("n_tokens = 4096")].splitlines()
+
+    diagnosis = diagnose(lines, load_dialect("llama_server"), exit_status=-6, free_mib=free_mib)
+
+    assert diagnosis.kind == kind
+    assert diagnosis_to_dict(diagnosis)["device"] == device
+
+
+def test_an_empty_log_is_unknown():
+    """Nothing can be said from nothing."""
+    assert told("").kind == "unknown"
+
+
+def error(message: str, code: int = 500) -> str:
+    """The body of an error answer."""
+    return json.dumps({"error": {"code": code, "message": message, "type": "server_error"}})
+
+
+TOO_LONG = "request (3000 tokens) exceeds the available context size (1024 tokens)"
+NO_UTF8 = "The model produced output that does not match the expected Content-only format"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "reason"),
+    [
+        (200, '{"content": "hello"}', None, None),
+        (503, error("Loading model", 503), None, None),
+        (500, error(NO_UTF8), None, None),
+        (400, error(TOO_LONG, 400), "rejected", "context_exceeded"),
+        (500, error("Context size has been exceeded."), "rejected", "context_exceeded"),
+        (500, error("Compute error."), "crashed", None),
+        (500, error("decode() failed: vk: ErrorDeviceLost"), "crashed", "device_lost"),
+        (500, error("decode() failed: vk: ErrorOutOfDeviceMemory"), "out_of_memory", None),
+        (200, f'data: {{"content":"a"}}\n\ndata: {error("Compute error.")}\n', "crashed", None),
+        (404, error("File Not Found", 404), "rejected", "bad_value"),
+        (500, "<html>", "crashed", None),
+    ],
+)
+def test_answers_are_told_apart(status: int, body: str, kind: str | None, reason: str | None):
+    """An HTTP answer is a failure of the candidate, or says nothing against it."""
+    outcome = diagnose_answer(status, body, load_dialect("llama_server"))
+
+    assert (outcome.kind if outcome else None) == kind
+    assert getattr(outcome, "reason", None) == reason

@@ -1,0 +1,244 @@
+"""Finding a runtime and recognising its dialect."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from runtime.stand_in import FORK, IK, questions, write_program, write_script
+
+from autofit.errors import UsageError
+from autofit.runtime.dialect.dialect_file import all_dialects
+from autofit.runtime.discovery.find_runtime import find_runtime, programs
+from autofit.runtime.discovery.runtime_questions import Probe
+
+SLOTS = "--prefetch-experts-slots N              slots (default: 0)\n"
+WEIGHTS = "-pw,   --prefetch-weights <0|1>         prefetch (default: 0)\n"
+CACHE = "--moe-cache-mib N                       MiB of experts (default: 0)\n"
+REMOVED = "--moe-cache-mib N                       the argument has been removed\n"
+
+
+@pytest.mark.parametrize(
+    ("help_name", "more_help", "dialect"),
+    [
+        ("llama-server-b11434", "", "llama_server"),
+        (FORK, "", "llama_server"),
+        (IK, "", "ik_llama_server"),
+        ("llama-server-b11434", SLOTS, "llama_server_prefetch_slots"),
+        ("llama-server-b11434", WEIGHTS, "llama_server_prefetch_weights"),
+        ("llama-server-b11434", CACHE, "llama_server_moe_cache"),
+        ("llama-server-b11434", REMOVED, "llama_server"),
+    ],
+)
+def test_the_most_specific_dialect_is_chosen(
+    help_name: str, more_help: str, dialect: str, tmp_path: Path
+) -> None:
+    """A program is recognised by what its own help lists."""
+    program = write_program(tmp_path, help_name=help_name, more_help=more_help)
+    assert find_runtime(program, cache=tmp_path / "cache").dialect.name == dialect
+
+
+@pytest.mark.parametrize("folder", [".", "../lib"])
+def test_an_ability_without_a_flag_is_found_in_a_library(folder: str, tmp_path: Path) -> None:
+    """A variable's name in a library beside the program, or in ../lib, shows the fork."""
+    program = write_program(tmp_path / "bin", help_name=FORK)
+    library = tmp_path / "bin" / folder / "libggml-base.so.0"
+    library.parent.mkdir(exist_ok=True)
+    library.write_bytes(b"\x7fELF" + b"\0" * 5000 + b"GGML_SCHED_PREFETCH_EXPERTS\0" + b"\1" * 99)
+    runtime = find_runtime(program, cache=tmp_path / "cache")
+    assert runtime.dialect.name == "llama_server_prefetch_env"
+    assert runtime.supports("prefetch_slots", 4)
+    assert not runtime.supports("prefetch_slots", 1)
+
+
+def test_a_named_dialect_is_not_probed_for(tmp_path: Path) -> None:
+    """A dialect that the user names is used whatever the program looks like."""
+    program = write_program(tmp_path)
+    runtime = find_runtime(program, "ik_llama_server", cache=tmp_path / "cache")
+    assert runtime.dialect.name == "ik_llama_server"
+
+
+def test_a_folder_of_a_checkout_is_searched(tmp_path: Path) -> None:
+    """A folder stands for the program in it or in build/bin below it."""
+    program = write_program(tmp_path / "llama.cpp" / "build" / "bin")
+    assert find_runtime(tmp_path / "llama.cpp", cache=tmp_path / "cache").program == program
+
+
+def test_the_path_is_searched_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a path the llama-server on PATH is taken."""
+    program = write_program(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    assert find_runtime(cache=tmp_path / "cache").program == program
+
+
+def test_without_any_program_the_embedded_runtime_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The embedded runtime is found by name, and is the last resort without one."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    runtime = find_runtime(dialect="embedded", cache=tmp_path)
+    assert runtime.dialect.name == "embedded"
+    assert runtime.program.suffix == ".so"
+    assert runtime.command[1:] == ("-m", "autofit.runtime.embedded")
+    assert runtime.companions == {}
+
+
+def test_answers_are_kept_until_the_program_changes(tmp_path: Path) -> None:
+    """A program is asked once; after a change of it, or of a library, it is asked again."""
+    program = write_program(tmp_path / "bin")
+    for _ in range(2):
+        find_runtime(program, cache=tmp_path / "cache")
+    assert questions(program) == ["--help", "--version"]
+    (program.parent / "libggml-base.so").write_bytes(b"new")
+    find_runtime(program, cache=tmp_path / "cache")
+    assert len(questions(program)) == 4
+    write_program(tmp_path / "bin", more_help=CACHE)
+    runtime = find_runtime(program, cache=tmp_path / "cache")
+    assert runtime.dialect.name == "llama_server_moe_cache"
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[1]", '{"answers": {"--help": 3}}', "\udcff"])
+def test_a_damaged_record_is_ignored(damage: str, tmp_path: Path) -> None:
+    """Kept answers that cannot be read are asked for again."""
+    program = write_program(tmp_path / "bin")
+    find_runtime(program, cache=tmp_path / "cache")
+    [record] = (tmp_path / "cache").iterdir()
+    record.write_bytes(damage.encode(errors="surrogateescape"))
+    assert find_runtime(program, cache=tmp_path / "cache").dialect.name == "llama_server"
+
+
+def test_a_cache_that_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
+    """Where the cache folder cannot be made, programs are asked each time."""
+    program = write_program(tmp_path / "bin")
+    (tmp_path / "file").write_text("")
+    for _ in range(2):
+        find_runtime(program, cache=tmp_path / "file" / "cache")
+    assert len(questions(program)) == 4
+
+
+@pytest.mark.parametrize(
+    ("script", "message", "hint"),
+    [
+        ("exit 0", "prints nothing", "--runtime"),
+        ("echo hello", "lists no flags", "--runtime"),
+        ("echo broken >&2; exit 3", "ends with status 3: broken", "--runtime"),
+        ("kill -ILL $$", "illegal instruction", "AMX"),
+        ("kill -SEGV $$", "ends with status -11", "--runtime"),
+        (
+            "echo 'x: error while loading shared libraries: libcublas.so.13: no' >&2; exit 127",
+            "lacks the shared library libcublas.so.13",
+            "LD_LIBRARY_PATH",
+        ),
+    ],
+)
+def test_a_program_that_is_no_runtime_is_told(
+    script: str, message: str, hint: str, tmp_path: Path
+) -> None:
+    """What is wrong with a program is said, and what to do."""
+    program = write_script(tmp_path / "llama-server", script)
+    with pytest.raises(UsageError) as raised:
+        find_runtime(program, cache=tmp_path / "cache")
+    assert message in raised.value.message
+    assert str(program) in raised.value.message
+    assert hint in raised.value.hint
+
+
+def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
+    """A help that never comes ends with the dialect's time-out."""
+    program = write_script(tmp_path / "llama-server", "exec sleep 50")
+    dialect = tmp_path / "hasty.yaml"
+    dialect.write_text(
+        "description: hasty\nextends: llama_server\nask: {timeout_s: 0.5}\n"
+        "detect: {all: [{flag: --ctx-size}]}\n"
+    )
+    with pytest.raises(UsageError, match="does not answer --help within"):
+        find_runtime(program, str(dialect), cache=tmp_path / "cache")
+
+
+def test_a_program_that_hangs_is_told_of_before_it_is_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever waits learns after two seconds for what, and for how long at most."""
+    program = write_script(tmp_path / "llama-server", "exec sleep 50")
+    probe = Probe(program, (str(program),), tmp_path / "cache")
+
+    with pytest.raises(UsageError, match="does not answer --help within 3 s"):
+        probe.help(("--help",), timeout_s=2.6)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"autofit: waiting for `{program} --help` to answer, at most 3 s"
+    ]
+
+
+def test_libraries_beside_a_program_are_found_for_it(tmp_path: Path) -> None:
+    """A program without a run path is started with its own folder in LD_LIBRARY_PATH."""
+    help_program = write_program(tmp_path / "help")
+    program = write_script(
+        tmp_path / "bin" / "llama-server",
+        f'case ":$LD_LIBRARY_PATH:" in *:{tmp_path}/bin:*) exec {help_program} "$@";; esac\n'
+        "echo 'error while loading shared libraries: libllama.so: cannot open' >&2; exit 127",
+    )
+    for _ in range(2):  # the second time from the kept answers
+        runtime = find_runtime(program, cache=tmp_path / "cache")
+        assert runtime.env["LD_LIBRARY_PATH"].split(":")[0] == f"{tmp_path}/bin"
+
+
+def test_files_that_cannot_be_run_are_told(tmp_path: Path) -> None:
+    """A file without the right to be executed, or that is no program, is no runtime."""
+    program = tmp_path / "llama-server"
+    program.write_text("not a program")
+    with pytest.raises(UsageError, match="is not executable"):
+        find_runtime(program, cache=tmp_path / "cache")
+    program.chmod(0o755)
+    program.write_bytes(b"\x7fELF and no more")
+    with pytest.raises(UsageError) as raised:
+        find_runtime(program, cache=tmp_path / "cache")
+    assert str(program) in raised.value.message
+
+
+def test_unknown_places_list_what_there_is(tmp_path: Path) -> None:
+    """A path that is not there, and a folder without a runtime, list what was found."""
+    write_script(tmp_path / "llama-bench", "exit 0")
+    with pytest.raises(UsageError, match="no llama-server in") as raised:
+        find_runtime(tmp_path, cache=tmp_path / "cache")
+    assert "llama-bench" in raised.value.hint
+    with pytest.raises(UsageError, match="no such runtime") as raised:
+        find_runtime(tmp_path / "nowhere", cache=tmp_path / "cache")
+    assert "xllamacpp" in raised.value.hint
+
+
+def test_a_program_of_no_dialect_is_told(tmp_path: Path) -> None:
+    """A program with flags, but not those of any dialect, lists the dialects."""
+    program = write_script(tmp_path / "tool", "echo '  -o, --output FILE   where to write'")
+    with pytest.raises(UsageError, match="speaks no dialect") as raised:
+        find_runtime(program, cache=tmp_path / "cache")
+    assert "llama_server" in raised.value.hint
+
+
+@pytest.mark.runtime
+def test_a_program_of_a_package_that_is_on_the_path_is_listed_once(
+    llama_cpp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file is one runtime, wherever it is found."""
+    monkeypatch.setenv("PATH", str(llama_cpp))
+    found = [each.program.resolve() for each in programs(all_dialects())]
+    assert found.count((llama_cpp / "llama-server").resolve()) == 1
+
+
+@pytest.mark.runtime
+def test_the_real_llama_server_is_found(llama_cpp: Path, tmp_path: Path) -> None:
+    """The real program is found in its folder with its companions and version."""
+    runtime = find_runtime(llama_cpp, cache=tmp_path)
+    assert runtime.dialect.name == "llama_server"
+    assert (runtime.version.version, runtime.version.build) == ("0.6.0-dev", 0)
+    assert set(runtime.companions) == {"fit_params", "bench", "perplexity"}
+    assert {"f16", "q8_0", "q4_0"} < set(runtime.kv_types)
+    assert not runtime.supports("prefetch_slots")
+
+
+@pytest.mark.runtime
+def test_a_real_program_without_its_libraries_is_told(llama_cpp: Path, tmp_path: Path) -> None:
+    """The loader's own message names the library that is missing."""
+    shutil.copy(llama_cpp / "llama-server", tmp_path)
+    with pytest.raises(UsageError, match=r"lacks the shared library libllama"):
+        find_runtime(tmp_path, cache=tmp_path / "cache")

@@ -1,0 +1,130 @@
+"""What a launch is asked."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autofit.runtime.server.request_plan import (
+    CONTEXT_RESERVE_TOKENS,
+    Fill,
+    filling_request,
+    plan_fit_request,
+    plan_measurement,
+    plan_proof_requests,
+    plan_questions,
+)
+from autofit.trial.workload import Request, Workload
+
+REQUESTS = st.lists(
+    st.builds(Request, st.integers(1, 40_000), st.integers(1, 2_000), st.floats(0.1, 9)),
+    min_size=1, max_size=4,
+)  # fmt: skip
+WORKLOADS = st.builds(
+    lambda requests: Workload("any", context=65536, parallel=1, requests=tuple(requests)), REQUESTS
+)
+UBATCHES = st.sampled_from([1, 128, 512, 2048, 4096])
+
+
+def test_asking_measures_nothing():
+    """Without questions it ends when the server is ready."""
+    assert plan_questions().requests == ()
+
+
+def test_every_effort_is_of_a_fidelity():
+    """The proof of fit alone, short requests, the whole workload; questions are short."""
+    workload = Workload("any", context=8192, parallel=1, requests=(Request(100, 90),))
+
+    assert plan_fit_request(workload, 512).fidelity == "load"
+    assert plan_questions().fidelity == "short"
+    assert plan_measurement(workload, 512, repeats=1, is_short=True).fidelity == "short"
+    assert plan_measurement(workload, 512, repeats=1).fidelity == "full"
+    assert plan_proof_requests(workload, 8192).fidelity == "full"
+
+
+@given(WORKLOADS, UBATCHES)
+def test_a_fit_is_shown_by_two_ubatches_and_the_longest_prompt(workload, ubatch):
+    """Run-time pools grow with the first full ubatch and may grow with the second."""
+    (proof,) = plan_fit_request(workload, ubatch).requests
+
+    assert proof.prompt_tokens == max(2 * ubatch, *(r.prompt_tokens for r in workload.requests))
+    assert proof.is_warmup
+    assert proof.predicted_tokens >= 1
+
+
+@given(WORKLOADS, UBATCHES, st.integers(1, 5))
+def test_measuring_proves_the_fit_and_repeats_all_requests(workload, ubatch, repeats):
+    """The first request is a warm-up; then come all requests, in order, as often as asked."""
+    first, *rest = plan_measurement(workload, ubatch, repeats=repeats).requests
+
+    assert (first,) == plan_fit_request(workload, ubatch).requests
+    assert [(r.prompt_tokens, r.predicted_tokens) for r in rest] == [
+        (r.prompt_tokens, r.predicted_tokens) for r in workload.requests
+    ] * repeats
+    assert [r.request for r in rest] == [*range(len(workload.requests))] * repeats
+    assert not any(r.is_warmup for r in rest)
+
+
+@given(WORKLOADS, UBATCHES)
+def test_a_short_effort_only_generates_less(workload, ubatch):
+    """Prompts stay as they are, no generation gets longer."""
+    full = plan_measurement(workload, ubatch, repeats=2).requests
+    short = plan_measurement(workload, ubatch, repeats=2, is_short=True).requests
+
+    assert [r.prompt_tokens for r in short] == [r.prompt_tokens for r in full]
+    for brief, long in zip(short[1:], full[1:], strict=True):
+        assert 1 <= brief.predicted_tokens <= min(64, long.predicted_tokens)
+
+
+@given(WORKLOADS, st.integers(80, 200_000))
+def test_a_proof_fills_the_context_twice(workload, slot_context):
+    """Prompt, longest generation and what the runtime needs beside them are the whole context."""
+    first, second = plan_proof_requests(workload, slot_context).requests
+
+    assert first == second
+    assert first.predicted_tokens == min(
+        max(r.predicted_tokens for r in workload.requests), slot_context // 2
+    )
+    used = first.prompt_tokens + first.predicted_tokens + CONTEXT_RESERVE_TOKENS
+    assert used == slot_context or first.prompt_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("left_mib", "is_due"),
+    [
+        ({"CUDA0": 99.0}, True),
+        ({"CUDA0": 100.0}, False),
+        ({"CUDA0": None}, True),
+        ({}, True),
+        ({"CUDA0": 500.0, "CUDA1": None}, False),
+        ({"CUDA0": 500.0, "CUDA1": 0.0}, False),
+    ],
+)
+def test_a_context_is_filled_where_a_device_has_too_little_left(left_mib, is_due):
+    """Counters decide, and where there is none what was expected; other devices do not count."""
+    fill = Fill(filling_request(4096), {"CUDA0": 100.0}, {"CUDA0": 50.0})
+
+    assert fill.is_due(left_mib) == is_due
+
+
+@given(st.integers(80, 200_000))
+def test_what_fills_a_context_leaves_what_the_runtime_needs(slot_context):
+    """Prompt, a few tokens and the reserve are the whole of a slot."""
+    request = filling_request(slot_context)
+
+    used = request.prompt_tokens + request.predicted_tokens + CONTEXT_RESERVE_TOKENS
+    assert used == slot_context
+
+
+@given(WORKLOADS, UBATCHES, st.integers(1, 50_000))
+def test_no_request_exceeds_a_slot(workload, ubatch, slot_context):
+    """Where the context is small, prompts are cut to it; nothing is ever asked for less than 1."""
+    cut = plan_measurement(workload, ubatch, repeats=1).within(slot_context)
+
+    whole = plan_measurement(workload, ubatch, repeats=1)
+    for small, large in zip(cut.requests, whole.requests, strict=True):
+        assert 1 <= small.prompt_tokens <= large.prompt_tokens
+        assert 1 <= small.predicted_tokens <= large.predicted_tokens
+        if slot_context >= 2 * CONTEXT_RESERVE_TOKENS + 4:
+            assert small.prompt_tokens + small.predicted_tokens <= slot_context

@@ -1,0 +1,106 @@
+"""One server: its port, its environment, and its end."""
+
+from __future__ import annotations
+
+import socket
+
+import psutil
+import pytest
+from fakes.machine_fixtures import FakeMachine
+from runtime.launch_sample import machine, small_model
+
+from autofit.errors import AutofitError
+from autofit.process import Ready
+from autofit.runtime.dialect.dialect_file import load_dialect
+from autofit.runtime.server.running_server import HOST, free_port, started
+from autofit.trial.candidate import Candidate, LaunchPlan, Limits
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """How a small model is served on a simulated machine."""
+    fake = FakeMachine(tmp_path, machine())
+    argv = fake.command(fake.write_model(small_model()), ["--host", HOST, "-ngl", "0"])
+    return LaunchPlan(Candidate({}), tuple(argv), {"GGML_MINE": "1"}, Limits(load_s=20, stop_s=5))
+
+
+def test_free_ports_can_be_bound():
+    """A port is asked from the system, and nothing listens on it."""
+    port = free_port()
+
+    with socket.socket() as probe:
+        assert probe.connect_ex((HOST, port)) != 0
+        probe.bind((HOST, port))
+
+
+def test_a_server_is_up_inside_the_block_only(plan, tmp_path):
+    """It answers once ready, and is gone when the block is left."""
+    with started(plan, load_dialect("llama_server"), tmp_path / "log") as server:
+        assert server.wait_ready(lambda: None) is Ready.READY
+        assert server.client.props()["total_slots"] >= 1
+        pid = server.process.pid
+    assert not psutil.pid_exists(pid)
+    assert "{port}" not in (tmp_path / "log").read_text()
+
+
+def test_an_error_inside_the_block_ends_the_server_too(plan, tmp_path):
+    """Whatever ends the block, nothing is left."""
+    pids = []
+
+    def run() -> None:
+        with started(plan, load_dialect("llama_server"), tmp_path / "log") as server:
+            pids.append(server.process.pid)
+            raise RuntimeError("ours")
+
+    with pytest.raises(RuntimeError, match="ours"):
+        run()
+    assert not psutil.pid_exists(pids[0])
+
+
+def test_a_server_sees_a_clean_environment(plan, tmp_path, monkeypatch):
+    """What would change its settings is taken away, what the plan sets is there."""
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "1")
+    monkeypatch.setenv("GGML_OP_OFFLOAD_MIN_BATCH", "5")
+    monkeypatch.setenv("MINE_TOO", "2")
+    with started(plan, load_dialect("llama_server"), tmp_path / "log") as server:
+        environ = psutil.Process(server.process.pid).environ()
+    assert "LLAMA_ARG_CTX_SIZE" not in environ
+    assert "GGML_OP_OFFLOAD_MIN_BATCH" not in environ
+    assert (environ["GGML_MINE"], environ["MINE_TOO"]) == ("1", "2")
+    assert environ["GGML_NO_BACKTRACE"] == "1"
+
+
+def test_a_server_that_ends_while_loading_is_seen_at_once(plan, tmp_path):
+    """Its exit is no time-out."""
+    failing = LaunchPlan(plan.candidate, (*plan.argv, "--no-such-flag"), plan.env, plan.limits)
+    with started(failing, load_dialect("llama_server"), tmp_path / "log") as server:
+        assert server.wait_ready(lambda: None) is Ready.EXITED
+
+
+def test_waiting_can_be_stopped(plan, tmp_path):
+    """The check that is made while waiting may end it."""
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        started(plan, load_dialect("llama_server"), tmp_path / "log") as server,
+    ):
+        server.wait_ready(stop)
+
+
+@pytest.mark.parametrize(
+    ("argv", "log", "told"),
+    [
+        (("/no/such/server",), "log", "no such program"),
+        (None, "no/such/folder/log", "cannot write"),
+    ],
+)
+def test_what_cannot_start_ends_the_run(plan, tmp_path, argv, log, told):
+    """A missing program or folder is no candidate's failure."""
+    wrong = LaunchPlan(plan.candidate, argv or plan.argv, plan.env, plan.limits)
+
+    block = started(wrong, load_dialect("llama_server"), tmp_path / log)
+    with pytest.raises(AutofitError, match=told):
+        block.__enter__()

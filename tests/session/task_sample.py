@@ -1,0 +1,56 @@
+"""A task on a fake or real runtime, and what runs its launches, for tests of whole phases."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autofit.cli.options.task_options import TaskOptions
+from autofit.cli.preparation import build_task, header, launcher
+from autofit.session.budget import Budget
+from autofit.session.runner import TrialRunner
+from autofit.session.task import Task
+from autofit.study.study_folder import Study
+from autofit.trial.workload import Workload
+
+
+def options(model: Path, runtime: Path, **changes: Any) -> TaskOptions:
+    """The options of a tune of that model on that runtime."""
+    fields: dict[str, Any] = {
+        "model": model,
+        "runtime": str(runtime),
+        "dialect": None,
+        "space": None,
+        "workload": "demo",
+        "context": None,
+        "parallel": None,
+        "devices_mib": {},
+        "rpc": "",
+        "pins": {},
+        "env": {},
+        "wrapper": (),
+        "kv_floor": "q4_0",
+        "extra_args": (),
+    }
+    return TaskOptions(**{**fields, **changes})
+
+
+def task(model: Path, runtime: Path, workload: Workload, **changes: Any) -> Task:
+    """What is known before the first launch."""
+    return replace(build_task(options(model, runtime, **changes)), workload=workload)
+
+
+def runner(about: Task, folder: Path) -> TrialRunner:
+    """Runs trials of a new study in that folder, or goes on with the one that is there."""
+    head = header(about, options(about.model_path, about.runtime.program), seed=1, argv=[])
+    has_one = (folder / "study.json").exists()
+    study = Study.resume(folder, head) if has_one else Study.create(folder, head)
+    return TrialRunner(
+        study=study,
+        launching=launcher(about),
+        budget=Budget(time.monotonic),
+        emit=lambda _: None,
+        wall_clock=time.time,
+    )

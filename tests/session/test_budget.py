@@ -1,0 +1,140 @@
+"""Time and launches that a run may spend."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autofit.errors import UsageError
+from autofit.session.budget import Budget, parse_duration_s
+
+PHASES = ("baseline", "boundary", "search", "confirm", "prove")
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now_s = 50.0
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now_s
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), (" 2 m ", 120), ("0.5s", 0.5)],
+)
+def test_durations_are_read(text, seconds):
+    """Seconds, minutes and hours."""
+    assert parse_duration_s(text) == seconds
+
+
+@given(st.floats(0.001, 1e6), st.sampled_from([("s", 1), ("m", 60), ("h", 3600), ("", 1)]))
+def test_every_duration_is_read_as_written(amount, unit):
+    """Any number of any unit."""
+    name, size = unit
+
+    assert parse_duration_s(f"{amount:.4f}{name}") == pytest.approx(float(f"{amount:.4f}") * size)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "1d", "-5m", "0", "0h", "1e3", "5 minutes", "nan", "inf", "m"]
+)
+def test_what_is_no_duration_is_told(text):
+    """Words, other units, and nothing at all."""
+    with pytest.raises(UsageError, match="is not a duration") as caught:
+        parse_duration_s(text)
+    assert "30m" in caught.value.hint
+
+
+def test_without_limits_everything_is_allowed():
+    """A run without a budget goes on until it is done."""
+    budget = Budget(Clock())
+
+    assert all(budget.allows(phase, 1e9) for phase in PHASES)
+    assert budget.left_for_s("search") is None
+
+
+@given(st.integers(1, 40), st.integers(0, 60))
+def test_launches_limit_the_search_alone(limit, made):
+    """Baseline, boundary and search share the launches; confirming and proving have their own."""
+    budget = Budget(Clock(), max_launches=limit)
+    for number in range(made):
+        budget.count(("baseline", "boundary", "search")[number % 3])
+    for _ in range(100):
+        budget.count("confirm")
+        budget.count("prove")
+
+    assert budget.launches == made
+    for phase in ("boundary", "search"):
+        assert budget.allows(phase) == (made < limit)
+    assert budget.allows("confirm")
+    assert budget.allows("prove")
+
+
+@given(st.floats(1, 1e5), st.floats(0, 2), st.integers(0, 20), st.floats(0, 1e5))
+def test_later_phases_keep_their_share(total_s, share_spent, launches, expected_s):
+    """What the boundary may still take, the search may; what that may, the confirmation may."""
+    clock = Clock()
+    budget = Budget(clock, total_s, launches=launches)
+    clock.now_s += total_s * share_spent
+
+    left = [budget.left_for_s(phase) for phase in ("boundary", "search", "confirm", "baseline")]
+    assert left == sorted(left)
+    assert all(0 <= left_s <= total_s for left_s in left)
+    allowed = [budget.allows(phase, expected_s) for phase in ("boundary", "search", "confirm")]
+    assert allowed == sorted(allowed)
+    assert budget.allows("prove", 1e9)
+
+
+def test_the_search_leaves_time_to_confirm_what_it_found():
+    """After two thirds of the time no search launch begins, but the confirmation may."""
+    clock = Clock()
+    budget = Budget(clock, 600.0, launches=10)
+    clock.now_s += 400.0
+
+    assert not budget.allows("search", 1.0)
+    assert budget.allows("confirm", 100.0)
+    assert not budget.allows("confirm", 300.0)
+    assert budget.spent_s == 400.0
+
+
+def test_time_of_an_earlier_run_is_spent():
+    """What an earlier run spent on a launch counts, as if the run had not stopped."""
+    clock = Clock()
+    budget = Budget(clock, 600.0, launches=10)
+    budget.count("search", 250.0, earlier_s=300.0)
+    clock.now_s += 50.0
+    budget.count("search", 50.0)
+
+    assert budget.spent_s == 350.0
+    assert budget.left_for_s("confirm") == 600.0 * 0.9 - 350.0
+
+
+@given(st.floats(0, 60))
+def test_what_is_proven_early_takes_nothing_from_the_phases_before(seconds):
+    """A score made before the rounds need not be made after them; the end stays the end."""
+    clock = Clock()
+    budget = Budget(clock, 600.0, launches=10)
+    left_s = budget.left_for_s("confirm")
+
+    budget.count("prove", seconds)
+    clock.now_s += seconds
+
+    assert budget.left_for_s("confirm") == pytest.approx(left_s)
+    assert budget.left_for_s("prove") == pytest.approx(600.0 - seconds)
+
+
+def test_the_share_that_is_used_is_that_of_time_or_launches():
+    """Whichever is used up sooner; without limits nothing ever is."""
+    clock = Clock()
+    assert Budget(clock).share_used == 0.0
+
+    budget = Budget(clock, 600.0, max_launches=40, launches=10)
+    assert budget.share_used == 0.25
+    clock.now_s += 180.0
+    assert budget.share_used == pytest.approx(0.5)
+    clock.now_s += 420.0
+    assert budget.share_used == 1.0

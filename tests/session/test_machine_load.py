@@ -1,0 +1,138 @@
+"""How quiet the machine was, told beside a result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autofit.machine.cpu import Cores
+from autofit.output.text.conclusion import answer, meanwhile
+from autofit.session.machine_load import host_report, thread_words
+from autofit.trial.candidate import Candidate
+from autofit.trial.launch_conditions import Conditions, GpuConditions
+from autofit.trial.measurement import Measurement
+from autofit.trial.outcome import Completed, Rejected
+from autofit.trial.trial import Phase, Trial
+
+QUIET = Conditions(
+    seconds=10.0,
+    cores=16,
+    others_cores=0.1,
+    steal_share=0.0,
+    load_1m=3.0,
+    cpu_mhz=4000.0,
+    cpu_throttles=0,
+    pressure={"cpu": 0.3, "memory": 0.0, "io": 0.01},
+    gpus=(GpuConditions("RTX 3060", "0000:01:00.0", clock_mhz=1800, max_clock_mhz=1900),),
+)
+HOT_GPU = GpuConditions(
+    "RTX 3060",
+    "0000:01:00.0",
+    clock_mhz=1200,
+    max_clock_mhz=1900,
+    temperature_c=84,
+    throttled_by={"temperature (software)": 0.8, "application clocks": 1.0},
+)
+
+
+def trial(number: int, conditions: Conditions | None, phase: Phase = "search") -> Trial:
+    """A launch that was measured under conditions."""
+    measured = Measurement(conditions=conditions)
+    return Trial(number, phase, Candidate({}), Completed(), measurement=measured)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, []),
+        ({"others_cores": 3.2}, ["other processes kept up to 3.2 of 16 cores busy in 1 of 3"]),
+        ({"steal_share": 0.12}, ["the hypervisor gave up to 12% of the CPU time to others in 1"]),
+        ({"pressure": {"memory": 0.4}}, ["tasks waited for memory up to 40% of the time in 1"]),
+        ({"pressure": {"io": 0.25}}, ["tasks waited for disks up to 25% of the time in 1 of 3"]),
+        ({"cpu_throttles": 5}, ["the CPU slowed itself down for heat 5 times"]),
+        ({"cpu_mhz": 2500.0}, ["the CPU ran at 2500 to 4000 MHz"]),
+        (
+            {"gpus": (HOT_GPU,)},
+            ["RTX 3060 (0000:01:00.0) was slowed down by temperature (software) (27% of the "],
+        ),
+        (
+            {"gpus": (replace(HOT_GPU, throttled_by={}),)},
+            ["RTX 3060 (0000:01:00.0) ran at 1200 to 1800 of 1900 MHz, up to 84 °C"],
+        ),
+    ],
+)
+def test_what_may_have_spoilt_the_figures_is_said(change: dict, words: list[str]):
+    """One disturbed launch of three is named for what it was, and a quiet machine is quiet."""
+    disturbed = replace(QUIET, **change)
+    report = host_report([trial(1, QUIET), trial(2, disturbed), trial(3, QUIET)])
+
+    assert report is not None
+    assert len(report["words"]) == len(words)
+    assert all(told.startswith(word) for told, word in zip(report["words"], words, strict=True))
+    assert report["is_quiet"] == (not words)
+    assert report["busy_launches"] == (
+        [2] if {"others_cores", "steal_share"} & set(change) else []
+    )
+    assert report["launches"] == 3
+    assert report["seconds"] == 30.0
+
+
+@pytest.mark.parametrize(
+    ("params", "applied", "words"),
+    [
+        ({}, {"threads_taken": 32}, "the baseline took 32 threads where 16 may be used"),
+        ({}, {"threads_taken": 16}, ""),
+        ({}, {}, ""),
+        ({"threads": 32}, {"threads_taken": 32}, ""),
+    ],
+)
+def test_more_threads_than_cores_are_said(params, applied, words):
+    """A runtime counts cores that a container does not leave it; what a user chose is chosen."""
+    measured = Measurement(applied=applied)
+    baseline = Trial(1, "baseline", Candidate(params), Completed(), measurement=measured)
+    told = thread_words(baseline, Cores(logical=32, usable=16, physical=8, performance=8))
+
+    assert told.startswith(words)
+    assert bool(told) == bool(words)
+
+
+def test_the_threads_of_a_baseline_that_failed_cost_nothing():
+    """There is no gain of which they could be a part."""
+    measured = Measurement(applied={"threads_taken": 32})
+    failed = Trial(
+        1, "baseline", Candidate({}), Rejected("load", "no", "not_applied"), measurement=measured
+    )
+
+    assert thread_words(failed, Cores(logical=32, usable=16, physical=8, performance=8)) == ""
+
+
+def test_the_figures_are_spread_over_launches():
+    """Low, middle and high of each figure are in the document."""
+    report = host_report([trial(n, replace(QUIET, others_cores=0.1 * n)) for n in range(1, 4)])
+
+    assert report is not None
+    assert report["others_cores"] == {"low": 0.1, "median": 0.2, "high": pytest.approx(0.3)}
+    assert report["cpu_mhz"] == {"low": 4000.0, "median": 4000.0, "high": 4000.0}
+    assert report["pressure"]["io"]["high"] == 0.01
+    assert report["gpus"][0]["clock_mhz"] == {"low": 1800, "median": 1800, "high": 1800}
+
+
+def test_nothing_measured_is_nothing_told():
+    """Proofs and launches that were not watched make no report."""
+    assert host_report([trial(1, None), trial(2, QUIET, phase="prove")]) is None
+
+
+def test_the_conclusion_tells_of_the_machine():
+    """The sentences stand beside the gain, on screen and in reports alike."""
+    noisy = host_report([trial(1, replace(QUIET, others_cores=3.2))])
+    quiet = host_report([trial(1, QUIET)])
+
+    assert noisy is not None
+    assert quiet is not None
+    told = dict(answer({"winner": None, "conditions": noisy}).facts)
+    assert told["machine meanwhile"] == (
+        "NOT QUIET: other processes kept up to 3.2 of 16 cores busy in the launch"
+    )
+    assert meanwhile(quiet) == "quiet: others kept at most 0.1 of 16 cores busy"
+    assert meanwhile(quiet | {"others_cores": None}).startswith("nothing disturbed it")

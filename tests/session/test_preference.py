@@ -1,0 +1,65 @@
+"""Which of several equally fast candidates is recommended."""
+
+from __future__ import annotations
+
+import pytest
+from session.confirm_sample import trial_of
+
+from autofit.session.preference import headroom_mib, kv_bits, prefer
+from autofit.session.rounds_result import Standing
+from autofit.trial.candidate import Candidate
+
+
+def _standing(name, free_mib, **params):
+    trials = tuple(trial_of(10.0, candidate=Candidate(params), free_mib=free) for free in free_mib)
+    return Standing(name, "request_s", trials, {}, None, None, None)
+
+
+def test_more_headroom_comes_first():
+    """Memory left at the worst of its launches decides."""
+    spiky = _standing("spiky", [2000.0, 100.0])
+    steady = _standing("steady", [500.0, 520.0])
+
+    assert prefer([spiky, steady]).id == "steady"
+
+
+def test_the_wider_kv_type_comes_next():
+    """With the same headroom, but for a few MiB, the wider KV type wins."""
+    narrow = _standing("narrow", [540.0], cache_type_k="q4_0", cache_type_v="q4_0")
+    wide = _standing("wide", [500.0], cache_type_k="q8_0", cache_type_v="q8_0")
+
+    assert prefer([narrow, wide]).id == "wide"
+
+
+def test_the_first_wins_when_all_is_equal():
+    """The order given, fastest first, settles the rest."""
+    assert prefer([_standing("a", [500.0]), _standing("b", [510.0])]).id == "a"
+
+
+def test_unknown_headroom_does_not_count():
+    """Where a counter is missing, the KV type decides, not a zero."""
+    unknown = _standing("unknown", [None], cache_type_k="f16", cache_type_v="f16")
+    known = _standing("known", [5000.0], cache_type_k="q8_0", cache_type_v="q8_0")
+
+    assert prefer([known, unknown]).id == "unknown"
+
+
+def test_the_hosts_memory_is_not_headroom():
+    """Free memory of the host is not that of a device."""
+    assert headroom_mib([trial_of(1.0, free_mib=700.0)]) == 700.0
+    assert headroom_mib([trial_of(1.0, free_mib=None)]) is None
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [("f32", "f16"), ("f16", "q8_0"), ("q8_0", "q5_1"), ("q5_1", "q5_0"), ("q4_1", "q4_0")],
+)
+def test_kv_types_are_ordered_by_their_bits(wide, narrow):
+    """A wider type takes more bits per number; the default is f16."""
+    bits = {
+        name: kv_bits(Candidate({"cache_type_k": name, "cache_type_v": name}))
+        for name in (wide, narrow)
+    }
+
+    assert bits[wide] > bits[narrow]
+    assert kv_bits(Candidate({})) == 32

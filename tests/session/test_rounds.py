@@ -1,0 +1,381 @@
+"""Contenders in rounds: who is launched, who is out, who wins."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from session.confirm_sample import WORKLOAD, Bench, names, trial_of
+
+from autofit.session.rounds import Contender, confirm, round_purpose
+from autofit.session.rounds_result import Confirmation
+from autofit.statistics.sequential import Rule
+from autofit.trial.candidate import Candidate
+from autofit.trial.metric import Metric
+from autofit.trial.outcome import Crashed, OutOfMemory
+
+
+def _confirm(contenders, metric: Metric = "request_s", seed=7, **options) -> Confirmation:
+    return confirm(
+        contenders, workload=WORKLOAD, metric=metric, rng=random.Random(seed), **options
+    )
+
+
+def test_a_gain_is_confirmed_with_its_interval():
+    """A candidate 30% faster than the baseline wins within a few rounds."""
+    bench = Bench()
+
+    result = _confirm([bench.contender("base", 13.0), bench.contender("fast", 10.0)])
+
+    assert (result.winner, result.verdict, result.ended) == ("fast", "better", "decided")
+    assert result.gain.low < 1.3 < result.gain.high
+    assert result.gain.low > 1.0
+    assert 3 <= result.rounds <= 5
+    assert result.gain.n == result.rounds
+
+
+def test_rates_are_read_the_other_way_round():
+    """With tokens per second more is better, and a gain is above 1 all the same."""
+    bench = Bench()
+
+    result = _confirm([bench.contender("base", 13.0), bench.contender("fast", 10.0)], metric="tg")
+
+    assert result.winner == "fast"
+    assert result.gain.median == pytest.approx(1.3, rel=0.05)
+
+
+def test_each_round_launches_everyone_once_in_random_order():
+    """Rounds are interleaved, and the order differs from round to round."""
+    bench = Bench(noise=0.2)
+    contenders = [bench.contender(name, 10.0) for name in "abc"]
+
+    result = _confirm(contenders)
+
+    orders = [names(bench.order, number) for number in range(1, result.rounds + 1)]
+    assert all(sorted(order) == ["a", "b", "c"] for order in orders)
+    assert len({tuple(order) for order in orders}) > 1
+
+
+def test_quiet_equals_are_a_tie():
+    """Equal contenders with little noise are a tie, and the rounds stop early."""
+    bench = Bench(noise=0.005)
+
+    result = _confirm([bench.contender("base", 10.0), bench.contender("same", 10.0)])
+
+    assert result.ended == "decided"
+    assert result.rounds < 12
+    assert result.standing("same").against_baseline.verdict == "tie"
+
+
+def test_noisy_equals_stay_undecided_when_the_rounds_end():
+    """Equal contenders under heavy noise are neither better nor tied."""
+    bench = Bench(noise=0.3)
+
+    result = _confirm([bench.contender("base", 10.0), bench.contender("same", 10.0)])
+
+    assert (result.ended, result.rounds) == ("rounds", 12)
+    assert result.standing("same").against_baseline.verdict == "undecided"
+    assert len(result.not_told_apart) == 1
+
+
+def test_a_slower_contender_is_launched_no_more():
+    """Who is clearly slower than the fastest drops out; the others go on."""
+    bench = Bench(noise=0.02)
+    contenders = [
+        bench.contender("base", 12.0),
+        bench.contender("slow", 20.0),
+        bench.contender("a", 10.0),
+        bench.contender("b", 10.1),
+    ]
+
+    result = _confirm(contenders)
+
+    dropped = result.standing("slow").dropped
+    assert dropped.why == "slower"
+    assert dropped.than in ("a", "b", "base")
+    assert bench.launches_of("slow") == dropped.round < result.rounds
+    assert bench.launches_of("base") == result.rounds
+    assert result.standing("slow").against_baseline.verdict == "worse"
+
+
+def test_a_baseline_that_is_fastest_wins():
+    """When nothing beats the baseline it is the winner, and there is no gain to tell."""
+    bench = Bench()
+
+    result = _confirm([bench.contender("base", 10.0), bench.contender("slow", 15.0)])
+
+    assert result.winner == "base"
+    assert result.gain is None
+    assert result.verdict is None
+
+
+def test_a_failing_contender_is_out_with_its_outcome():
+    """A failure in any round ends a contender's part; why is kept."""
+    bench = Bench()
+    failure = OutOfMemory("prompt", "cudaMalloc failed: out of memory", buffer="pool")
+    contenders = [
+        bench.contender("base", 12.0),
+        bench.contender("edge", 8.0, fails_in=3, outcome=failure),
+        bench.contender("safe", 10.0),
+    ]
+
+    result = _confirm(contenders)
+
+    assert result.winner == "safe"
+    assert result.standing("edge").dropped.outcome == failure
+    assert bench.launches_of("edge") == 3
+    assert len(result.standing("edge").values) == 2
+
+
+def test_a_failing_baseline_leaves_no_gain():
+    """Without a baseline the contenders are still compared, and the gain is not known."""
+    bench = Bench()
+    contenders = [
+        bench.contender("base", 12.0, fails_in=1, outcome=Crashed("load", "gone")),
+        bench.contender("a", 14.0),
+        bench.contender("b", 10.0),
+    ]
+
+    result = _confirm(contenders)
+
+    assert result.winner == "b"
+    assert result.gain is None
+    assert result.standing("base").dropped.why == "failed"
+    assert result.standing("a").dropped.than == "b"
+
+
+def test_contenders_without_a_baseline():
+    """Where nothing serves as a baseline the contenders are compared among themselves."""
+    bench = Bench()
+
+    result = _confirm([bench.contender("a", 14.0), bench.contender("b", 10.0)], has_baseline=False)
+
+    assert (result.winner, result.baseline, result.gain) == ("b", None, None)
+
+
+def test_nobody_left():
+    """When everyone fails there is no winner."""
+    bench = Bench()
+    lost = Crashed("load", "gone")
+
+    result = _confirm([bench.contender(name, 1.0, fails_in=1, outcome=lost) for name in "ab"])
+
+    assert (result.winner, result.leader, result.ended) == (None, None, "failed")
+
+
+def test_a_single_contender_is_measured_for_an_interval():
+    """One contender alone is launched as often as an interval needs, and wins."""
+    bench = Bench()
+
+    result = _confirm([bench.contender("only", 10.0)], has_baseline=False)
+
+    assert (result.winner, result.rounds) == ("only", 3)
+    assert result.standing("only").estimate.low is not None
+
+
+def test_a_completed_launch_that_measured_nothing_is_a_failure():
+    """Without a number there is nothing to compare."""
+    empty = Contender("empty", lambda _: trial_of(1.0, outcome=Crashed("warmup", "no answer")))
+    bench = Bench()
+
+    result = _confirm([bench.contender("base", 10.0), empty])
+
+    assert result.winner == "base"
+    assert result.standing("empty").dropped.round == 1
+
+
+@pytest.mark.parametrize("launches", [0, 1, 5, 9])
+def test_the_budget_ends_the_rounds_at_any_launch(launches):
+    """No launch follows the end of the budget; what was measured is told as it is."""
+    bench = Bench(noise=0.2)
+    contenders = [bench.contender(name, 10.0) for name in "abc"]
+
+    result = _confirm(contenders, budget_left=lambda: len(bench.order) < launches)
+
+    assert len(bench.order) == launches
+    assert result.ended == "budget"
+    assert result.rounds == launches // 3
+    assert sum(len(standing.trials) for standing in result.standings) == launches
+
+
+def test_two_rounds_give_no_interval():
+    """A budget of two rounds ends undecided, without limits of the gain."""
+    bench = Bench()
+    contenders = [bench.contender("base", 13.0), bench.contender("fast", 10.0)]
+
+    result = _confirm(contenders, budget_left=lambda: len(bench.order) < 4)
+
+    assert (result.verdict, result.gain.n) == ("undecided", 2)
+    assert result.gain.low is None
+
+
+def test_a_resumed_confirmation_repeats_no_launch():
+    """Given the trials of a cut-off run it launches what is missing and decides the same."""
+    whole = Bench(noise=0.05, seed=3)
+    speeds = {"base": 11.0, "a": 10.0, "b": 10.3}
+    expected = _confirm([whole.contender(name, s) for name, s in speeds.items()])
+    made = whole.trials[:8]
+    rest = iter(whole.trials[8:])
+    launched = []
+
+    def launch(name):
+        def run(number):
+            trial = next(rest)
+            launched.append((name, number))
+            assert trial.purpose == round_purpose(number, name)
+            return trial
+
+        return run
+
+    resumed = _confirm([Contender(name, launch(name)) for name in speeds], made=made)
+
+    assert resumed == expected
+    assert len(launched) == len(whole.trials) - 8
+
+
+def test_trials_are_recognised_by_their_candidate():
+    """In a tune the id is the candidate's key, so the purpose need not name it."""
+    candidates = [Candidate({"n_cpu_moe": n}) for n in (20, 21)]
+    made = [
+        trial_of(10.0 * (1 + place), candidate=candidate, purpose=round_purpose(number))
+        for number in (1, 2, 3)
+        for place, candidate in enumerate(candidates)
+    ]
+
+    def refuse(number):
+        raise AssertionError(number)
+
+    result = _confirm([Contender(one.key, refuse) for one in candidates], made=made)
+
+    assert result.winner == candidates[0].key
+
+
+def test_trials_of_other_phases_are_not_taken():
+    """Only launches made for a round count, whatever else the study holds."""
+    bench = Bench()
+    other = trial_of(1.0, candidate=Candidate({"name": "base"}), purpose="serve")
+
+    result = _confirm([bench.contender("base", 10.0), bench.contender("fast", 5.0)], made=[other])
+
+    assert bench.launches_of("base") == result.rounds
+
+
+def test_drift_hits_all_alike():
+    """A machine that slows by 4% each round does not hide a gain of 10%."""
+    bench = Bench(noise=0.01)
+
+    def slowing(seconds):
+        return lambda number: seconds * 1.04**number
+
+    result = _confirm(
+        [bench.contender("base", slowing(11.0)), bench.contender("a", slowing(10.0))]
+    )
+
+    assert result.verdict == "better"
+    assert result.rounds <= 6
+
+
+def test_among_ties_more_headroom_wins():
+    """Of two equally fast candidates the one that leaves more memory is recommended."""
+    bench = Bench(noise=0.002)
+    contenders = [
+        bench.contender("base", 15.0, free_mib=9000.0),
+        bench.contender("tight", 10.0, free_mib=200.0),
+        bench.contender("roomy", 10.05, free_mib=900.0),
+    ]
+
+    result = _confirm(contenders)
+
+    assert result.leader == "tight"
+    assert result.winner == "roomy"
+    assert result.tied == ("roomy",)
+    assert result.verdict == "better"
+
+
+def test_a_shown_gain_is_not_given_away_for_headroom():
+    """Roomier ties that were not shown to beat the baseline do not replace one that was."""
+    bench = Bench(noise=0.001)
+    contenders = [
+        bench.contender("base", 10.35, free_mib=9000.0),
+        bench.contender("middle", 10.15, free_mib=5000.0),
+        bench.contender("fast", 10.0, free_mib=200.0),
+    ]
+
+    result = _confirm(contenders)
+
+    assert result.winner == "fast"
+    assert result.standing("middle").against_leader.verdict == "tie"
+    assert result.standing("middle").against_baseline.verdict != "better"
+
+
+def test_outliers_are_kept_and_shown():
+    """A launch hit by a burst stays in the estimate and its round is named."""
+    bench = Bench(noise=0.01)
+    burst = bench.contender("base", lambda number: 30.0 if number == 4 else 10.0)
+    # A close second keeps the rounds going.
+    result = _confirm([burst, bench.contender("close", 9.8)], rule=Rule(min_effect=0.001))
+
+    standing = result.standing("base")
+    assert standing.outlier_rounds == (4,)
+    assert len(standing.values) == result.rounds
+    assert max(standing.values.values()) == pytest.approx(30.0, rel=0.05)
+
+
+def test_the_chance_of_a_false_claim_is_shared():
+    """With three contenders against the baseline each gets a third of alpha."""
+    bench = Bench()
+
+    result = _confirm([bench.contender(name, 10.0 + place) for place, name in enumerate("abcd")])
+
+    assert result.rule.comparisons == 3
+
+
+def test_ids_must_tell_contenders_apart():
+    """Two contenders of one id are a fault of the caller."""
+    bench = Bench()
+
+    with pytest.raises(ValueError, match="told apart"):
+        _confirm([bench.contender("a", 1.0), bench.contender("a", 2.0)])
+
+
+def test_the_confirmation_is_json():
+    """A confirmation, failures included, can be written and read."""
+    bench = Bench()
+    contenders = [
+        bench.contender("base", 12.0),
+        bench.contender("edge", 8.0, fails_in=2, outcome=Crashed("load", "gone")),
+        bench.contender("fast", 10.0),
+    ]
+
+    data = json.loads(json.dumps(_confirm(contenders).to_dict()))
+
+    assert data["winner"] == "fast"
+    assert data["gain"]["n"] == data["rounds"]
+    assert [one["id"] for one in data["contenders"]] == ["base", "edge", "fast"]
+    assert data["contenders"][1]["dropped"]["outcome"]["kind"] == "crashed"
+
+
+def test_each_round_tells_who_leads_and_by_how_much():
+    """Whoever looks on hears of the leader, and of an interval from the third round on."""
+    bench, heard = Bench(), []
+
+    result = _confirm(
+        [bench.contender("base", 13.0), bench.contender("fast", 10.0)], emit=heard.append
+    )
+
+    assert [event.number for event in heard] == list(range(1, result.rounds + 1))
+    assert {(event.leader, event.baseline, event.max_rounds) for event in heard} == {
+        ("fast", "base", 12)
+    }
+    assert [event.ratio.low is None for event in heard[:3]] == [True, True, False]
+    assert heard[-1].ratio == result.gain
+
+
+def test_a_round_that_the_baseline_leads_tells_no_gain():
+    """There is nothing to gain over whoever is the fastest."""
+    bench, heard = Bench(), []
+
+    _confirm([bench.contender("base", 10.0), bench.contender("slow", 13.0)], emit=heard.append)
+
+    assert {(event.leader, event.ratio) for event in heard} == {("base", None)}

@@ -1,0 +1,313 @@
+"""Trials run one by one: numbered, kept, and none repeated."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from session.simulated_launching import NO_ROOM, SimulatedLaunching
+from study.study_sample import WORKLOAD, header
+
+from autofit.errors import AutofitError, Interrupted
+from autofit.runtime.planner.planner import Asked
+from autofit.runtime.server.request_plan import plan_fit_request, plan_measurement, plan_questions
+from autofit.session.budget import Budget
+from autofit.session.events import LaunchEnded, LaunchStarted, StageStarted
+from autofit.session.runner import TrialRunner, resume_hint
+from autofit.session.spending import spending
+from autofit.study.study_folder import Study
+from autofit.trial.candidate import Candidate
+from autofit.trial.outcome import Completed, OutOfMemory, Rejected, Spilled
+from autofit.trial.trial import Preparation
+
+CANDIDATE = Candidate({"n_cpu_moe": 3})
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes a runner of one study, again and again as a resumed run would."""
+
+    def of(launching: SimulatedLaunching | None = None, **fields) -> TrialRunner:
+        path = tmp_path / "study"
+        is_there = (path / "study.json").exists()
+        study = Study.resume(path, header()) if is_there else Study.create(path, header())
+        ticks = itertools.count(1000.0, 2.5)
+        return TrialRunner(
+            study=study,
+            launching=launching or SimulatedLaunching(),
+            budget=fields.pop("budget", None) or Budget(lambda: 0.0),
+            emit=fields.pop("emit", lambda _: None),
+            wall_clock=lambda: next(ticks),
+            **fields,
+        )
+
+    return of
+
+
+def run(
+    runner: TrialRunner, candidate=CANDIDATE, phase="search", purpose="why", request_plan=None
+):
+    """One trial."""
+    return runner.run(
+        phase, candidate, request_plan or plan_questions(), layout="balanced", purpose=purpose
+    )
+
+
+def test_a_trial_is_kept_before_anybody_is_told(make):
+    """When the end of a launch is told, its trial is on the disk as it was returned."""
+    events = []
+
+    def emit(event) -> None:
+        events.append(event)
+        if isinstance(event, LaunchEnded):
+            assert Study.open(runner.study.path).trials() == (event.trial,)
+
+    runner = make(emit=emit)
+    trial = run(runner)
+
+    assert [type(event) for event in events] == [LaunchStarted, *[StageStarted] * 3, LaunchEnded]
+    assert (trial.number, trial.phase, trial.layout, trial.purpose) == (
+        1, "search", "balanced", "why",
+    )  # fmt: skip
+    assert (trial.argv, dict(trial.env)) == (
+        ("server", "--port", "{port}"),
+        {"LAYOUT": "balanced"},
+    )
+    assert (trial.started_at, trial.seconds) == (1000.0, 2.5)
+    assert trial.notes == ("a note",)
+    assert runner.budget.launches == 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "as_served"),
+    [("baseline", False), ("boundary", False), ("search", False), ("confirm", True),
+     ("prove", True)],
+)  # fmt: skip
+def test_what_is_recommended_is_launched_as_it_will_be_served(make, phase, as_served):
+    """Confirming and proving leave out what only measuring needs."""
+    launching = SimulatedLaunching()
+    run(make(launching), phase=phase)
+
+    assert launching.served == [as_served]
+
+
+def test_what_cannot_be_told_is_a_trial_without_a_launch(make):
+    """A runtime without the parameter has its say in the study."""
+    launching = SimulatedLaunching()
+    runner = make(launching)
+    trial = run(runner, Candidate({"unknown": 1}))
+
+    assert trial.outcome.kind == "rejected"
+    assert launching.made == []
+    assert runner.study.started() == ()
+    assert [kept.outcome.kind for kept in runner.study.trials()] == ["rejected"]
+
+
+def test_a_resumed_run_repeats_no_launch(make):
+    """The same phase, candidate and purpose is taken from the study, as often as it is there."""
+    first = make()
+    known = [run(first), run(first), run(first, purpose="another"), run(first, phase="confirm")]
+    first.study.close()
+
+    launching = SimulatedLaunching()
+    events = []
+    again = make(launching, emit=events.append)
+    assert again.is_known("search", CANDIDATE, "why")
+    found = [run(again), run(again), run(again, purpose="another"), run(again, phase="confirm")]
+
+    assert found == known
+    assert launching.made == []
+    assert all(event.is_reused for event in events if isinstance(event, LaunchEnded))
+    assert again.budget.launches == 3
+    assert run(again).number == 5
+    assert len(launching.made) == 1
+
+
+def test_what_a_resumed_run_spent_adds_up_with_its_time(make):
+    """Deciding on the launches of an earlier run took its time, too."""
+    clock = itertools.count(0.0, 1.0)
+    budget = Budget(lambda: next(clock))
+    first = replace(make(budget=budget), wall_clock=lambda: next(clock))
+    earlier = [run(first), run(first, purpose="another")]
+    first.study.close()
+    assert all(trial.preparation.own_s > 0 for trial in earlier)
+
+    budget = Budget(lambda: next(clock))
+    again = replace(make(budget=budget), wall_clock=lambda: next(clock))
+    assert again.untaken_s == sum(trial.spent_s for trial in earlier)
+    run(again), run(again, purpose="another"), run(again, phase="confirm")
+    told = spending(again.trials, budget.pause.spent)
+
+    launches_s = sum(row["seconds"] for row in told["by_phase"])
+    # Each look at this clock takes a second.
+    assert budget.spent_s == pytest.approx(launches_s + told["own_seconds"], abs=4.0)
+    assert budget.spent_s - launches_s > sum(trial.preparation.own_s for trial in earlier)
+
+
+@pytest.mark.parametrize(
+    ("phase", "outcome", "is_told"),
+    [
+        ("boundary", NO_ROOM, False),
+        ("search", NO_ROOM, False),
+        ("search", Spilled("prompt", "shared memory", "CUDA0"), False),
+        ("prove", NO_ROOM, True),
+        ("baseline", NO_ROOM, True),
+        ("search", OutOfMemory("load", "cgroup", "host"), True),
+        ("boundary", Rejected("load", "bad magic", "model_file"), True),
+    ],
+)
+def test_nothing_is_advised_on_a_boundary_that_was_crossed_on_purpose(
+    make, phase, outcome, is_told
+):
+    """A search that steps over a device's edge knows what to change; other failures are told."""
+    trial = run(make(SimulatedLaunching(outcome_of=lambda *_: outcome)), phase=phase)
+
+    assert trial.notes == (*("raise n_cpu_moe by 1",) * is_told, "a note")
+
+
+@pytest.mark.parametrize("asked", ["load", "short"])
+def test_what_is_known_must_have_looked_closely_enough(make, asked):
+    """That a candidate fits says nothing of its speed, but a measured one is known to fit."""
+    efforts = {
+        "load": plan_fit_request(WORKLOAD, 512),
+        "short": plan_measurement(WORKLOAD, 512, repeats=1, is_short=True),
+    }
+    other = "short" if asked == "load" else "load"
+    first = make()
+    known = run(first, request_plan=efforts[other])
+    first.study.close()
+    assert known.fidelity == other
+    launching = SimulatedLaunching()
+    again = make(launching)
+    found = run(again, request_plan=efforts[asked])
+
+    assert (found == known) is (asked == "load")
+    assert len(launching.made) == (asked == "short")
+
+
+def test_what_does_not_fit_need_not_be_measured(make):
+    """A failure is one however closely was looked."""
+    first = make(SimulatedLaunching(outcome_of=lambda *_: NO_ROOM))
+    known = run(first, request_plan=plan_fit_request(WORKLOAD, 512))
+    first.study.close()
+    again = make()
+
+    assert run(again, request_plan=plan_measurement(WORKLOAD, 512, repeats=1)) == known
+
+
+def test_a_trial_tells_what_was_spent_before_it(make):
+    """Questions and own computing since the launch before, kept with the launch."""
+    clock = iter([0.0, 0.0, 7.0, 20.0, 22.0, 30.0])
+    asked = Asked()
+    runner = make(budget=Budget(lambda: next(clock), asked=asked))
+    asked.questions, asked.seconds = 2, 3.0
+    first, second = run(runner), run(runner, purpose="another", phase="confirm")
+
+    assert first.preparation == Preparation(2, 3.0, 4.0)
+    assert second.preparation == Preparation(0, 0.0, 2.0)
+    assert runner.study.trials() == (first, second)
+
+
+def test_failures_are_kept_like_all(make):
+    """A failed launch is not tried again either."""
+    first = make(SimulatedLaunching(outcome_of=lambda *_: NO_ROOM))
+    run(first)
+    first.study.close()
+    launching = SimulatedLaunching()
+
+    assert run(make(launching)).outcome == NO_ROOM
+    assert launching.made == []
+
+
+def test_a_stop_is_asked_before_and_during_a_launch(make):
+    """The launch under way is not kept, what was before is, and the hint says how to go on."""
+    answers = iter([False] * 4 + [False, False, True])
+    runner = make(should_stop=lambda: next(answers))
+    run(runner)
+
+    with pytest.raises(Interrupted) as caught:
+        run(runner)
+    assert "--resume" in caught.value.hint
+    assert [trial.number for trial in runner.study.trials()] == [1]
+    assert runner.study.started() == (1, 2)
+    runner.study.close()
+    assert make().study.cut_off() == ()
+
+
+def test_known_launches_are_taken_even_while_stopping(make):
+    """Nothing is started for them."""
+    first = make()
+    run(first)
+    first.study.close()
+
+    assert run(make(should_stop=lambda: True)).number == 1
+
+
+def test_an_error_of_the_run_leaves_no_trial(make):
+    """A full disk or a missing program is nobody's outcome."""
+
+    def fail(*_):
+        raise AutofitError("the disk is full")
+
+    runner = make(SimulatedLaunching(outcome_of=fail))
+    with pytest.raises(AutofitError):
+        run(runner)
+    assert runner.study.trials() == ()
+    assert list(runner.study.path.glob("trials/*.running")) == []
+
+
+def test_the_hint_quotes_the_folder(tmp_path):
+    """A folder with a blank can be pasted."""
+    with Study.create(tmp_path / "my study", header()) as study:
+        assert f"--study '{tmp_path}/my study' --resume" in resume_hint(study)
+
+
+def _refusing(make, *outcomes):
+    """A runner whose launches end so, in order."""
+    left = iter(outcomes)
+    return make(SimulatedLaunching(lambda *_: next(left)))
+
+
+NO_FLAG = Rejected("plan", "error: invalid argument: --bogus", "unknown_flag")
+NO_CONTEXT = Rejected("load", "context 65536 was asked, the runtime applied 32768", "not_applied")
+
+
+@pytest.mark.parametrize("refusal", [NO_FLAG, NO_CONTEXT])
+def test_a_run_of_which_every_launch_is_refused_alike_ends(make, refusal):
+    """It lies in what all share; the launches are kept, and a resumed run says it at once."""
+    runner = _refusing(make, refusal, refusal, refusal)
+    run(runner, Candidate({}), phase="baseline")
+    run(runner, phase="boundary")
+
+    with pytest.raises(AutofitError) as caught:
+        run(runner, Candidate({"n_cpu_moe": 4}), phase="boundary")
+
+    assert refusal.evidence in caught.value.message
+    assert "raise n_cpu_moe by 1" in caught.value.hint  # the advice on a refusal
+    assert [trial.outcome for trial in runner.study.trials()] == [refusal] * 3
+    runner.study.close()
+    again = make()
+    run(again, Candidate({}), phase="baseline")
+    run(again, phase="boundary")
+    with pytest.raises(AutofitError, match="every launch is refused"):
+        run(again, Candidate({"n_cpu_moe": 4}), phase="boundary")
+    assert again.launching.made == []
+
+
+@pytest.mark.parametrize(
+    ("first", "outcomes"),
+    [
+        ("baseline", (NO_FLAG, NO_CONTEXT, NO_FLAG)),
+        ("baseline", (NO_FLAG, NO_FLAG, NO_ROOM)),
+        ("baseline", (Completed(), NO_FLAG, NO_FLAG)),
+        ("boundary", (NO_FLAG, NO_FLAG, NO_FLAG)),
+    ],
+)
+def test_a_run_goes_on_while_something_else_may_come_of_a_launch(make, first, outcomes):
+    """Other words, another outcome, or no baseline: another candidate may do better."""
+    runner = _refusing(make, *outcomes)
+    for number, phase in enumerate((first, "boundary", "boundary")):
+        run(runner, Candidate({"n_cpu_moe": number}), phase=phase)
+
+    assert len(runner.trials) == 3

@@ -1,0 +1,156 @@
+"""Spread between launches, unsteady candidates and cliffs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autofit.statistics.noise import Cliff, cliffs, spread, unsteady
+
+
+def test_spread_is_relative():
+    """The spread is a share of the median, the same in any unit."""
+    assert spread([9.0, 10.0, 11.0]) == pytest.approx(0.1)
+    assert spread([900.0, 1000.0, 1100.0]) == pytest.approx(0.1)
+
+
+def test_one_launch_has_no_spread():
+    """A single launch says nothing about the next, and that is not zero."""
+    assert spread([5.0]) is None
+
+
+def test_spread_shrugs_at_one_outlier():
+    """One launch hit by a burst does not make a candidate look unsteady."""
+    assert spread([10.0, 10.1, 9.9, 10.0, 10.1, 9.9, 50.0]) < 0.03
+
+
+def test_the_unsteady_candidate_is_named():
+    """A candidate whose launches differ many times over beside steady peers is flagged."""
+    launches = {
+        "a": [40.1, 40.6, 39.8],
+        "b": [42.0, 41.5, 42.2],
+        "edge": [44.0, 12.0, 38.0],
+        "c": [39.0, 39.4, 38.8],
+    }
+
+    found = unsteady(launches)
+
+    assert [one.key for one in found] == ["edge"]
+    assert found[0].times > 10
+    assert found[0].n == 3
+
+
+def test_two_unsteady_candidates_do_not_hide_each_other():
+    """The usual noise is that of the middle peer, not that of the noisiest."""
+    launches = {name: [40.0, 40.5, 39.7] for name in "abcd"}
+    launches |= {"x": [40.0, 10.0, 30.0], "y": [41.0, 15.0, 38.0]}
+
+    assert {"x", "y"} == {one.key for one in unsteady(launches)}
+
+
+@pytest.mark.parametrize(
+    "launches",
+    [
+        {},
+        {"alone": [40.0, 10.0, 30.0]},
+        {"a": [40.0, 30.0, 50.0], "b": [41.0, 28.0, 47.0], "c": [35.0, 50.0, 42.0]},
+        {"a": [40.0, 40.01, 40.0], "b": [40.0, 40.3, 39.9]},
+        {"a": [40.0], "b": [20.0]},
+    ],
+)
+def test_nobody_is_flagged_without_cause(launches):
+    """All alike, no peers, single launches and differences below 5% flag nobody."""
+    assert unsteady(launches) == []
+
+
+def test_the_published_cliff_is_found():
+    """One step from 20 to 19 host expert layers costs 16% of generation, beyond noise."""
+    launches = {
+        22: [40.9, 41.1, 41.0],
+        21: [41.5, 41.7, 41.6],
+        20: [42.18, 42.3, 42.1],
+        19: [35.4, 35.6, 35.3],
+    }
+
+    (cliff,) = cliffs("n_cpu_moe", launches, "tg", toward="down")
+
+    assert (cliff.from_value, cliff.to_value) == (20, 19)
+    assert cliff.ratio == pytest.approx(0.84, abs=0.01)
+    assert cliff.low < cliff.ratio < cliff.high < 0.87
+    assert str(cliff).startswith("n_cpu_moe 19 loses 16% of tg against 20 (")
+
+
+def test_a_metric_in_seconds_falls_off_upwards():
+    """More seconds per request are a loss like fewer tokens per second."""
+    launches = {20: [2.0, 2.01], 19: [3.0, 3.02]}
+
+    (cliff,) = cliffs("n_cpu_moe", launches, "request_s", toward="down")
+
+    assert cliff.ratio == pytest.approx(2 / 3, abs=0.01)
+
+
+def test_single_launches_count_with_known_noise():
+    """Values launched once give an interval where the noise is known from elsewhere."""
+    launches = {12: [50.0], 8: [10.5]}
+
+    (cliff,) = cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.03)
+
+    assert cliff.low < 0.21 < cliff.high < 0.25
+
+
+def test_a_loss_within_the_noise_is_no_cliff():
+    """The same loss under ten times the noise is not claimed."""
+    launches = {20: [42.0], 19: [38.0]}
+
+    assert cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.01)
+    assert not cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.1)
+
+
+def test_without_any_noise_known_only_a_large_loss_counts():
+    """Single launches of unknown noise show a halving, without limits, but not 7%."""
+    (cliff,) = cliffs("n_cpu_moe", {12: [50.0], 8: [10.5]}, "tg", toward="down")
+
+    assert (cliff.low, cliff.high) == (None, None)
+    assert str(cliff) == "n_cpu_moe 8 loses 79% of tg against 12"
+    assert not cliffs("n_cpu_moe", {20: [42.0], 19: [39.0]}, "tg", toward="down")
+
+
+def test_a_steady_slope_is_no_cliff():
+    """Where every step loses alike, as on backends with a slow link, none is a cliff."""
+    launches = {n: [10.0 * 1.08 ** (n - 10)] for n in range(10, 20)}
+
+    assert cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.005) == []
+
+
+def test_a_gain_is_no_cliff():
+    """A step that gains is not a loss in the other direction."""
+    launches = {20: [30.0, 30.1], 19: [40.0, 40.1]}
+
+    assert cliffs("n_cpu_moe", launches, "tg", toward="down") == []
+
+
+def test_ubatch_falls_off_upwards():
+    """Parameters that ask for more when they rise are read in that direction."""
+    launches = {512: [800.0], 1024: [1200.0], 2048: [1711.0], 4096: [94.0]}
+
+    (cliff,) = cliffs("ubatch", launches, "pp", toward="up", noise=0.02)
+
+    assert (cliff.from_value, cliff.to_value) == (2048, 4096)
+
+
+def test_cliff_speaks_the_contract_of_the_json():
+    """The JSON keys of a cliff are those users read."""
+    cliff = Cliff("n_cpu_moe", 20, 19, "tg", 0.84, 0.83, 0.85, "balanced", "q8_0")
+
+    assert json.loads(json.dumps(cliff.to_dict())) == {
+        "param": "n_cpu_moe",
+        "from": 20,
+        "to": 19,
+        "metric": "tg",
+        "ratio": 0.84,
+        "low": 0.83,
+        "high": 0.85,
+        "layout": "balanced",
+        "cache_type": "q8_0",
+    }

@@ -1,0 +1,250 @@
+"""The study folder: what is written stays and is read back, by one writer at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+from study.study_process import python_process
+from study.study_sample import ENVIRONMENT, header, trial
+
+from autofit.errors import AutofitError, UsageError
+from autofit.study.skipped import SkippedCandidate
+from autofit.study.study_folder import Study
+from autofit.trial.candidate import Candidate
+from autofit.trial.outcome import OutOfMemory, Skipped
+
+
+def test_trials_read_back_equal(tmp_path):
+    """Trials come back as they were written, in the order of their numbers."""
+    failed = trial(2, OutOfMemory("context", "cudaMalloc failed", buffer="kv"), n_cpu_moe=3)
+    with Study.create(tmp_path / "study", header()) as study:
+        study.write_trial(failed)
+        study.write_trial(trial(1))
+
+        assert study.next_number() == 3
+
+    reread = Study.open(tmp_path / "study")
+
+    assert reread.trials() == (trial(1), failed)
+    assert reread.header == header()
+    assert reread.notices == []
+
+
+def test_conclusion_and_outputs_are_kept(tmp_path):
+    """What the tune concluded comes back, and reports and presets lie in the folder."""
+    with Study.create(tmp_path / "study", header()) as study:
+        study.conclude({"gain": None, "launches": 3})
+        study.write_output("presets/winner.ini", "[model]\n")
+
+    assert Study.open(tmp_path / "study").result == {"gain": None, "launches": 3}
+    assert (tmp_path / "study/presets/winner.ini").read_text() == "[model]\n"
+
+
+def test_text_that_is_no_unicode_survives(tmp_path):
+    """A path of raw bytes comes back from a trial and goes into an output as those bytes."""
+    path = os.fsdecode(b"/models/caf\xe9.gguf")
+    with Study.create(tmp_path / "study", header(model_path=path)) as study:
+        study.write_trial(replace(trial(1), argv=("llama-server", "-m", path)))
+        study.write_output("presets/x", path)
+
+    reread = Study.open(tmp_path / "study")
+
+    assert reread.header.model_path == path
+    assert reread.trials()[0].argv[2] == path
+    assert (tmp_path / "study/presets/x").read_bytes() == os.fsencode(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe\x00", b"[]", b"{}", b'{"schema": 1}', b'{"schema": "1"}', b"null"],
+)
+def test_garbage_trial_is_left_out_with_a_notice(tmp_path, content):
+    """A torn or foreign file is named, not read, not removed, and its number stays taken."""
+    with Study.create(tmp_path / "study", header()) as study:
+        study.write_trial(trial(1))
+        study.write_trial(trial(2))
+        damaged = tmp_path / "study/trials/0002.json"
+        damaged.write_bytes(content)
+        (tmp_path / "study/trials/notes.txt").write_text("mine")
+
+        assert study.trials() == (trial(1),)
+        assert "0002.json" in study.notices[0]
+        assert study.next_number() == 3
+        assert damaged.read_bytes() == content
+
+
+def test_trial_under_another_number_is_left_out(tmp_path):
+    """A copied trial file is not counted twice."""
+    with Study.create(tmp_path / "study", header()) as study:
+        study.write_trial(trial(1))
+        source = tmp_path / "study/trials/0001.json"
+        (tmp_path / "study/trials/0009.json").write_bytes(source.read_bytes())
+
+        assert study.trials() == (trial(1),)
+        assert "0009.json holds trial 1" in study.notices[0]
+
+
+def test_skipped_candidates_survive_a_torn_line(tmp_path):
+    """What follows a line cut off by a kill is read, and the cut one is reported."""
+    first = SkippedCandidate(Candidate({"n_cpu_moe": 1}), Skipped("dominated"), "search", "x")
+    second = SkippedCandidate(Candidate({"n_cpu_moe": 2}), Skipped("estimate"), "boundary")
+    with Study.create(tmp_path / "study", header()) as study:
+        study.skip(first)
+        with (tmp_path / "study/skipped.jsonl").open("a") as file:
+            file.write('{"phase": "sea')
+        study.skip(second)
+
+        assert study.skipped() == (first, second)
+        assert "1 unreadable line" in study.notices[0]
+
+
+def test_two_writers_are_refused(tmp_path):
+    """A second autofit is turned away while the first writes, and may read all the same."""
+    with Study.create(tmp_path / "study", header()) as study:
+        study.write_trial(trial(1))
+        child = python_process(
+            """
+            import sys
+            from pathlib import Path
+            from study.study_sample import header
+            from autofit.errors import AutofitError
+            from autofit.study.study_folder import Study
+            try:
+                Study.resume(Path(sys.argv[1]), header())
+            except AutofitError as error:
+                print(error.message, "|", len(Study.open(Path(sys.argv[1])).trials()))
+            """,
+            str(study.path),
+        )
+        out, err = child.communicate(timeout=30)
+
+        assert "another autofit is writing" in out, err
+        assert out.strip().endswith("| 1")
+    with Study.resume(tmp_path / "study", header()) as study:
+        assert len(study.trials()) == 1
+
+
+def test_reader_cannot_write(tmp_path):
+    """A study opened for reading refuses to be written."""
+    Study.create(tmp_path / "study", header()).close()
+    with pytest.raises(RuntimeError, match="reading only"):
+        Study.open(tmp_path / "study").write_trial(trial(1))
+
+
+def test_existing_study_is_not_overwritten(tmp_path):
+    """Starting anew in a folder with a study points to --resume and touches nothing."""
+    with Study.create(tmp_path / "study", header()) as study:
+        study.write_trial(trial(1))
+
+    with pytest.raises(UsageError) as caught:
+        Study.create(tmp_path / "study", header(seed=8))
+
+    assert "--resume" in caught.value.hint
+    assert Study.open(tmp_path / "study").header.seed == 7
+
+
+def test_foreign_folder_is_refused(tmp_path):
+    """A folder with something else in it is neither written nor read as a study."""
+    (tmp_path / "thesis.tex").write_text("chapter 1")
+
+    with pytest.raises(UsageError, match=r"thesis\.tex"):
+        Study.create(tmp_path, header())
+    with pytest.raises(UsageError, match="is no study"):
+        Study.open(tmp_path)
+    with pytest.raises(UsageError, match="is no study"):
+        Study.open(tmp_path / "thesis.tex")
+    with pytest.raises(AutofitError):
+        Study.create(tmp_path / "thesis.tex", header())
+
+
+def test_folder_left_before_the_study_began_is_used(tmp_path):
+    """A kill between making the folder and writing study.json does not block the folder."""
+    Study.create(tmp_path / "study", header()).close()
+    (tmp_path / "study/study.json").unlink()
+
+    Study.create(tmp_path / "study", header()).close()
+
+    assert Study.open(tmp_path / "study").trials() == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"environment": replace(ENVIRONMENT, model_digest="ffff")}, "model: 0011"),
+        ({"environment": replace(ENVIRONMENT, devices=())}, "devices: CUDA0"),
+        ({"dialect": "ik_llama_server"}, "dialect: llama_server, now ik"),
+        ({"options": {"kv_floor": "q4_0", "set": {"parallel": 1}}}, "options: other kv_floor"),
+        ({"space": {"parameters": {}}}, "space: other parameters"),
+    ],
+)
+def test_resume_under_other_conditions_is_refused(tmp_path, changes, word):
+    """Trials of another model, machine or purpose are not mixed in, and the message says why."""
+    Study.create(tmp_path / "study", header()).close()
+
+    with pytest.raises(UsageError, match=word):
+        Study.resume(tmp_path / "study", header(**changes))
+
+
+def test_resume_accepts_what_changes_no_measurement(tmp_path):
+    """Path, date and command line may differ, and so may tuples from lists."""
+    Study.create(tmp_path / "study", header(space={"a": (1, 2)})).close()
+    now = header(space={"a": [1, 2]}, model_path="/mnt/x.gguf", created_at=1.0, argv=("autofit",))
+
+    Study.resume(tmp_path / "study", now).close()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema": 1, "seed": 3}'])
+def test_damaged_head_is_an_error_with_a_hint(tmp_path, content):
+    """Without a readable head nothing is guessed, and the trials are said to be safe."""
+    Study.create(tmp_path / "study", header()).close()
+    (tmp_path / "study/study.json").write_bytes(content)
+
+    with pytest.raises(AutofitError, match="damaged") as caught:
+        Study.open(tmp_path / "study")
+
+    assert "trials/ are untouched" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("created_at", None),
+        ("created_at", "x"),
+        ("model_path", None),
+        ("model_name", 3),
+        ("runtime_path", {}),
+        ("dialect", 0),
+        ("objective", None),
+        ("seed", "x"),
+        ("options", "x"),
+        ("space", []),
+        ("argv", [3]),
+        ("workload", None),
+        ("environment", []),
+        ("result", True),
+        ("result", [1]),
+    ],
+)
+def test_a_head_with_a_value_of_another_kind_is_damaged(tmp_path, name, value):
+    """It is told when the study is read, and by no fault of who uses the value later."""
+    Study.create(tmp_path / "study", header()).close()
+    file = tmp_path / "study/study.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
+
+    with pytest.raises(AutofitError, match="damaged"):
+        Study.open(tmp_path / "study")
+
+
+def test_newer_study_is_refused(tmp_path):
+    """A study of a later autofit asks for an upgrade instead of being misread."""
+    Study.create(tmp_path / "study", header()).close()
+    file = tmp_path / "study/study.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "schema": 99}))
+
+    with pytest.raises(AutofitError, match="newer autofit") as caught:
+        Study.open(tmp_path / "study")
+
+    assert "upgrade" in caught.value.hint

@@ -1,0 +1,112 @@
+"""Records of nights with known noise, and a baseline of some of them."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from autofit.quality.recorded_answer import RecordedAnswer
+from autofit.runtime.server.client import TokenChoice
+from autofit.sweep.baseline_file import Baseline
+from autofit.sweep.entry_record import (
+    BoundaryRow,
+    EntryRecord,
+    Failure,
+    LaunchValues,
+    Winner,
+)
+from autofit.sweep.environment_snapshot import EnvironmentSnapshot
+from autofit.sweep.kept_night import Kept
+from autofit.sweep.verdict import EntryVerdict, MetricVerdict
+
+WINNER = Winner(
+    {"n_cpu_moe": 17, "ubatch": 1024},
+    ("llama-server", "-m", "model.gguf", "--n-cpu-moe", "17"),
+    "c0ffee",
+)
+BOUNDARY = BoundaryRow("balanced", "f16", 17, 16, "out_of_memory", proven=True)
+FIRST = datetime(2026, 11, 1, 2, tzinfo=UTC)
+REPRODUCE = "autofit sweep nightly.yaml --only qwen"
+
+
+def launch_values(slowdown: float) -> LaunchValues:
+    """All figures of a launch that takes so many times as long as it should."""
+    return LaunchValues(800 / slowdown, 40 / slowdown, 0.6 * slowdown, 3.1 * slowdown)
+
+
+def launches(
+    count: int = 8, *, slowdown: float = 1.0, noise: float = 0.01, seed: int = 0
+) -> tuple[LaunchValues, ...]:
+    """Launches whose seconds are multiplied by noise, all figures alike."""
+    rng = random.Random(seed)
+    return tuple(launch_values(slowdown * math.exp(rng.gauss(0, noise))) for _ in range(count))
+
+
+def answer(tokens: Iterable[int] = range(100, 124), text: str = "so it goes") -> RecordedAnswer:
+    """A greedy answer, sure of each token."""
+    chosen = tuple(tokens)
+    choices = tuple(TokenChoice(t, -0.05, {t: -0.05, 7: -3.5, 9: -6.0}) for t in chosen)
+    return RecordedAnswer(text, chosen, choices)
+
+
+def night(seed: int = 1, **changes: object) -> EntryRecord:
+    """A night in which all is as it should be, but for the changes."""
+    record = EntryRecord(
+        name="qwen",
+        mode="remeasure",
+        date=(FIRST + timedelta(days=seed)).isoformat(),
+        autofit_version="0.1.0",
+        winner=WINNER,
+        launches=launches(seed=seed),
+        peak_mib={"CUDA0": 11_000.0, "host": 2_000.0},
+        free_mib={"CUDA0": 1_000.0, "host": 30_000.0},
+        boundary=(BOUNDARY,),
+        answers=(answer(), answer(range(300, 324), "and so on")),
+        environment=EnvironmentSnapshot(
+            driver="580.1",
+            build="b11434",
+            model_digest="beef",
+            cpu="a CPU",
+            devices=("CUDA0: a card, 12288 MiB",),
+            clocks_mhz={"CUDA0": 1900.0, "cpu": 3000.0},
+            others_cores=0.1,
+        ),
+        seconds=312.5,
+        reproduce=REPRODUCE,
+    )
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def failed(kind: str = "crashed", status: str = "failed", **changes: object) -> EntryRecord:
+    """A night that brought no figures."""
+    failure = Failure(kind, f"the log says {kind}", "load", None)
+    return night(
+        9,
+        **{
+            "status": status,
+            "failure": failure,
+            "launches": (),
+            "peak_mib": {},
+            "boundary": (),
+            "answers": (),
+            **changes,
+        },
+    )
+
+
+def kept(nights: int = 3, **changes: object) -> Kept:
+    """What a baseline keeps after so many good nights."""
+    baseline = Baseline()
+    for seed in range(1, nights + 1):
+        baseline = baseline.updated([night(seed, **changes)])
+    found = baseline.entry("qwen")
+    assert found is not None
+    return found
+
+
+def by_metric(verdict: EntryVerdict) -> dict[str, MetricVerdict]:
+    """The verdicts on an entry's metrics by name."""
+    return {one.metric: one for one in verdict.metrics}

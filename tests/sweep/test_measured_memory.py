@@ -1,0 +1,42 @@
+"""Memory of a night: what the runtime itself took, and what was left beside everyone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from session.confirm_sample import WORKLOAD, trial_of
+
+from autofit.sweep.measured import _figures
+from autofit.trial.measurement import Measurement, MemoryReading
+from autofit.trial.trial import Trial
+
+
+def launch(held_mib: float, peak_mib: float, free_mib: float | None) -> Trial:
+    """A launch beside others that held some memory before it."""
+    return replace(
+        trial_of(1.0),
+        measurement=Measurement(
+            peak_mib={"CUDA0": peak_mib, "host": 900.0},
+            free_mib={"CUDA0": free_mib},
+            readings=(MemoryReading(0.0, {"CUDA0": held_mib}, {"CUDA0": None}),),
+        ),
+    )
+
+
+def test_what_others_hold_is_no_growth():
+    """A desktop that takes 700 MiB more tonight does not make the runtime need more."""
+    quiet = _figures([launch(300.0, 9_300.0, 2_000.0)], WORKLOAD)
+    beside = _figures([launch(1_000.0, 10_000.0, 1_300.0)], WORKLOAD)
+
+    assert quiet["peak_mib"] == beside["peak_mib"] == {"CUDA0": 9_000.0, "host": 900.0}
+    assert beside["free_mib"] == {"CUDA0": 1_300.0}
+
+
+def test_of_several_launches_the_most_is_taken_and_the_least_left():
+    """A counter that one launch lacks is that of the others."""
+    found = _figures(
+        [launch(0.0, 5.0, None), launch(0.0, 7.0, 3.0), launch(0.0, 6.0, 2.0)], WORKLOAD
+    )
+
+    assert found["peak_mib"]["CUDA0"] == 7.0
+    assert found["free_mib"]["CUDA0"] == 2.0

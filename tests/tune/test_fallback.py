@@ -1,0 +1,136 @@
+"""A winner that fails its proof: another takes its place, and the reason is told."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from session.simulated_launching import SimulatedLaunching
+from session.task_sample import runner, task
+from tune_machine import TuneMachine
+
+from autofit.search.optuna_study import SearchStudy
+from autofit.search.space_file import read_workload
+from autofit.session.candidates import CandidateFactory
+from autofit.trial.outcome import Completed, Crashed
+from autofit.tune.pipeline import Tune
+
+
+@pytest.fixture
+def about(tmp_path):
+    """A task on one card."""
+    machine = TuneMachine(tmp_path, 2600.0)
+    workload = read_workload(str(machine.workload))
+    return task(machine.model, machine.server, workload, space=str(machine.space))
+
+
+def _seconds(candidate) -> float:
+    """Fewer host layers are faster, and all are faster than what the runtime chooses."""
+    return 1.0 + 0.1 * candidate.get_int("n_cpu_moe", 30)
+
+
+def _tuned(about, folder, outcome_of, *, max_launches, seconds_of=_seconds, free_mib=900.0):
+    """The result of a tune whose launches end as told."""
+    launching = SimulatedLaunching(outcome_of, seconds_of, free_mib)
+    running = replace(runner(about, folder), launching=launching)
+    running.budget.max_launches = max_launches
+    maker = CandidateFactory(about)
+    tune = Tune(about, running, maker, SearchStudy(maker.problem(), seed=1), lambda _: None, 1)
+    tune.checks_answers = False
+    with running.study:
+        return tune.run()
+
+
+def test_a_winner_that_fails_its_proof_gives_way(about, tmp_path):
+    """The next finalist is proven and recommended; the notes say why the first was not."""
+    failed = []
+
+    def outcome_of(candidate, request_plan):
+        # Whatever is proven first crashes at full context, and only there.
+        if request_plan.name == "prove" and "n_cpu_moe" in candidate.params:
+            failed[:] = failed or [candidate]
+            if candidate == failed[0]:
+                return Crashed("prompt", "the GPU fell off the bus", "device_lost")
+        return Completed()
+
+    result = _tuned(about, tmp_path / "study", outcome_of, max_launches=6)
+
+    assert len(failed) == 1
+    assert result["winner"]["proven"] is True
+    assert result["winner"]["params"] != dict(failed[0].params)
+    words = ": a finalist does not hold at full context: crashed: the GPU fell off the bus"
+    assert any(words in note for note in result["notes"])
+
+
+def test_the_baseline_is_kept_where_nothing_faster_holds(about, tmp_path):
+    """With every finalist failing its proof, what runs without tuning is proven and written."""
+
+    def outcome_of(candidate, request_plan):
+        if request_plan.name == "prove" and "n_cpu_moe" in candidate.params:
+            return Crashed("prompt", "the GPU fell off the bus", "device_lost")
+        return Completed()
+
+    result = _tuned(about, tmp_path / "study", outcome_of, max_launches=4)
+
+    assert result["winner"]["proven"] is True
+    assert "n_cpu_moe" not in result["winner"]["params"]
+    assert result["gain"]["median"] == 1.0
+    assert any(note.startswith("nothing that is faster can be") for note in result["notes"])
+
+
+@pytest.mark.parametrize(
+    ("noise", "told"),
+    [
+        (0.005, "the runtime's own choice was confirmed as the best found"),
+        (0.4, "the runtime's own choice did best in 12 rounds, but 2 candidates are not told"),
+    ],
+)
+def test_a_baseline_that_wins_says_how_surely(about, tmp_path, noise, told):
+    """Where launches differ more than contenders do, nothing was confirmed."""
+    rng = random.Random(1)
+
+    def seconds_of(candidate) -> float:
+        is_baseline = "n_cpu_moe" not in candidate.params
+        return (1.0 if is_baseline else 1.15) * (1 + noise * rng.uniform(-1, 1))
+
+    result = _tuned(
+        about, tmp_path / "study", lambda *_: Completed(), max_launches=3, seconds_of=seconds_of
+    )
+
+    assert "n_cpu_moe" not in result["winner"]["params"]
+    assert any(note.startswith(told) for note in result["notes"]), result["notes"]
+
+
+def test_what_the_search_launches_may_fill_its_context(about, tmp_path):
+    """Every candidate of the search is told when to; baseline, rounds and proofs are not."""
+    asked = []
+
+    def outcome_of(candidate, request_plan):
+        asked.append((request_plan.name, request_plan.fill))
+        return Completed()
+
+    _tuned(about, tmp_path / "study", outcome_of, max_launches=6)
+    fills = [fill for name, fill in asked if name in ("fit", "short")][1:]  # after the baseline
+
+    assert len(fills) > 1
+    assert all(set(fill.below_mib) == {"CUDA0"} for fill in fills)
+    assert {fill.request.prompt_tokens for fill in fills} == {about.workload.context - 64 - 8}
+    assert asked[0][1] is None
+    assert all(fill is None for name, fill in asked if name in ("full", "prove"))
+
+
+@pytest.mark.parametrize(("free_mib", "is_first_proven"), [(8.0, True), (34.0, False)])
+def test_what_keeps_next_to_nothing_is_proven_before_rounds(
+    about, tmp_path, free_mib, is_first_proven
+):
+    """Rounds are not spent on what dies when it is served."""
+    asked = []
+
+    def outcome_of(candidate, request_plan):
+        asked.append(request_plan.name)
+        return Completed()
+
+    _tuned(about, tmp_path / "study", outcome_of, max_launches=6, free_mib=free_mib)
+
+    assert (asked.index("prove") < asked.index("full")) == is_first_proven

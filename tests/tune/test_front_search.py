@@ -1,0 +1,91 @@
+"""The search for the ends of a front, on launches that a rule answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+from session.simulated_launching import SimulatedLaunching
+from session.task_sample import runner, task
+from tune_machine import TuneMachine
+
+from autofit.runtime.server.launcher import LaunchResult
+from autofit.search.optuna_study import SearchStudy
+from autofit.search.space_file import read_workload
+from autofit.session.candidates import CandidateFactory
+from autofit.trial.candidate import Candidate
+from autofit.tune.explore import Explorer
+
+
+@dataclass(slots=True)
+class _Split(SimulatedLaunching):
+    """Small ubatches are slow with prompts and fast with what comes after."""
+
+    def result(self, plan, request_plan) -> LaunchResult:
+        result = SimulatedLaunching.result(self, plan, request_plan)
+        prompt_s, predicted_s = _seconds(plan.candidate)
+        samples = tuple(
+            replace(sample, prompt_s=prompt_s, ttft_s=prompt_s, predicted_s=predicted_s)
+            for sample in result.measurement.samples
+        )
+        return replace(result, measurement=replace(result.measurement, samples=samples))
+
+
+def _seconds(candidate: Candidate) -> tuple[float, float]:
+    is_small = candidate.get_int("ubatch", 512) < 512
+    layers = 0.02 * candidate.get_int("n_cpu_moe", 0)
+    return (2.0 if is_small else 1.0) + layers, (1.0 if is_small else 1.5) + layers
+
+
+@pytest.fixture
+def explorer(tmp_path) -> Iterator[Explorer]:
+    """An explorer of one card that may launch twelve times."""
+    machine = TuneMachine(tmp_path, 2600.0)
+    workload = read_workload(str(machine.workload))
+    about = task(machine.model, machine.server, workload, space=str(machine.space))
+    running = replace(runner(about, tmp_path / "study"), launching=_Split())
+    running.budget.max_launches = 12
+    problem = CandidateFactory(about).problem()
+    with running.study:
+        yield Explorer(about, SearchStudy(problem, seed=1), running, lambda _: None)
+
+
+def test_the_end_of_each_rate_is_found(explorer) -> None:
+    """What is best by one rate alone is launched for it, however slow in the other."""
+    explorer.explore(share=0.2)
+    before = len(explorer.launched)
+
+    explorer.explore_end("tg", seed=1)
+    explorer.explore_end("pp", seed=1)
+
+    assert before < len(explorer.launched) <= 12
+    parts = [_seconds(one.candidate) for one in explorer.launched]
+    fewest = min(one.candidate.get_int("n_cpu_moe", 0) for one in explorer.launched)
+    assert min(prompt for prompt, _ in parts) == pytest.approx(1.0 + 0.02 * fewest)
+    assert min(predicted for _, predicted in parts) < 1.5
+    purposes = [one.trial.purpose for one in explorer.launched[before:]]
+    assert any(purpose.startswith("for tg:") for purpose in purposes)
+
+
+def test_an_end_takes_a_few_launches_at_most(explorer) -> None:
+    """Each end is worth four, and none beyond the budget."""
+    explorer.explore(share=0.2)
+    before = len(explorer.launched)
+
+    explorer.explore_end("tg", seed=1)
+
+    assert len(explorer.launched) - before <= 4
+
+
+def test_why_the_search_ended_is_told(explorer) -> None:
+    """Cut short it was the budget, else a gain under the one that a launch must promise."""
+    explorer.explore(share=0.2)
+    assert explorer.ending["ended_by"] == "budget"
+
+    explorer.explore()
+
+    ending = explorer.ending
+    assert ending["ended_by"] in {"gain", "space"}
+    if ending["ended_by"] == "gain":
+        assert 0 <= ending["expected_gain"] < ending["least_gain"]

@@ -1,0 +1,133 @@
+"""The baseline's effective settings, written out; and the point of the space that they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from session.task_sample import task
+from tune_machine import TuneMachine
+
+from autofit.cli.preparation import launcher, planner
+from autofit.runtime.server.launcher import RUNTIME_FIT
+from autofit.runtime.server.request_plan import plan_questions
+from autofit.search.space_file import read_workload
+from autofit.session.candidates import CandidateFactory
+from autofit.trial.candidate import Candidate
+from autofit.trial.measurement import Measurement
+from autofit.trial.outcome import Completed
+from autofit.trial.trial import Trial
+from autofit.tune.default_point import default_point
+from autofit.tune.frozen import frozen_baseline
+
+CPU_SPACE = """\
+parameters:
+  ubatch:
+    values: [512, 128]
+  cache_type:
+    sets: [cache_type_k, cache_type_v]
+    values: [q8_0, f16]
+  load_mode:
+    values: [none, mmap]
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory) -> TuneMachine:
+    """One card."""
+    return TuneMachine(tmp_path_factory.mktemp("frozen"), 2600.0)
+
+
+@pytest.fixture(scope="module")
+def about(machine):
+    """What is known of the task."""
+    workload = read_workload(str(machine.workload))
+    return task(machine.model, machine.server, workload, space=str(machine.space))
+
+
+def trial_of(about, applied: dict) -> Trial:
+    """A baseline that ran with these settings."""
+    return Trial(
+        1, "baseline", about.baseline, Completed(), measurement=Measurement(applied=applied)
+    )
+
+
+def test_what_ran_runs_again_the_same(about, machine, tmp_path):
+    """The frozen candidate applies the settings and layers that the runtime's own fit chose."""
+    with_ = launcher(about)
+
+    def launch(candidate: Candidate, layout: str):
+        plan = with_.plan(candidate, layout=layout, as_served=True)
+        return with_.launch(
+            plan, plan_questions(), log_path=tmp_path / "log",
+            on_stage=lambda _: None, check_stop=lambda: None,
+        ).measurement  # fmt: skip
+
+    own = launch(about.baseline, RUNTIME_FIT)
+    baseline = replace(trial_of(about, {}), measurement=own)
+    frozen = frozen_baseline(about, baseline, planner(about))
+    again = launch(frozen, "frozen")
+
+    assert {**again.applied, "fit": own.applied["fit"]} == dict(own.applied)
+    assert again.reported["CUDA0"].model_mib == pytest.approx(own.reported["CUDA0"].model_mib)
+    assert {"ubatch", "batch", "flash_attn", "cache_type_k", "n_gpu_layers"} <= set(frozen.params)
+    assert "fit_target" not in frozen.params
+
+
+def test_what_was_asked_for_stays(about):
+    """The user's own settings come before what was told; what cannot be told is left out."""
+    baseline = replace(
+        trial_of(about, {"ubatch": 256, "context": 4096, "flash_attn": "no such value"}),
+        candidate=Candidate({"context": 2048, "parallel": 1, "fit_target": "1024", "threads": 3}),
+    )
+
+    assert dict(frozen_baseline(about, baseline).params) == {
+        "context": 2048, "parallel": 1, "ubatch": 256, "threads": 3,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cpu(machine, tmp_path_factory):
+    """The task on the processor alone."""
+    space = tmp_path_factory.mktemp("spaces") / "cpu.yaml"
+    space.write_text(CPU_SPACE)
+    workload = read_workload(str(machine.workload))
+    return task(machine.model, machine.server, workload, space=str(space))
+
+
+@pytest.mark.parametrize(
+    ("applied", "point"),
+    [
+        (
+            {"ubatch": 128, "cache_type_k": "q8_0", "cache_type_v": "q8_0", "load_mode": "none"},
+            {"ubatch": 128, "cache_type": "q8_0", "load_mode": "none"},
+        ),
+        # What is not told is the dialect's default.
+        (
+            {"ubatch": 512, "load_mode": "mmap"},
+            {"ubatch": 512, "cache_type": "f16", "load_mode": "mmap"},
+        ),
+        # Half of a pair, or a value that is not tried, is no point.
+        ({"ubatch": 512, "load_mode": "mmap", "cache_type_k": "q8_0"}, None),
+        ({"load_mode": "mmap", "ubatch": 64}, None),
+    ],
+)
+def test_the_baseline_is_a_point_where_its_values_are_tried(cpu, applied, point):
+    """So the search knows what it showed."""
+    problem = CandidateFactory(cpu).problem()
+
+    assert default_point(cpu, problem, trial_of(cpu, applied)) == point
+
+
+def test_a_placed_baseline_is_no_point(about):
+    """The runtime's own fit places layers its own way."""
+    problem = CandidateFactory(about).problem()
+
+    assert default_point(about, problem, trial_of(about, {})) is None
+
+
+def test_a_failed_baseline_is_no_point(cpu):
+    """Nothing is known of it."""
+    failed = replace(trial_of(cpu, {}), measurement=None)
+
+    assert default_point(cpu, CandidateFactory(cpu).problem(), failed) is None

@@ -1,0 +1,246 @@
+"""Which finalists meet in rounds, as the time allows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from quality.answering_client import KvChanges
+from session.simulated_launching import NO_ROOM, SimulatedLaunching
+from session.task_sample import runner, task
+from tune_machine import TuneMachine
+
+from autofit.quality.answer_inquiry import OutputEvaluator
+from autofit.quality.answer_verdict import QualityGate
+from autofit.runtime.server.launcher import RUNTIME_FIT
+from autofit.runtime.server.request_plan import plan_measurement
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
+from autofit.search.space_file import read_workload
+from autofit.session.budget import Budget
+from autofit.session.candidates import CandidateFactory
+from autofit.session.events import PhaseStarted
+from autofit.session.finalist import Finalist
+from autofit.trial.outcome import Completed, Crashed
+from autofit.trial.trial import Trial
+from autofit.tune.finalist_proof import Prover
+from autofit.tune.screen import Shortlist
+
+LAUNCH_S = 10.0
+CRASH = Crashed("prompt", "the GPU fell off the bus", "device_lost")
+
+
+class Run:
+    """A run whose launches take ten seconds each, and its shortlist."""
+
+    def __init__(self, about, folder, *, total_s=None, outcome_of=None, free_mib=900.0):
+        self.problem = CandidateFactory(about).problem()
+        self.launching = SimulatedLaunching(
+            outcome_of=outcome_of or (lambda *_: Completed()),
+            free_mib=free_mib,
+            client_of=KvChanges({"q8_0": 0.3}),
+        )
+        ticks = itertools.count(step=LAUNCH_S)
+        self.runner = replace(
+            runner(about, folder), launching=self.launching, wall_clock=lambda: next(ticks)
+        )
+        self.runner.budget = Budget(self._now_s, total_s)
+        self.notes: list[str] = []
+        self.events: list[object] = []
+        self.about = about
+        baseline = Finalist(about.baseline, RUNTIME_FIT)
+        inquiry = OutputEvaluator(self.runner, about, baseline)
+        self.verdicts = QualityGate(inquiry, self.notes.append)
+        self.told: list[tuple[Finalist, Trial]] = []
+        self.ruled_out: list[Finalist] = []
+        proofs = Prover(
+            about,
+            self.runner,
+            self.problem,
+            self.notes.append,
+            lambda *one: self.told.append(one),
+            self.ruled_out.__contains__,
+        )
+        self.shortlist = Shortlist(proofs, self.verdicts, self.events.append)
+
+    def _now_s(self) -> float:
+        return LAUNCH_S * len(self.launching.made)
+
+    def finalist(self, host_layers: int, kind: str) -> Finalist:
+        """A finalist that the search has launched."""
+        rest = next(p for p in self.problem.space.points() if p["cache_type"] == kind)
+        layout = self.problem.layouts[0]
+        point = {LAYOUT_AXIS: layout, HOST_LAYERS_AXIS: host_layers, **rest}
+        found = Finalist(self.problem.candidate_of(point), layout, point)
+        request_plan = plan_measurement(self.about.workload, 512, repeats=1)
+        self.runner.run("search", found.candidate, request_plan, layout=layout, purpose="it")
+        return found
+
+    def purposes(self) -> list[str]:
+        """What was launched after the search."""
+        return [t.purpose for t in self.runner.trials if t.phase == "prove"]
+
+
+@pytest.fixture(scope="module")
+def about(tmp_path_factory):
+    """A task on one card."""
+    machine = TuneMachine(tmp_path_factory.mktemp("shortlist"), 2600.0)
+    workload = read_workload(str(machine.workload))
+    return task(machine.model, machine.server, workload, space=str(machine.space))
+
+
+@pytest.fixture
+def run(about, tmp_path) -> Callable[..., Run]:
+    """A run in a new study."""
+    return lambda **options: Run(about, tmp_path / "study", **options)
+
+
+def test_a_poor_kv_type_has_the_finalists_looked_at_anew(run):
+    """Nothing is settled before the search has gone on; then what is wide is left."""
+    here = run()
+    finalists = [here.finalist(4, "q8_0"), here.finalist(5, "f16"), here.finalist(5, "q8_0")]
+
+    assert here.shortlist.settle(finalists) is None
+    assert here.shortlist.settle(finalists) == [finalists[1]]
+    assert here.purposes() == ["answers of the baseline", "answers of a finalist"]
+    assert here.events == [PhaseStarted("prove")]
+
+
+def test_only_what_would_be_confirmed_is_scored(run):
+    """A narrow type that is far behind costs no launch."""
+    here = run()
+    finalists = [here.finalist(n, "f16") for n in (4, 5)] + [here.finalist(6, "q8_0")]
+
+    assert here.shortlist.settle(finalists) == finalists
+    assert here.purposes() == []
+
+
+@pytest.mark.parametrize(("total_s", "is_scored"), [(200.0, True), (80.0, False)])
+def test_rounds_come_before_a_score_that_leaves_no_time_for_them(run, total_s, is_scored):
+    """Where time is short the winner's KV type is scored with its answers."""
+    here = run(total_s=total_s)
+    finalists = [here.finalist(4, "q8_0"), here.finalist(5, "f16")]
+
+    assert here.shortlist.settle(finalists) == (None if is_scored else finalists)
+    assert bool(here.verdicts.scored) is is_scored
+
+
+@pytest.mark.parametrize(("total_s", "is_scored"), [(400.0, True), (120.0, False)])
+def test_a_score_half_way_takes_no_more_than_the_search_has_left(run, total_s, is_scored):
+    """What is left for launches is not all spent on looking ahead."""
+    here = run(total_s=total_s)
+    finalists = [here.finalist(n, "q8_0") for n in (4, 5, 6, 7)]
+
+    assert here.shortlist.look_ahead(finalists) is is_scored
+
+
+def test_the_leader_alone_is_looked_at_half_way(run):
+    """A narrow type that does not lead is left for later; so is nothing at all."""
+    here = run()
+
+    assert not here.shortlist.look_ahead([])
+    assert not here.shortlist.look_ahead([here.finalist(4, "f16"), here.finalist(4, "q8_0")])
+    assert here.purposes() == []
+
+
+def test_what_has_next_to_nothing_left_is_not_asked_half_way(run):
+    """It may die with its context full, and another one with its KV type may come."""
+    here = run(free_mib=8.0)
+
+    assert not here.shortlist.look_ahead([here.finalist(4, "q8_0")])
+    assert here.purposes() == []
+
+
+def _dies_below(host_layers: int):
+    """Proofs fail with fewer host layers than that; nothing else does."""
+
+    def outcome_of(candidate, request_plan):
+        is_small = candidate.get_int("n_cpu_moe", 99) < host_layers
+        return NO_ROOM if request_plan.name == "prove" and is_small else Completed()
+
+    return outcome_of
+
+
+def test_the_best_that_falls_has_the_finalists_looked_at_anew(run):
+    """The search may find better than a step back of it; it is no finalist any more."""
+    here = run(free_mib=8.0, outcome_of=_dies_below(12))
+    finalists = [here.finalist(4, "f16"), here.finalist(12, "f16")]
+
+    assert here.shortlist.settle(finalists) is None
+    assert [(one.candidate, trial.outcome.kind) for one, trial in here.told] == [
+        (finalists[0].candidate, "out_of_memory")
+    ]
+    assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[1:]
+    assert len(here.purposes()) == 2
+    (note,) = here.notes
+    assert "the fastest so far does not hold at full context (out of memory" in note
+
+
+@pytest.mark.parametrize("total_s", [None, 15.0])
+def test_with_nothing_else_what_fell_steps_back_until_it_holds(run, total_s):
+    """So it does at once where no time is left to search on; what holds is proven once."""
+    here = run(free_mib=8.0, outcome_of=_dies_below(6), total_s=total_s)
+    first = here.finalist(4, "f16")
+
+    if total_s is None:
+        assert here.shortlist.settle([first]) is None
+    for _ in range(2):
+        (settled,) = here.shortlist.settle([first])
+        assert settled.candidate.get_int("n_cpu_moe", 0) == 6
+    assert here.shortlist.proofs.proof(settled).finalist == settled
+    assert len(here.purposes()) == 3
+    assert here.notes[-1] == "stepped back 2 layers to hold at full context"
+
+
+def test_what_does_not_hold_is_proven_once(run):
+    """Without time to search on, the best and its steps back fail before the next one is taken."""
+    here = run(free_mib=8.0, outcome_of=_dies_below(12), total_s=25.0)
+    finalists = [here.finalist(4, "f16"), here.finalist(12, "f16")]
+
+    assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[1:]
+    # The first and four steps back, then the one that holds.
+    assert len(here.purposes()) == 6
+    (note,) = here.notes
+    assert "a finalist does not hold at full context, nor with more layers in system RAM" in note
+
+
+def test_a_crash_at_full_context_is_told(run):
+    """The fastest is dropped with a word, although more layers in system RAM would not help."""
+
+    def outcome_of(candidate, request_plan):
+        is_small = candidate.get_int("n_cpu_moe", 99) < 12
+        return CRASH if request_plan.name == "prove" and is_small else Completed()
+
+    here = run(free_mib=8.0, outcome_of=outcome_of)
+    finalists = [here.finalist(4, "f16"), here.finalist(5, "f16"), here.finalist(12, "f16")]
+
+    assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[2:]
+    assert here.notes == [
+        f"#{number}: a finalist does not hold at full context: crashed: the GPU fell off the bus"
+        for number in (4, 5)
+    ]
+
+
+def test_only_the_best_steps_back(run):
+    """What holds in the place of a slower one is not looked for."""
+    here = run(free_mib=8.0, outcome_of=_dies_below(7), total_s=60.0)
+    finalists = [here.finalist(n, "f16") for n in (9, 4, 5)]
+
+    assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[:1]
+    assert here.events == [PhaseStarted("prove")] * 3
+    # The one that holds, and each of the others once.
+    assert len(here.purposes()) == 3
+    assert len(set(here.notes)) == len(here.notes) == 2
+
+
+def test_what_must_fail_is_not_proven(run):
+    """It is stepped back from at once, if it is the best."""
+    here = run(free_mib=8.0, outcome_of=_dies_below(6), total_s=25.0)
+    finalists = [here.finalist(n, "f16") for n in (4, 5)]
+    here.ruled_out.extend(finalists)
+
+    (settled,) = here.shortlist.settle(finalists)
+    assert settled.candidate.get_int("n_cpu_moe", 0) == 6
+    assert len(here.purposes()) == 1
+    assert here.notes == ["stepped back 2 layers to hold at full context"]

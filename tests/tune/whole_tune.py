@@ -1,0 +1,69 @@
+"""Whole tunes of one card on launches that rules answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from session.simulated_launching import SimulatedLaunching
+from session.task_sample import runner, task
+from tune_machine import TuneMachine
+
+from autofit.search.optuna_study import SearchStudy
+from autofit.search.space_file import read_workload
+from autofit.session.candidates import CandidateFactory
+from autofit.session.task import Task
+from autofit.trial.trial import Trial
+from autofit.tune.pipeline import Tune
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a tune told, all its launches, and how many of them took place now."""
+
+    result: dict[str, Any]
+    trials: list[Trial]
+    launched: int
+
+    @property
+    def notes(self) -> str:
+        """All remarks."""
+        return "\n".join(self.result["notes"])
+
+    def of_phase(self, *phases: str) -> list[Trial]:
+        """The launches of some phases."""
+        return [trial for trial in self.trials if trial.phase in phases]
+
+    def purposes(self, of: str = "answers") -> list[str]:
+        """What launches for answers were for, in their order."""
+        return [trial.purpose for trial in self.trials if trial.purpose.startswith(of)]
+
+
+def one_card(folder: Path) -> Task:
+    """A task on one card, with two KV types to choose from."""
+    machine = TuneMachine(folder, 2600.0)
+    workload = read_workload(str(machine.workload))
+    return task(machine.model, machine.server, workload, space=str(machine.space))
+
+
+def whole_tune(
+    folder: Path,
+    task: Task,
+    launching: SimulatedLaunching,
+    *,
+    max_launches: int,
+    checks_answers: bool = True,
+    stops_at: str = "",
+) -> Tuned:
+    """A tune in that study; it is stopped after a launch with the purpose `stops_at`."""
+    running = replace(runner(task, folder), launching=launching)
+    running.budget.max_launches = max_launches
+    running.should_stop = lambda: (
+        bool(stops_at) and any(trial.purpose == stops_at for trial in running.trials)
+    )
+    maker = CandidateFactory(task)
+    tune = Tune(task, running, maker, SearchStudy(maker.problem(), seed=1), lambda _: None, 1)
+    tune.checks_answers = checks_answers
+    with running.study:
+        return Tuned(tune.run(), list(running.trials), len(launching.made))
