@@ -47,9 +47,9 @@ from autofit.trial.device import Device
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
 from autofit.tune.front import END_OBJECTIVES
+from autofit.units import MIB
 from autofit.yaml_files import bundled_root
 
-_MIB = 1024 * 1024
 # A slow disk or network share still reads this much, and a load is more than reading.
 _SLOWEST_READ_MIB_S = 50.0
 _LEAST_LOAD_LIMIT_S = 300.0
@@ -177,7 +177,7 @@ def _usual_space(model: ModelInventory, devices: tuple[Device, ...]) -> str:
 
 def launcher(task: Task) -> Launcher:
     """What launches the task's candidates."""
-    size_mib = task.inventory.total_bytes / _MIB
+    size_mib = task.inventory.total_bytes / MIB
     return Launcher(
         runtime=task.runtime,
         model_path=task.model_path,
@@ -307,7 +307,7 @@ def environment(task: Task) -> Environment:
     return Environment(
         cpu=_cpu_name(),
         cpu_count=task.cores.logical,
-        memory_mib=psutil.virtual_memory().total / _MIB,
+        memory_mib=psutil.virtual_memory().total / MIB,
         devices=tuple(
             f"{device.name}: {device.description}, {device.total_mib:.0f} MiB"
             for device in task.devices

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from autofit.quality.answer_check import AnswerCheck, judge_answers, narrowest_kv_bits
+from autofit.model.sizes.kv_cache import kv_types
+from autofit.quality.answer_check import AnswerCheck, judge_answers, narrowest_kv_bytes
 from autofit.quality.interview import Answers, PromptSet, interviewed
-from autofit.quality.kv_score import KV_PARAMS, KvScore, kv_score, kv_types, kv_words
+from autofit.quality.kv_score import KvScore, kv_score, kv_words
 from autofit.runtime.server.launcher import RUNTIME_FIT, Launcher, LaunchResult
 from autofit.runtime.server.request_plan import PlannedRequest, RequestPlan
 from autofit.session.budget_advice import launches_need, shortage
@@ -28,6 +29,7 @@ from autofit.statistics.sequential import FIRST_LOOK, Rule
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.metric import Metric
 from autofit.trial.outcome import Rejected, Stage
+from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
@@ -60,7 +62,7 @@ class Side:
         launching = self.runner.launching
         if not isinstance(launching, VerbatimLauncher):
             return KvScore()
-        names = dict(zip(KV_PARAMS, kv_types(wide), strict=True))
+        names = dict(zip(KV_TYPE_PARAMS, kv_types(wide), strict=True))
         made = [trial.seconds for trial in self.runner.trials]
         return kv_score(
             replace(self.runner, launching=launching.launcher),
@@ -214,7 +216,7 @@ class Comparison:
         reference, other = self.sides
         by_program, kv = None, ""
         if self._has_other_kv:
-            if narrowest_kv_bits(other.candidate) > narrowest_kv_bits(reference.candidate):
+            if narrowest_kv_bytes(other.candidate) > narrowest_kv_bytes(reference.candidate):
                 reference, other = other, reference
             kv = f" ({kv_words(reference.candidate)} KV)"
             if said[reference.name] is not None and said[other.name] is not None:

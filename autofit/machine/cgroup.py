@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Self
 
-MIB = 1 << 20
+from autofit.units import MIB
+
 NO_LIMIT_BYTES = 1 << 60  # version 1 writes a huge number where there is no limit
 
 

@@ -15,10 +15,11 @@ import psutil
 
 from autofit.machine.gpu import normal_pci_id
 from autofit.machine.memory_watcher import Counter
+from autofit.units import MIB
 
 # Names of video memory: xe says vram0, i915 says local0.
 REGIONS = ("drm-resident-vram", "drm-resident-local")
-MIB_PER = {"": 1 / (1 << 20), "KiB": 1 / 1024, "MiB": 1.0}
+MIB_PER = {"": 1 / MIB, "KiB": 1 / 1024, "MiB": 1.0}
 OFFSPRING_EVERY_S = 5.0
 
 

@@ -14,8 +14,8 @@ from autofit.machine.cpu import Cores, read_cores
 from autofit.machine.gpu import GpuState
 from autofit.machine.host_memory import HostMemory
 from autofit.machine.nvml import nvidia_states
+from autofit.units import MIB
 
-MIB = 1 << 20
 BUSY_CORES = 0.5  # so much work of others disturbs a runtime on any machine
 BUSY_SHARE = 0.1  # or so much of all cores
 STEAL_SHARE = 0.05

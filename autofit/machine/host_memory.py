@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 
 from autofit.machine.cgroup import Cgroup
+from autofit.units import MIB
 
 KIB_PER_MIB = 1024
-MIB = 1 << 20
 FAMILY_EVERY_S = 5.0  # finding a tree reads every process of the machine
 STAT_MAJOR_FAULTS = 9  # of /proc/PID/stat, counted after the name
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from autofit.machine.gpu import Gpu, GpuState, normal_pci_id
 from autofit.machine.memory_watcher import UNKNOWN, Counter
+from autofit.units import MIB
 
-MIB = 1 << 20
 # Names of the bits of nvmlClocksEventReasons, from NVML's header; bit 0 is idleness.
 THROTTLE_REASONS = {
     0x002: "application clocks",

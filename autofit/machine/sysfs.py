@@ -8,8 +8,8 @@ from pathlib import Path
 
 from autofit.machine.gpu import Gpu, Vendor, normal_pci_id
 from autofit.machine.memory_watcher import Counter
+from autofit.units import MIB
 
-MIB = 1 << 20
 VENDORS: Mapping[str, Vendor] = {"0x1002": "amd", "0x8086": "intel"}
 
 

@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from autofit.units import MIB
+
 _IPC_LOCK = 14  # the number of CAP_IPC_LOCK, whose holder may lock what it likes
 
 
@@ -18,7 +20,7 @@ def locked_memory_mib(root: Path = Path("/")) -> float | None:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY or _may_lock(root):
         return None
-    return soft / 2**20
+    return soft / MIB
 
 
 def _may_lock(root: Path) -> bool:

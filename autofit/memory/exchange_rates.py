@@ -9,9 +9,9 @@ from statistics import fmean
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
 from autofit.model.sizes.model_graph import batch_sizes
-from autofit.model.sizes.run_time_memory import MIB
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
+from autofit.units import MIB
 
 COMMON_CACHE_TYPES = ("f16", "q8_0", "q5_1", "q4_0")
 _CELL_STEP = 256

@@ -14,8 +14,7 @@ from autofit.runtime.command.argv_reader import Command
 from autofit.runtime.command.argv_writer import spelled_value
 from autofit.runtime.discovery.found_runtime import Runtime, written
 from autofit.text_format import mib, one_line, params_line
-
-_MIB = 1 << 20
+from autofit.units import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,7 @@ def _model_words(model: Path | None) -> str:
         return "none named"
     if not _is_there(model):
         return f"{model} (not on this machine)"
-    return f"{model} ({mib(model.stat().st_size / _MIB)})"
+    return f"{model} ({mib(model.stat().st_size / MIB)})"
 
 
 def _given(preset: ReadPreset) -> str:

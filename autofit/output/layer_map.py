@@ -11,13 +11,14 @@ from autofit.errors import UsageError
 from autofit.model.placement.placed_layers import split_units
 from autofit.model.placement.tensor_override import overrides_of
 from autofit.trial.candidate import Candidate, ParamValue
+from autofit.trial.parameter_groups import HOST_LAYER_PARAMS
 
 HOST = "host"
 
 Experts = Literal["on the device", "partly in system RAM", "in system RAM"]
 _PARTS = ("gate", "up", "down")
 # What sends layers to system RAM, in the order in which the runtime asks.
-_SENDING = ("override_tensor", "n_cpu_moe", "n_cpu_ffn")
+_SENDING = ("override_tensor", *HOST_LAYER_PARAMS)
 
 
 @dataclass(frozen=True, slots=True)

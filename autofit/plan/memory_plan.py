@@ -12,10 +12,10 @@ from autofit.model.placement.layout import layout_with, layouts
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory, with_reported
 from autofit.runtime.command.argv_writer import find_problem, spell
 from autofit.runtime.planner.planner import Estimator
-from autofit.search.space import PLACING_PARAMS
 from autofit.session.candidates import pinned_placing
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
+from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 
 # How often a layout is cut again where the runtime's planner finds it too large.
 _MOST_CUTS = 3
@@ -127,7 +127,7 @@ def make_plan(task: Task, planner: Estimator | None) -> Plan:
         raise UsageError(problem.message, "change it with --set")
     if not task.devices:
         found = [(HOST_ONLY, base)]
-    elif PLACING_PARAMS & set(task.space.pinned):
+    elif set(PLACEMENT_PARAMS) & set(task.space.pinned):
         found = [(FIXED, base)]
     else:
         found = [

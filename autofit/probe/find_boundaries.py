@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from autofit.memory.boundary_walk import BoundaryWalk
-from autofit.model.gguf.block_type import block_type_named
 from autofit.model.placement.layout import SINGLE, layout_with
+from autofit.model.sizes.kv_cache import kv_element_bytes
 from autofit.probe.probe_result import Line, budget_words, probe_document
 from autofit.runtime.diagnosis.spill import shared_devices
 from autofit.runtime.server.request_plan import plan_fit_request
@@ -74,7 +74,7 @@ class Probe:
         """
         self.emit(PhaseStarted("boundary"))
         # Narrow KV types first: what does not fit with them fits with no wider one.
-        cache_types = sorted(self.points, key=_element_bytes)
+        cache_types = sorted(self.points, key=kv_element_bytes)
         lines = [self._line(layout, kind) for layout in self.layouts for kind in cache_types]
         for line in lines:
             self._take_up(line)
@@ -327,8 +327,3 @@ class Probe:
     def _note(self, text: str) -> None:
         self.notes.append(text)
         self.emit(Notice(text))
-
-
-def _element_bytes(cache_type: str) -> float:
-    kind = block_type_named(cache_type)
-    return kind.nbytes / kind.elements if kind else 0.0

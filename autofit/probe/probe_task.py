@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from autofit.errors import UsageError
 from autofit.model.placement.layout import SINGLE
+from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE
 from autofit.search.space import Axis, Point, Space
 from autofit.session.candidates import CandidateFactory
 from autofit.session.task import Task
+from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 
-_KV_PARAMS = ("cache_type_k", "cache_type_v")
 # What llama.cpp takes where nothing is said.
-_DEFAULT_KV = "f16"
 
 
 def chosen_layouts(maker: CandidateFactory, asked: Sequence[str]) -> tuple[str, ...]:
@@ -53,18 +53,18 @@ def chosen_points(task: Task, asked: Sequence[str]) -> dict[str, Point]:
         UsageError: the runtime has no such KV type, or the settings exclude one another.
     """
     for kind in asked:
-        if not task.runtime.supports(_KV_PARAMS[0], kind):
-            known = ", ".join(task.runtime.values(_KV_PARAMS[0]))
+        if not task.runtime.supports(KV_TYPE_PARAMS[0], kind):
+            known = ", ".join(task.runtime.values(KV_TYPE_PARAMS[0]))
             raise UsageError(f"--kv {kind}: {task.runtime.name} has {known}")
     space = task.space
-    axis = next((axis for axis in space.axes if set(axis.params) & set(_KV_PARAMS)), None)
+    axis = next((axis for axis in space.axes if set(axis.params) & set(KV_TYPE_PARAMS)), None)
     if asked:
-        axis = axis or Axis(_KV_PARAMS[0][:-2], (), _KV_PARAMS)
-        kept = {n: v for n, v in space.pinned.items() if n not in _KV_PARAMS}
+        axis = axis or Axis(KV_TYPE_PARAMS[0][:-2], (), KV_TYPE_PARAMS)
+        kept = {n: v for n, v in space.pinned.items() if n not in KV_TYPE_PARAMS}
         others = tuple(one for one in space.axes if one.name != axis.name)
         space = replace(space, axes=(*others, replace(axis, values=tuple(asked))), pinned=kept)
     elif axis is None:
-        kind = str(space.pinned.get(_KV_PARAMS[0], _DEFAULT_KV))
+        kind = str(space.pinned.get(KV_TYPE_PARAMS[0], DEFAULT_KV_TYPE))
         return {kind: _first_point(space)}
     kinds = (space.axis(axis.name) or axis).values
     return {

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from autofit.model.sizes.kv_cache import kv_element_bytes, kv_types
 from autofit.quality.answer_score import QualityLimits, QualityScore, score, with_divergence
 from autofit.quality.equality import Equality, compare_answers
 from autofit.quality.interview import Answers
-from autofit.quality.kv_score import KvScore, kv_types
-from autofit.session.task import cache_bits
+from autofit.quality.kv_score import KvScore
 from autofit.trial.candidate import Candidate
 
 # equal, rounding, different: of answers that must not change. good, poor: of those that may.
@@ -55,14 +55,14 @@ class AnswerCheck:
         }
 
 
-def narrowest_kv_bits(candidate: Candidate) -> float:
-    """Bits of an element of the narrower of both caches; 0 for a type that is not known."""
-    return min(cache_bits(name) for name in kv_types(candidate))
+def narrowest_kv_bytes(candidate: Candidate) -> float:
+    """Return the bytes of one number in the narrower KV type; 0 for a type that ggml lacks."""
+    return min(map(kv_element_bytes, kv_types(candidate)))
 
 
 def has_narrow_kv(candidate: Candidate) -> bool:
     """Whether a cache is narrower than the runtime's own, so that answers may change."""
-    return narrowest_kv_bits(candidate) < narrowest_kv_bits(Candidate({}))
+    return narrowest_kv_bytes(candidate) < narrowest_kv_bytes(Candidate({}))
 
 
 def judge_answers(

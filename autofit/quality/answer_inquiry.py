@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE, KvTypes, kv_types
 from autofit.quality.answer_check import AnswerCheck, has_narrow_kv, judge_answers
 from autofit.quality.interview import Answers, PromptSet, interviewed
-from autofit.quality.kv_score import KV_PARAMS, WIDE_KV, KvScore, KvTypes, kv_score, kv_types
+from autofit.quality.kv_score import KvScore, kv_score
 from autofit.runtime.server.request_plan import plan_questions
 from autofit.session.finalist import Finalist
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
+from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 
 # What launches of candidates are for, before the rounds and after them.
 _ANSWERS_OF = "answers of "
@@ -138,10 +140,10 @@ class OutputEvaluator:
     def _references(self, finalist: Finalist, purpose: str) -> Iterator[tuple[Finalist, str]]:
         """Candidates with an f16 KV cache and what to call them, the cheapest to trust first."""
         own = self.reference
-        yield own, "the baseline" + (f" with {WIDE_KV} KV" * (own != self.baseline))
+        yield own, "the baseline" + (f" with {DEFAULT_KV_TYPE} KV" * (own != self.baseline))
         placed = _wide(finalist)
         if placed.candidate != finalist.candidate:
-            words = f"{purpose.removeprefix(_ANSWERS_OF)} with {WIDE_KV} KV"
+            words = f"{purpose.removeprefix(_ANSWERS_OF)} with {DEFAULT_KV_TYPE} KV"
             yield placed, words
             if self.task.runtime.supports("kv_offload", value=False):
                 on_host = placed.candidate.with_params(kv_offload=False)
@@ -151,6 +153,8 @@ class OutputEvaluator:
 def _wide(finalist: Finalist) -> Finalist:
     """The same with a wide KV cache."""
     kept = {
-        name: WIDE_KV for name in KV_PARAMS if finalist.candidate.get_str(name, WIDE_KV) != WIDE_KV
+        name: DEFAULT_KV_TYPE
+        for name, kind in zip(KV_TYPE_PARAMS, kv_types(finalist.candidate), strict=True)
+        if kind != DEFAULT_KV_TYPE
     }
     return replace(finalist, candidate=finalist.candidate.with_params(**kept))

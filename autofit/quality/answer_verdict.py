@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from autofit.model.sizes.kv_cache import KvTypes, kv_element_bytes, kv_types
 from autofit.quality.answer_check import AnswerCheck, has_narrow_kv
 from autofit.quality.answer_inquiry import ASKED_FINALIST, OutputEvaluator
-from autofit.quality.kv_score import KvTypes, kv_types, type_words
+from autofit.quality.kv_score import type_words
 from autofit.session.finalist import Finalist, Proof
-from autofit.session.task import cache_bits
 from autofit.trial.candidate import Candidate
 
 
@@ -91,6 +91,6 @@ class QualityGate:
 def _is_within(types: KvTypes, others: KvTypes) -> bool:
     """Whether keys and values each keep fewer bits than others, or are of the same type."""
     return all(
-        one == other or 0 < cache_bits(one) < cache_bits(other)
+        one == other or 0 < kv_element_bytes(one) < kv_element_bytes(other)
         for one, other in zip(types, others, strict=True)
     )

@@ -9,6 +9,7 @@ import contextlib
 import shutil
 from dataclasses import dataclass, replace
 
+from autofit.model.sizes.kv_cache import KvTypes, kv_types
 from autofit.runtime.dialect.dialect import DivergenceRules
 from autofit.runtime.planner.divergence_program import (
     Divergence,
@@ -26,18 +27,8 @@ from autofit.trial.candidate import Candidate
 
 # Both lie in the study's folder: a folder for temporary files may lie in memory.
 _BASE, _TEXT = "kept-chances.bin", "kept-chances.txt"
-KV_PARAMS = ("cache_type_k", "cache_type_v")
-# Those of keys and of values.
-KvTypes = tuple[str, str]
-# What llama.cpp keeps keys and values in when nobody says otherwise.
-WIDE_KV = "f16"
 _MOST_CHUNKS = 8
 _MOST_BYTES = 512 << 20
-
-
-def kv_types(candidate: Candidate) -> KvTypes:
-    """The types that a candidate keeps keys and values in."""
-    return tuple(candidate.get_str(name, WIDE_KV) for name in KV_PARAMS)  # type: ignore[return-value]
 
 
 def type_words(types: KvTypes) -> str:

@@ -17,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 
+from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE
 from autofit.search.dominance import kv_bytes
 from autofit.search.point_grid import Floats, Grid, Rows, number
 from autofit.search.priors import LEVEL, effects_of
@@ -165,8 +166,8 @@ def _generation_terms(grid: Grid, rows: Rows, tokens: float) -> list[_Term]:
     traits, goal = grid.problem.traits, grid.problem.goal
     layers = _host_layers(grid, rows)
     cache = (
-        grid.column(rows, "cache_type_k", kv_bytes, "f16")
-        + grid.column(rows, "cache_type_v", kv_bytes, "f16")
+        grid.column(rows, "cache_type_k", kv_bytes, DEFAULT_KV_TYPE)
+        + grid.column(rows, "cache_type_v", kv_bytes, DEFAULT_KV_TYPE)
     ) / 4.0
     cache_s = traits.kv_bytes * goal.depth / _DEVICE_BYTES_PER_S
     fixed_s = _TOKEN_S + traits.fixed_read_bytes / _DEVICE_BYTES_PER_S

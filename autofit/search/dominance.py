@@ -12,27 +12,27 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from autofit.model.gguf.block_type import block_type_named
+from autofit.model.sizes.kv_cache import kv_element_bytes
 from autofit.search.point_grid import Floats, Grid, Rows, number
 from autofit.search.problem import Memory
 from autofit.search.space import HOST_LAYERS_AXIS
 from autofit.trial.candidate import ParamValue
+from autofit.trial.parameter_groups import KV_TYPE_PARAMS, MEMORY_FREE_PARAMS, PREFETCH_PARAMS
 
-_GROWING = frozenset({"ubatch", "context", "prefetch_slots", "prefetch_weights", "moe_cache_mib"})
-_KV_PARAMS = frozenset({"cache_type", "cache_type_k", "cache_type_v"})
+_GROWING = frozenset({"ubatch", "context", *PREFETCH_PARAMS, "moe_cache_mib"})
+KV_AXES = frozenset({"cache_type", *KV_TYPE_PARAMS})
 # Params that take nothing of a kind of memory: how a file is loaded changes what the host
 # holds and not what a device does; caches and buffers lie on devices.
-_FREE_ANYWHERE = frozenset({"threads", "threads_batch", "op_offload_min_batch", "batch"})
+_FREE_ANYWHERE = frozenset({*MEMORY_FREE_PARAMS, "batch"})
 _FREE: dict[Memory, frozenset[str]] = {
     "device": _FREE_ANYWHERE | {"load_mode"},
-    "host": _FREE_ANYWHERE | _KV_PARAMS | _GROWING - {"context"},
+    "host": _FREE_ANYWHERE | KV_AXES | _GROWING - {"context"},
 }
 
 
 def kv_bytes(value: ParamValue) -> float:
-    """Bytes of a number in a KV type; nan for a type that is not known."""
-    kind = block_type_named(str(value))
-    return kind.nbytes / kind.elements if kind else math.nan
+    """Return the bytes of one number in a KV type; nan for a type that ggml lacks."""
+    return kv_element_bytes(value, unknown=math.nan)
 
 
 def demand(name: str, value: ParamValue) -> float:
@@ -41,7 +41,7 @@ def demand(name: str, value: ParamValue) -> float:
         return -number(value)
     if name in _GROWING:
         return number(value)
-    return kv_bytes(value) if name in _KV_PARAMS else math.nan
+    return kv_bytes(value) if name in KV_AXES else math.nan
 
 
 def is_free(name: str, memory: Memory) -> bool:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from autofit.search.dominance import kv_bytes
+from autofit.search.dominance import KV_AXES, kv_bytes
 from autofit.search.point_grid import Floats, Grid, Rows, number
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, is_alone
 from autofit.trial.candidate import ParamValue
@@ -25,7 +25,6 @@ _SAME_DEVICES = 0.5
 _OWN_SHARE = 0.2
 _MINOR_OWN = 1.0
 _DOUBLED = frozenset({"ubatch", "batch", "op_offload_min_batch"})
-_KV_AXES = frozenset({"cache_type", "cache_type_k", "cache_type_v"})
 
 
 class Kernel:
@@ -69,7 +68,7 @@ def _scaled(axis: Axis) -> Floats | None:
         return None
     if axis.name == HOST_LAYERS_AXIS:
         values /= max(1.0, _LAYERS_SHARE * np.ptp(values))
-    elif axis.name in _KV_AXES:
+    elif axis.name in KV_AXES:
         values /= _KV_BYTES
     elif axis.name in _DOUBLED and values.min() > 0:
         values = np.log2(values)
@@ -81,4 +80,4 @@ def _scaled(axis: Axis) -> Floats | None:
 def _number(name: str, value: ParamValue) -> float:
     if isinstance(value, bool) or value == "":
         return math.nan
-    return kv_bytes(value) if name in _KV_AXES else number(value)
+    return kv_bytes(value) if name in KV_AXES else number(value)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autofit.search.dominance import demand, needing_at_least
+from autofit.search.dominance import KV_AXES, demand, needing_at_least
 from autofit.search.point_grid import Floats, Grid, Rows
 from autofit.search.problem import Memory, Observation
 from autofit.search.space import HOST_LAYERS_AXIS
@@ -26,7 +26,7 @@ from autofit.search.space import HOST_LAYERS_AXIS
 _STEP_LAYERS = 4
 _CRAWL = 1.3
 # What a crawl may differ in from what ran well: what takes memory, and what seldom matters.
-_PULLING = frozenset({HOST_LAYERS_AXIS, "ubatch", "cache_type", "cache_type_k", "cache_type_v"})
+_PULLING = frozenset({HOST_LAYERS_AXIS, "ubatch"}) | KV_AXES
 _MINOR = frozenset({"batch", "threads", "threads_batch"})
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from autofit.trial.candidate import Params, ParamValue
+from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 
 Point = Mapping[str, ParamValue]
 
@@ -23,11 +24,6 @@ HOST_LAYERS_AXIS = "host_expert_layers"
 
 # Layouts that use one device alone are named so, with the device after it.
 _ALONE = "single"
-
-# Params that say where layers lie: pinning one of them fixes the layout.
-PLACING_PARAMS = frozenset(
-    {"n_gpu_layers", "tensor_split", "override_tensor", "n_cpu_moe", "n_cpu_ffn", "devices"}
-)
 
 _COMPARISONS: dict[str, Callable[[ParamValue, ParamValue], bool]] = {
     "<=": operator.le,
@@ -122,7 +118,7 @@ class Space:
     def pin(self, params: Params) -> Space:
         """The space with params fixed; one that places layers ends the walk over layouts."""
         fixed = set(params)
-        placed = bool(fixed & PLACING_PARAMS)
+        placed = bool(fixed & set(PLACEMENT_PARAMS))
         axes = tuple(axis for axis in self.axes if not fixed & {axis.name, *axis.params})
         # Pinning one of two params that an axis sets together leaves the other to the axis.
         halves = tuple(

@@ -16,12 +16,12 @@ from autofit.errors import UsageError
 from autofit.search.space import (
     HOST_LAYERS_AXIS,
     LAYOUT_AXIS,
-    PLACING_PARAMS,
     Axis,
     Constraint,
     Space,
 )
 from autofit.trial.candidate import ParamValue
+from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 from autofit.trial.workload import Request, Workload
 
 LAYOUTS = ("balanced", "capacity", "first_device", "single")
@@ -77,7 +77,7 @@ def _independent(parameters: dict[str, AxisFile], info: ValidationInfo) -> dict[
             if param in by_param:
                 raise ValueError(f"'{name}' and '{by_param[param]}' both set {param}")
             by_param[param] = name
-            if layouts and param in PLACING_PARAMS:
+            if layouts and param in PLACEMENT_PARAMS:
                 raise ValueError(f"'{name}' places layers, which `layouts` does here")
     return parameters
 

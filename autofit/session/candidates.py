@@ -16,20 +16,24 @@ from autofit.memory.correction import Correction, DeviceCorrection, ObservedMemo
 from autofit.memory.store import MemoryKey, MemoryStore
 from autofit.model.placement.layout import SINGLE, layout_with
 from autofit.model.placement.pinned_split import pinned_split
-from autofit.model.sizes.expert_memory import EXPERT_PARAMS
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
 from autofit.runtime.command.argv_writer import find_problem
 from autofit.runtime.planner.planner import Estimator
 from autofit.runtime.server.request_plan import Fill, filling_request
 from autofit.search.problem import Fit, Problem
-from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, PLACING_PARAMS, Point
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.goal_of_task import goal_of, model_traffic
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate, Params
+from autofit.trial.parameter_groups import (
+    EXPERT_MEMORY_PARAMS,
+    MEMORY_FREE_PARAMS,
+    PLACEMENT_PARAMS,
+)
 from autofit.trial.trial import Trial
 
 # Params that take no memory, and those that do not change what lies on a device.
-_WEIGHTLESS = frozenset({"threads", "threads_batch", "op_offload_min_batch"})
+_WEIGHTLESS = frozenset(MEMORY_FREE_PARAMS)
 _HOST_ONLY = frozenset({"load_mode"})
 # A device with less left than this beside what its pools are known to grow by is not trusted with
 # a full context unseen. On real cards what was left fell by 2 to 10
@@ -248,7 +252,7 @@ def _has_nothing_to_fetch(point: Point) -> bool:
     """Whether experts are to be fetched or cached that are on the devices already."""
     if point.get(HOST_LAYERS_AXIS) != 0:
         return False
-    return any(point.get(name) for name in EXPERT_PARAMS)
+    return any(point.get(name) for name in EXPERT_MEMORY_PARAMS)
 
 
 def pinned_placing(task: Task) -> Params:
@@ -258,7 +262,7 @@ def pinned_placing(task: Task) -> Params:
     and cut slices by what happens to be free.
     """
     pinned = task.space.pinned
-    if not task.devices or not PLACING_PARAMS & set(pinned):
+    if not task.devices or not set(PLACEMENT_PARAMS) & set(pinned):
         return {}
     placing: Params = {
         "devices": ",".join(device.name for device in task.devices),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from autofit.model.sizes.inventory import ModelInventory
-from autofit.model.sizes.kv import kv_bytes
+from autofit.model.sizes.kv_cache import kv_bytes
 from autofit.search.model_traffic import ModelTraffic
 from autofit.search.search_goal import Goal, Limit
 from autofit.session.requirement import Requirement

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from autofit.model.sizes.expert_memory import EXPERT_PARAMS, PREFETCH_PARAMS, amount
 from autofit.model.sizes.memory_estimate import DeviceMemory
 from autofit.runtime.diagnosis.prefetch_slots import WantedSlots
 from autofit.runtime.diagnosis.spill import (
@@ -24,12 +23,13 @@ from autofit.session.candidates import CandidateFactory
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement
 from autofit.trial.outcome import Outcome, Spilled
+from autofit.trial.parameter_groups import EXPERT_MEMORY_PARAMS, KV_TYPE_PARAMS, PREFETCH_PARAMS
 from autofit.trial.trial import Trial
 
 # What decides how much a launch takes beside its buffers; those of the second group take it in
 # steps of some hundred MiB.
-_DECISIVE = ("cache_type_k", "cache_type_v", "ubatch", "flash_attn")
-_DECISIVE_IN_STEPS = EXPERT_PARAMS
+_DECISIVE = (*KV_TYPE_PARAMS, "ubatch", "flash_attn")
+_DECISIVE_IN_STEPS = EXPERT_MEMORY_PARAMS
 # How much less a launch with other settings may take beside its buffers.
 _UNLIKE_MIB = 160.0
 # A device that spills is filled to the same mark each time, give or take this.
@@ -110,7 +110,7 @@ class MemoryRecord:
         if row is None:
             return None
         # By layer it holds gate, up and down of one.
-        count = amount(candidate, "prefetch_slots") or 3
+        count = candidate.get_amount("prefetch_slots") or 3
         without = candidate.with_params(**dict.fromkeys(PREFETCH_PARAMS, None))
         return WantedSlots(
             device=row.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from autofit.trial.candidate import ParamValue
+from autofit.trial.parameter_groups import EXPERT_CACHE_PARAMS, HOST_LAYER_PARAMS
 
 LARGEST = 2**31 - 1  # an int of the runtime
 _AT_LEAST = {
@@ -14,14 +15,10 @@ _AT_LEAST = {
     "threads_batch": 1,
     "context": 1,
     "parallel": 1,
-    "n_cpu_moe": 0,
-    "n_cpu_ffn": 0,
-    "prefetch_slots": 0,
-    "moe_cache_mib": 0,
-    "moe_cache_slots": 0,
+    **dict.fromkeys(HOST_LAYER_PARAMS, 0),
+    **dict.fromkeys(("prefetch_slots", *EXPERT_CACHE_PARAMS), 0),
     "op_offload_min_batch": 0,
 }
-_LAYERS = frozenset({"n_cpu_moe", "n_cpu_ffn"})
 
 
 def value_fault(name: str, value: ParamValue, *, type_: str, block_count: int) -> str:
@@ -39,7 +36,7 @@ def value_fault(name: str, value: ParamValue, *, type_: str, block_count: int) -
         if isinstance(value, bool) or not isinstance(value, int):
             return "not a whole number"
         least = _AT_LEAST.get(name, -LARGEST)
-        largest = block_count if name in _LAYERS else LARGEST
+        largest = block_count if name in HOST_LAYER_PARAMS else LARGEST
         if value < least:
             return f"must be at least {least}"
         if value > largest:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autofit.model.gguf.block_type import block_type_named
+from autofit.model.sizes.kv_cache import kv_element_bytes, kv_types
 from autofit.session.rounds_result import Standing
-from autofit.trial.candidate import Candidate
 from autofit.trial.trial import Trial
 
 # Differences of free memory below this come and go between launches of one candidate.
@@ -29,7 +28,7 @@ def prefer(tied: Sequence[Standing]) -> Standing:
         for standing, headroom in zip(tied, headrooms, strict=True)
         if most is None or headroom is None or headroom >= most - SAME_HEADROOM_MIB
     ]
-    return max(roomy, key=lambda standing: _kv_bits(standing.trials))
+    return max(roomy, key=lambda standing: _kv_bytes(standing.trials))
 
 
 def headroom_mib(trials: Sequence[Trial]) -> float | None:
@@ -44,14 +43,6 @@ def headroom_mib(trials: Sequence[Trial]) -> float | None:
     return min(free, default=None)
 
 
-def kv_bits(candidate: Candidate) -> float:
-    """Bits of one key and one value together; a type that is not known counts as none."""
-    types = [
-        block_type_named(candidate.get_str(name, "f16"))
-        for name in ("cache_type_k", "cache_type_v")
-    ]
-    return sum(8 * kind.nbytes / kind.elements for kind in types if kind is not None)
-
-
-def _kv_bits(trials: Sequence[Trial]) -> float:
-    return kv_bits(trials[0].candidate) if trials else 0.0
+def _kv_bytes(trials: Sequence[Trial]) -> float:
+    """Return the bytes of one key and one value; a type that ggml lacks counts as 0."""
+    return sum(map(kv_element_bytes, kv_types(trials[0].candidate))) if trials else 0.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autofit.model.placement.slice_cost import LAYOUT_PARAMS
 from autofit.model.sizes.memory_estimate import DeviceMemory
 from autofit.session.launch_memory import MemoryRecord
 from autofit.study.skipped import SkippedCandidate
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Outcome, OutOfMemory, Rejected, Skipped, Spilled
+from autofit.trial.parameter_groups import HOST_LAYER_PARAMS, PLACEMENT_PARAMS
 from autofit.trial.trial import Trial
 
 # Refusals that have nothing to do with where layers lie.
@@ -108,9 +108,9 @@ def _needs_more(
 
 def _lie_alike(one: Candidate, other: Candidate) -> bool:
     """Whether layers lie on the same devices, experts in host memory left aside."""
-    names = set(LAYOUT_PARAMS) - {"n_cpu_moe", "n_cpu_ffn"}
+    names = set(PLACEMENT_PARAMS) - set(HOST_LAYER_PARAMS)
     return all(one.params.get(name) == other.params.get(name) for name in names)
 
 
 def _without_layout(candidate: Candidate) -> Candidate:
-    return candidate.with_params(**dict.fromkeys(LAYOUT_PARAMS))
+    return candidate.with_params(**dict.fromkeys(PLACEMENT_PARAMS))

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from autofit.errors import MissingError, NothingFitsError, UnsupportedError, UsageError
 from autofit.machine.cpu import Cores
-from autofit.model.gguf.block_type import block_type_named
-from autofit.model.sizes.expert_memory import EXPERT_PARAMS
 from autofit.model.sizes.inventory import ModelInventory
-from autofit.model.sizes.kv import CACHE_TYPES
+from autofit.model.sizes.kv_cache import KV_TYPES, kv_element_bytes
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.search.space import Axis, Space
 from autofit.session.pin_value import value_fault
@@ -19,6 +17,7 @@ from autofit.session.requirement import Requirement
 from autofit.trial.candidate import Candidate, Params, ParamValue
 from autofit.trial.device import Device
 from autofit.trial.metric import Metric
+from autofit.trial.parameter_groups import EXPERT_MEMORY_PARAMS, KV_TYPE_PARAMS
 from autofit.trial.workload import Workload
 from autofit.yaml_files import did_you_mean
 
@@ -133,10 +132,8 @@ def fitted_space(
             is no KV type.
         NothingFitsError: a parameter is left without a value.
     """
-    if kv_floor not in CACHE_TYPES:
-        raise UsageError(
-            f"--kv-floor {kv_floor} is no KV type", f"known: {', '.join(CACHE_TYPES)}"
-        )
+    if kv_floor not in KV_TYPES:
+        raise UsageError(f"--kv-floor {kv_floor} is no KV type", f"known: {', '.join(KV_TYPES)}")
     expanded = space.pin(pins) if pins else space
     for name, value in expanded.pinned.items():
         if not runtime.supports(name):
@@ -153,12 +150,12 @@ def fitted_space(
         if not supported:
             fitted = fitted.with_values(axis.name, lambda _: False)
             continue
-        is_kv = bool({"cache_type_k", "cache_type_v"} & set(axis.params))
+        is_kv = not set(KV_TYPE_PARAMS).isdisjoint(axis.params)
         kept = [
             value
             for value in axis.values
             if all(runtime.supports(name, value) for name in supported)
-            and not (is_kv and cache_bits(str(value)) < cache_bits(kv_floor))
+            and not (is_kv and kv_element_bytes(value) < kv_element_bytes(kv_floor))
         ]
         if not kept:
             raise NothingFitsError(
@@ -168,7 +165,7 @@ def fitted_space(
         fitted = fitted.with_values(axis.name, kept.__contains__)
     if not inventory.is_moe:
         # Prefetch and expert caches have nothing to work on.
-        for name in EXPERT_PARAMS:
+        for name in EXPERT_MEMORY_PARAMS:
             fitted = fitted.with_values(name, lambda _: False)
     if next(fitted.points(), None) is None:
         rules = ", ".join(f"{c.left} {c.comparison} {c.right}" for c in fitted.constraints)
@@ -213,9 +210,3 @@ def _check_axis(runtime: Runtime, inventory: ModelInventory, axis: Axis) -> None
                 raise UsageError(
                     f"the search space's {axis.name} {value}: {fault}", "correct its file"
                 )
-
-
-def cache_bits(cache_type: str) -> float:
-    """Bits of one element; 0 for a type that is not known."""
-    kind = block_type_named(cache_type)
-    return 8 * kind.nbytes / kind.elements if kind else 0.0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autofit.errors import AutofitError, UsageError
+from autofit.units import MIB
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _IN_THE_WAY = {errno.EEXIST, errno.ENOTDIR}
@@ -133,7 +134,7 @@ def check_free_disk(folder: Path, needed_mib: float) -> None:
         AutofitError: less than `needed_mib` is free below the nearest existing parent.
     """
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    free_mib = shutil.disk_usage(existing).free / 2**20
+    free_mib = shutil.disk_usage(existing).free / MIB
     if free_mib < needed_mib:
         raise AutofitError(
             f"only {free_mib:.0f} MiB of disk free at {existing}, "

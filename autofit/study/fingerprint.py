@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-_SAMPLE_BYTES = 1 << 20
+from autofit.units import MIB
+
+_SAMPLE_BYTES = MIB
 _SAMPLES = 16
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autofit.model.sizes.kv_cache import kv_types
 from autofit.quality.answer_check import (
     AnswerCheck,
     judge_answers,
-    narrowest_kv_bits,
+    narrowest_kv_bytes,
 )
 from autofit.quality.interview import Answers
-from autofit.quality.kv_score import kv_types
 from autofit.sweep.entry_record import EntryRecord
 from autofit.sweep.kept_night import Kept
 from autofit.sweep.verdict import Finding, MetricVerdict
@@ -59,7 +59,7 @@ def _beside_kept(kept: EntryRecord, now: EntryRecord) -> MetricVerdict:
         return _unknown("another model file than the kept one answered")
     before, after = (Candidate(one.winner.params if one.winner else {}) for one in (kept, now))
     may_differ = kv_types(before) != kv_types(after)
-    if may_differ and narrowest_kv_bits(after) >= narrowest_kv_bits(before):
+    if may_differ and narrowest_kv_bytes(after) >= narrowest_kv_bytes(before):
         return _unknown("answered with another KV type than the kept one, which was no wider")
     check: AnswerCheck = judge_answers(
         Answers(kept.answers),

@@ -21,13 +21,12 @@ from autofit.machine.host_load import HostWatcher
 from autofit.machine.lock import FOLDER_VARIABLE
 from autofit.model.placement.layout import SINGLE
 from autofit.model.sizes.inventory import inventory
+from autofit.model.sizes.kv_cache import kv_types
 from autofit.process import ManagedProcess
-from autofit.quality.kv_score import kv_types
 from autofit.study.study_folder import Study
 from autofit.sweep.entry_record import BoundaryRow, EntryRecord, Failure, Status, Winner
 from autofit.sweep.environment_snapshot import EnvironmentSnapshot
 from autofit.sweep.measured import Measured, boundary_of, of_remeasure, of_tune
-from autofit.sweep.remeasure import HOST_LAYERS
 from autofit.sweep.steps import (
     Step,
     boundary_part_s,
@@ -38,6 +37,7 @@ from autofit.sweep.steps import (
 from autofit.sweep.suite import Entry, task_words
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import OutOfMemory, Spilled
+from autofit.trial.parameter_groups import HOST_LAYER_PARAMS
 
 # What a tune needs to end its server and save what it has.
 _GRACE_S = 30.0
@@ -231,7 +231,7 @@ class EntryRun:
         devices = study.header.environment.devices if study else ()
         names = [line.partition(":")[0] for line in devices]
         named = str(winner.params.get("devices", ",".join(names))).split(",")
-        if len(named) == 1 and named[0] and set(HOST_LAYERS) & set(winner.params):
+        if len(named) == 1 and named[0] and set(HOST_LAYER_PARAMS) & set(winner.params):
             kind, _ = kv_types(Candidate(winner.params))
             yield BoundaryRow(f"{SINGLE}{named[0]}", kind, None, None)
 

@@ -19,6 +19,7 @@ from autofit.session.rounds import round_purpose
 from autofit.session.runner import TrialRunner
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import outcome_to_dict
+from autofit.trial.parameter_groups import HOST_LAYER_PARAMS
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
@@ -27,8 +28,6 @@ BEFORE = "before"
 # What shows whether a neighbour fits, and roughly how fast it is.
 _NEIGHBOUR_ROUNDS = 3
 _REPEATS = 2
-# The parameters that say how many layers lie in host memory.
-HOST_LAYERS = ("n_cpu_moe", "n_cpu_ffn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +173,7 @@ def _words(side: Mapping[str, Any]) -> str:
 
 def neighbours(kept: Contender) -> Iterator[Contender]:
     """Contenders with one layer less and one more in host memory, where that can be said."""
-    for name in HOST_LAYERS:
+    for name in HOST_LAYER_PARAMS:
         value = kept.candidate.get_int(name, -1)
         for near in (value - 1, value + 1):
             if value >= 0 and near >= 0:

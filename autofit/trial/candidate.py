@@ -8,30 +8,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from autofit.trial.parameter_groups import KV_TYPE_PARAMS, PLACEMENT_PARAMS, PREFETCH_PARAMS
+
 ParamValue = str | int | float | bool
 Params = Mapping[str, ParamValue]
 
 # The order in which people read a launch command; unknown parameters follow by name.
 PARAM_ORDER = (
-    "devices",
-    "n_gpu_layers",
-    "tensor_split",
-    "override_tensor",
-    "n_cpu_moe",
-    "n_cpu_ffn",
+    *PLACEMENT_PARAMS,
     "context",
     "parallel",
     "batch",
     "ubatch",
-    "cache_type_k",
-    "cache_type_v",
+    *KV_TYPE_PARAMS,
     "flash_attn",
     "load_mode",
     "threads",
     "threads_batch",
     "op_offload_min_batch",
-    "prefetch_slots",
-    "prefetch_weights",
+    *PREFETCH_PARAMS,
     "moe_cache_mib",
 )
 # The most tokens that a request's usual time is for: by default 50 of a prompt in a second, and
@@ -78,6 +73,11 @@ class Candidate:
             return int(value)
         except ValueError:
             return default
+
+    def get_amount(self, name: str) -> int:
+        """Return the number set for a parameter; a switch that is on counts as 1."""
+        value = self.params.get(name, 0)
+        return int(value == "on") if value in ("on", "off") else self.get_int(name, 0)
 
     def get_str(self, name: str, default: str) -> str:
         """The text of a parameter's value, or the default where it is absent."""

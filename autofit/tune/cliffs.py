@@ -17,12 +17,13 @@ import numpy as np
 from autofit.errors import UsageError
 from autofit.model.placement.layout import SINGLE
 from autofit.model.placement.placed_layers import place
-from autofit.model.placement.slice_cost import LAYOUT_PARAMS
+from autofit.model.sizes.kv_cache import kv_types
 from autofit.session.machine_load import host_report
 from autofit.session.task import Task
 from autofit.statistics.noise import Cliff, Direction, cliffs, unsteady
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric, median_metric
+from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 from autofit.trial.trial import Phase, Trial
 
 HOST_LAYERS = "n_cpu_moe"
@@ -146,11 +147,11 @@ def _position(trial: Trial, task: Task) -> _Position | None:
     host_layers = _host_layers(trial, task)
     if host_layers is None:
         return None
-    without = dict.fromkeys((*LAYOUT_PARAMS, _UBATCH))
+    without = dict.fromkeys((*PLACEMENT_PARAMS, _UBATCH))
     return _Position(
         values={HOST_LAYERS: host_layers, _UBATCH: candidate.get_int(_UBATCH, 512)},
         layout=trial.layout,
-        cache_type=candidate.get_str("cache_type_k", "f16"),
+        cache_type=kv_types(candidate)[0],
         others=candidate.with_params(**without),
     )
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
-from autofit.model.sizes.expert_memory import EXPERT_PARAMS, PREFETCH_PARAMS, amount
 from autofit.runtime.diagnosis.spill import taken_mib
 from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.session.launch_memory import MemoryRecord
@@ -20,6 +19,7 @@ from autofit.session.task import Task
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.measurement import Measurement
 from autofit.trial.metric import cost, median_metric
+from autofit.trial.parameter_groups import EXPERT_MEMORY_PARAMS, PREFETCH_PARAMS
 from autofit.trial.trial import Trial
 
 # memory: of the devices, as counted; log: what the runtime said; estimate: nobody counted.
@@ -67,7 +67,7 @@ def expert_costs(
     """What each setting costs that was searched, pinned or given."""
     space = task.space
     searched = {name for axis in space.axes if any(axis.values) for name in axis.params}
-    names = [name for name in EXPERT_PARAMS if name in searched or amount(winner, name)]
+    names = [name for name in EXPERT_MEMORY_PARAMS if name in searched or winner.get_amount(name)]
     return [
         _cost(name, winner, trials, record, task) for name in names if task.runtime.supports(name)
     ]
@@ -83,7 +83,7 @@ def _cost(
     launches, ratio = _comparison(name, trials, task)
     value = winner.params.get(name, 0)
     plain = ExpertCost(param=name, value=value, launches=launches, time_ratio=ratio)
-    if not amount(winner, name):
+    if not winner.get_amount(name):
         return plain
     measured = [
         trial.measurement
@@ -157,7 +157,7 @@ def _comparison(name: str, trials: Sequence[Trial], task: Task) -> tuple[int, fl
         value = median_metric(trial.measurement, task.workload, task.objective)
         if value is None:
             continue
-        is_on = amount(trial.candidate, name) > 0
+        is_on = trial.candidate.get_amount(name) > 0
         launches += is_on
         costs[is_on, trial.candidate].append(cost(value, task.objective))
     best = {

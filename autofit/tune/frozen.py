@@ -7,9 +7,9 @@ must not, so every setting that it told is written out.
 from __future__ import annotations
 
 from autofit.runtime.planner.planner import Estimator
-from autofit.search.space import PLACING_PARAMS
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate, ParamValue
+from autofit.trial.parameter_groups import KV_TYPE_PARAMS, PLACEMENT_PARAMS
 from autofit.trial.trial import Trial
 
 _FREEZABLE = (
@@ -17,8 +17,7 @@ _FREEZABLE = (
     "parallel",
     "batch",
     "ubatch",
-    "cache_type_k",
-    "cache_type_v",
+    *KV_TYPE_PARAMS,
     "flash_attn",
     "load_mode",
 )
@@ -38,6 +37,6 @@ def frozen_baseline(task: Task, baseline: Trial, planner: Estimator | None = Non
     placed = dict(planner.fitted(baseline.candidate) or {}) if planner else {}
     if int(placed.get("n_gpu_layers", 0)) < 0:
         placed["n_gpu_layers"] = task.inventory.units
-    known = {name: value for name, value in placed.items() if name in PLACING_PARAMS}
+    known = {name: value for name, value in placed.items() if name in PLACEMENT_PARAMS}
     given = {n: v for n, v in baseline.candidate.params.items() if n != "fit_target"}
     return Candidate({**told, **known, **given})

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE
 from autofit.quality.answer_inquiry import OutputEvaluator
 from autofit.quality.answer_verdict import QualityGate
-from autofit.quality.kv_score import WIDE_KV, type_words
+from autofit.quality.kv_score import type_words
 from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.search.optuna_study import SearchStudy
@@ -271,8 +272,8 @@ class Tune:
             return False
         if self.runner.budget.share_used >= 1:
             self._note(
-                f"the budget leaves nothing to search without {poor}; --kv-floor {WIDE_KV} "
-                "leaves narrower types out from the start"
+                f"the budget leaves nothing to search without {poor}; "
+                f"--kv-floor {DEFAULT_KV_TYPE} leaves narrower types out from the start"
             )
             return False
         self._note(f"the search goes on without {poor}")

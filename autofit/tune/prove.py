@@ -14,8 +14,8 @@ from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.trial.outcome import lacks_device_memory
 from autofit.trial.trial import Trial
+from autofit.units import MIB
 
-_MIB = 1024 * 1024
 # A candidate that runs at the workload's prompts but not at full context wants a little
 # more room; each step gives it one host layer.
 _MOST_STEPS_BACK = 4
@@ -60,7 +60,7 @@ def spare_rooms(proof: Proof, estimate: MemoryEstimate | None, task: Task) -> li
     `estimate` tells where layers lie; None tells nothing.
     """
     measured = proof.trial.measurement
-    layers = [block.expert_bytes / _MIB for block in task.inventory.expert_blocks]
+    layers = [block.expert_bytes / MIB for block in task.inventory.expert_blocks]
     if estimate is None or measured is None or not layers:
         return []
     hosted = sum(device.host_expert_layers for device in estimate.devices)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autofit.machine.memory_watcher import HOST
+from autofit.model.sizes.kv_cache import KvTypes, kv_types
 from autofit.quality.answer_check import AnswerCheck
-from autofit.quality.kv_score import KV_PARAMS, KvTypes, kv_types
 from autofit.runtime.command.argv_writer import Unsupported, launch_plan
 from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.session.finalist import FROZEN, Proof
@@ -22,6 +22,7 @@ from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import METRIC_KEYS, METRICS, pooled_values
 from autofit.trial.outcome import outcome_to_dict
+from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 from autofit.trial.trial import PHASES, Preparation, Trial
 from autofit.trial.workload import Workload
 from autofit.tune.cliffs import cliffs_of, unsteady_notes
@@ -97,7 +98,7 @@ def result_document(parts: ResultParts) -> dict[str, Any]:
 def _kv_score(types: KvTypes, check: AnswerCheck) -> dict[str, Any]:
     told = check.to_dict()
     return {
-        **dict(zip(KV_PARAMS, types, strict=True)),
+        **dict(zip(KV_TYPE_PARAMS, types, strict=True)),
         **{key: told[key] for key in ("verdict", "holds", "reference", "quality")},
     }
 

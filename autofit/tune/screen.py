@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from autofit.model.sizes.kv_cache import kv_types
 from autofit.quality.answer_verdict import QualityGate
-from autofit.quality.kv_score import kv_types
 from autofit.session.budget_advice import proof_seconds
 from autofit.session.events import Listener, PhaseStarted
 from autofit.session.finalist import Finalist

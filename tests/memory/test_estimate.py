@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from model.layout_samples import MEASURED, MIB, SERVED, devices, handmade, synthesized
+from model.layout_samples import MEASURED, SERVED, devices, handmade, synthesized
 
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory, with_reported
@@ -282,4 +282,3 @@ def test_dense_layers_on_the_host_are_staged_too():
     moved = estimate_memory(model, base.with_params(n_cpu_ffn=4), CARDS).devices[0]
     assert kept.weights_mib - moved.weights_mib == pytest.approx(1200)
     assert moved.compute_mib >= 100 > kept.compute_mib
-    assert MIB == 1 << 20

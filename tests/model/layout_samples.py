@@ -8,8 +8,8 @@ from autofit.model.sizes.inventory import BlockInventory, ModelInventory, invent
 from autofit.model.synth.random_model import SynthSpec, write
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
+from autofit.units import MIB
 
-MIB = 1024 * 1024
 # The model of the published measurements, and settings that go with it.
 MEASURED = SynthSpec(
     layers=40,

@@ -18,6 +18,7 @@ from autofit.model.sizes.compute_buffer import (
     compute_bytes,
 )
 from autofit.model.sizes.graph_allocator import Tensor, buffer_bytes
+from autofit.units import MIB
 
 MODEL = ModelGraph(
     n_embd=2048, n_vocab=32768, n_head=16, n_expert=256, n_expert_used=8, n_ff_exp=512
@@ -31,7 +32,6 @@ LAYER = LayerGraph(
     head_v=256,
     cells=16384,
 )
-MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")

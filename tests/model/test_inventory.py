@@ -15,10 +15,9 @@ from model_headers.header import model
 from autofit.errors import UsageError
 from autofit.model.gguf.header import GgufHeader, LongArray, TensorInfo
 from autofit.model.sizes.inventory import ModelInventory, inventory, inventory_of
-from autofit.model.sizes.kv import kv_bytes, recurrent_bytes
+from autofit.model.sizes.kv_cache import kv_bytes, recurrent_bytes
 from autofit.model.synth.random_model import SynthSpec, write
-
-MIB = 1 << 20
+from autofit.units import MIB
 
 
 def read(header: Header, folder) -> ModelInventory:

@@ -9,12 +9,11 @@ from model_headers.transformer import gemma3_block
 from real_llama_cpp import caches_mib, fit_print, rpc_device, server_log
 
 from autofit.model.sizes.inventory import ModelInventory, inventory
-from autofit.model.sizes.kv import kv_bytes, recurrent_bytes
+from autofit.model.sizes.kv_cache import kv_bytes, recurrent_bytes
 from autofit.model.synth.synth_vocab import vocabulary
+from autofit.units import MIB
 
 pytestmark = pytest.mark.runtime
-
-MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement, pairwise
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from model.layout_samples import MEASURED, MIB, SERVED, devices, handmade, synthesized
+from model.layout_samples import MEASURED, SERVED, devices, handmade, synthesized
 
 from autofit.errors import UsageError
 from autofit.model.placement.layout import Layout, layout_with, layouts
@@ -19,6 +19,7 @@ from autofit.model.sizes.memory_estimate import estimate_memory
 from autofit.model.synth.random_model import SynthSpec
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
+from autofit.units import MIB
 
 CARDS = devices(12288, 7168)
 SMALL = Candidate({"context": 2048, "ubatch": 256, "parallel": 1})

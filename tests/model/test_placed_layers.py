@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model.layout_samples import MIB, devices, handmade
+from model.layout_samples import devices, handmade
 
 from autofit.errors import UsageError
 from autofit.model.placement.placed_layers import HOST, place, split_units
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
+from autofit.units import MIB
 
 TWO = devices(12000, 7000)
 SIX = handmade([30.0] * 6)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from session.confirm_sample import trial_of
 
-from autofit.session.preference import headroom_mib, kv_bits, prefer
+from autofit.session.preference import headroom_mib, prefer
 from autofit.session.rounds_result import Standing
 from autofit.trial.candidate import Candidate
 
@@ -48,18 +47,3 @@ def test_the_hosts_memory_is_not_headroom():
     """Free memory of the host is not that of a device."""
     assert headroom_mib([trial_of(1.0, free_mib=700.0)]) == 700.0
     assert headroom_mib([trial_of(1.0, free_mib=None)]) is None
-
-
-@pytest.mark.parametrize(
-    ("wide", "narrow"),
-    [("f32", "f16"), ("f16", "q8_0"), ("q8_0", "q5_1"), ("q5_1", "q5_0"), ("q4_1", "q4_0")],
-)
-def test_kv_types_are_ordered_by_their_bits(wide, narrow):
-    """A wider type takes more bits per number; the default is f16."""
-    bits = {
-        name: kv_bits(Candidate({"cache_type_k": name, "cache_type_v": name}))
-        for name in (wide, narrow)
-    }
-
-    assert bits[wide] > bits[narrow]
-    assert kv_bits(Candidate({})) == 32

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autofit.errors import UsageError
+from autofit.units import MIB
 
 if TYPE_CHECKING:
     from ruamel.yaml.comments import CommentedMap
@@ -28,7 +29,7 @@ _FOLDERS = {
     "suites": "suite",
 }
 _PLACED = re.compile(r"^.+?:\d+: ")
-_LARGEST_BYTES = 1 << 20
+_LARGEST_BYTES = MIB
 
 
 def _print_schema(ctx: click.Context, _option: click.Parameter, kind: str | None) -> None:
@@ -164,7 +165,7 @@ def require_small_file(path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path}:1: not a regular file")
     if status.st_size > _LARGEST_BYTES:
-        raise UsageError(f"{path}:1: {status.st_size / 2**20:.0f} MiB is too large for YAML")
+        raise UsageError(f"{path}:1: {status.st_size / MIB:.0f} MiB is too large for YAML")
 
 
 def _kind(data: CommentedMap, path: Path) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from autofit.model.synth.random_model import WEIGHT_TYPES, SynthSpec, write
+from autofit.units import MIB
 
 _HELP = {
     "layers": "Transformer blocks.",
@@ -53,4 +54,4 @@ def command(out: Path, **sizes: Any) -> None:  # noqa: ANN401 - click's keyword 
     It says nothing sensible, but takes the memory and the time of a real model of its sizes.
     """
     write(SynthSpec(**sizes), out)
-    click.echo(f"{out}: {out.stat().st_size / 2**20:,.0f} MiB", err=True)
+    click.echo(f"{out}: {out.stat().st_size / MIB:,.0f} MiB", err=True)

@@ -12,9 +12,10 @@ from autofit.cli.options.own_command import OwnCommand, own_command
 from autofit.cli.options.runtime_args import always_flags
 from autofit.cli.options.task_options import TaskOptions
 from autofit.errors import UsageError
+from autofit.model.sizes.kv_cache import kv_element_bytes, kv_types
 from autofit.presets.option import flag_groups
 from autofit.presets.read_preset import read_preset
-from autofit.session.task import cache_bits
+from autofit.trial.candidate import Candidate
 
 _USUAL_WORKLOAD = "chat"
 _TASK = ("context", "parallel")
@@ -108,9 +109,8 @@ def _notices(taken: dict[str, Any], own: OwnCommand, options: TaskOptions) -> It
             f"only the baseline has `{shlex.join(word for group in others for word in group)}`; "
             "what the winner's preset shall have, too, goes after `--`"
         )
-    kinds = [str(own.command.params.get(f"cache_type_{kind}", "f16")) for kind in "kv"]
-    narrow = min(kinds, key=cache_bits)
-    if 0 < cache_bits(narrow) < cache_bits(options.kv_floor):
+    narrow = min(kv_types(Candidate(own.command.params)), key=kv_element_bytes)
+    if 0 < kv_element_bytes(narrow) < kv_element_bytes(options.kv_floor):
         yield (
             f"the baseline's KV type {narrow} is narrower than what is searched; "
             f"--kv-floor {narrow} lets the tune use it, too"

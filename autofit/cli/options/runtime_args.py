@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from autofit.errors import UsageError
 from autofit.runtime.command.argv_reader import Command, read_command
 from autofit.runtime.discovery.found_runtime import Runtime
-from autofit.search.space import PLACING_PARAMS, Space
+from autofit.search.space import Space
+from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 
 _TASK = ("context", "parallel")
 
@@ -52,7 +53,7 @@ def _searched(given: Command, runtime: Runtime, space: Space | None) -> Iterator
             yield word, "leave it out: every launch but the baseline has explicit settings"
     taken = {name for axis in space.axes for name in axis.params}
     if space.layouts:
-        taken |= PLACING_PARAMS
+        taken |= set(PLACEMENT_PARAMS)
     for name, value in given.params.items():
         if name in space.pinned:
             yield name, f"leave it out: it is {space.pinned[name]} by --set"

@@ -14,6 +14,7 @@ import click
 from autofit.cli.options.completion import names_of, parameter_pins
 from autofit.errors import UsageError
 from autofit.trial.candidate import ParamValue
+from autofit.units import MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +101,13 @@ _EXAMPLE_NAMES = {
 }
 _EXAMPLE_VALUES = {"NAME=MIB": "12288", "PARAM=VALUE": "512", "NAME=VALUE": "1"}
 _SIZE = re.compile(r"(\d+\.?\d*|\.\d+)\s*(|[MG]i?B?)", re.IGNORECASE)
-_MIB = 1024 * 1024
 # A plain number is MiB; as elsewhere `GB` is decimal, and `G` is short for the binary unit.
 _UNITS_MIB = {
     "": 1.0,
     **dict.fromkeys(("m", "mi", "mib"), 1.0),
     **dict.fromkeys(("g", "gi", "gib"), 1024.0),
-    "mb": 1e6 / _MIB,
-    "gb": 1e9 / _MIB,
+    "mb": 1e6 / MIB,
+    "gb": 1e9 / MIB,
 }
 
 

@@ -20,7 +20,6 @@ from functools import lru_cache
 from autofit.model.placement.partial_layer import partial_layers
 from autofit.model.placement.placed_layers import offloaded_units, used_devices
 from autofit.model.placement.slice_cost import (
-    LAYOUT_PARAMS,
     Keeping,
     SliceCosts,
     shared_out,
@@ -29,9 +28,10 @@ from autofit.model.placement.slice_cost import (
 from autofit.model.placement.slices import SliceProblem, Slices, SliceSolver
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
-from autofit.model.sizes.run_time_memory import MIB
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.device import Device
+from autofit.trial.parameter_groups import PLACEMENT_PARAMS
+from autofit.units import MIB
 
 _CORRECTIONS = 4  # how often budgets are tightened by what the estimate finds above them
 _NARROW = 2  # units that a first device should have room for
@@ -61,7 +61,7 @@ class DeviceSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A named way to lie on devices: `params` are all settings of `LAYOUT_PARAMS` it has."""
+    """A named way to lie on devices: `params` are all settings of `PLACEMENT_PARAMS` it has."""
 
     name: str
     params: Params
@@ -80,7 +80,7 @@ class Layout:
 
     def candidate(self, base: Candidate) -> Candidate:
         """The settings with this layout's in place of any other's."""
-        cleared = base.with_params(**dict.fromkeys(LAYOUT_PARAMS))
+        cleared = base.with_params(**dict.fromkeys(PLACEMENT_PARAMS))
         return cleared.with_params(**self.params)
 
 
@@ -348,7 +348,7 @@ class _Planner:
     def _estimated(
         self, params: Params, pieces: tuple[DeviceSlice, ...], partial: Mapping[int, str]
     ) -> Layout:
-        cleared = self.base.with_params(**dict.fromkeys(LAYOUT_PARAMS))
+        cleared = self.base.with_params(**dict.fromkeys(PLACEMENT_PARAMS))
         estimate = estimate_memory(self.inventory, cleared.with_params(**params), self.devices)
         pieces = tuple(
             replace(piece, partial={b: partial[b] for b in piece.host_experts if b in partial})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autofit.model.sizes.inventory import ModelInventory
-from autofit.model.sizes.run_time_memory import MIB
+from autofit.units import MIB
 
 LARGE_LAYER_MIB = 400.0
 

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autofit.model.placement.placed_layers import HOST, offloaded_units, place, used_devices
-from autofit.model.placement.slice_cost import LAYOUT_PARAMS, slice_costs
+from autofit.model.placement.slice_cost import slice_costs
 from autofit.model.placement.slices import SliceSolver
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.memory_estimate import estimate_memory
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
+from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 
 
 def pinned_split(
@@ -52,7 +53,7 @@ def _cut(inventory: ModelInventory, candidate: Candidate, used: tuple[Device, ..
     """The slices with memory used most evenly; None where the solver cannot know them."""
     if "override_tensor" in candidate.params:
         return None
-    base = candidate.with_params(**dict.fromkeys(LAYOUT_PARAMS))
+    base = candidate.with_params(**dict.fromkeys(PLACEMENT_PARAMS))
     skipped = inventory.units - offloaded_units(inventory, candidate)
     if skipped >= inventory.block_count:
         return None

@@ -23,21 +23,15 @@ from autofit.model.placement.tensor_override import (
 from autofit.model.sizes.inventory import BlockInventory, ModelInventory
 from autofit.model.sizes.memory_estimate import estimate_memory
 from autofit.model.sizes.model_graph import Run
-from autofit.model.sizes.run_time_memory import MIB, backend_of
+from autofit.model.sizes.run_time_memory import backend_of
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.device import Device
+from autofit.trial.parameter_groups import PLACEMENT_PARAMS
+from autofit.units import MIB
 
 # How experts are kept: all on devices, with or without pipeline parallelism, or some hosted.
 Keeping = Literal["pipelined", "whole", "hosted"]
 _KEEPINGS: tuple[Keeping, ...] = ("hosted", "whole")
-LAYOUT_PARAMS = (
-    "devices",
-    "n_gpu_layers",
-    "tensor_split",
-    "override_tensor",
-    "n_cpu_moe",
-    "n_cpu_ffn",
-)
 
 
 # Layouts are asked for one number of hosted layers after the other, with all else the same.
@@ -61,7 +55,7 @@ class SliceCosts:
     @cached_property
     def settings(self) -> Candidate:
         """The settings without those that a layout sets."""
-        return self.base.with_params(**dict.fromkeys(LAYOUT_PARAMS))
+        return self.base.with_params(**dict.fromkeys(PLACEMENT_PARAMS))
 
     @property
     def units(self) -> int:

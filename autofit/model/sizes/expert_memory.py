@@ -11,39 +11,28 @@ from __future__ import annotations
 from autofit.model.placement.placed_layers import HOST, Placement
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.trial.candidate import Candidate, Params, ParamValue
-
-_MIB = 1024 * 1024
-
-# The params that turn them on; 0, off or absent is none.
-PREFETCH_PARAMS = ("prefetch_slots", "prefetch_weights")
-CACHE_PARAMS = ("moe_cache_mib", "moe_cache_slots")
-EXPERT_PARAMS = (*PREFETCH_PARAMS, *CACHE_PARAMS)
-
-
-def amount(candidate: Candidate, param: str) -> int:
-    """How much of it a candidate asks for; a switch that is on counts as 1."""
-    value = candidate.params.get(param, 0)
-    return int(value == "on") if value in ("on", "off") else candidate.get_int(param, 0)
+from autofit.trial.parameter_groups import EXPERT_MEMORY_PARAMS
+from autofit.units import MIB
 
 
 def expert_settings(params: Params) -> dict[str, ParamValue]:
     """Those of the params that turn prefetch or a cache of experts on."""
     candidate = Candidate(params)
-    return {name: params[name] for name in EXPERT_PARAMS if amount(candidate, name)}
+    return {name: params[name] for name in EXPERT_MEMORY_PARAMS if candidate.get_amount(name)}
 
 
 def slot_mib(inventory: ModelInventory, placement: Placement) -> float:
     """One prefetch slot: the largest expert tensor in system RAM, 0 where there is none."""
     blocks = placement.host_expert_blocks
-    return max((inventory.blocks[block].expert_max_bytes for block in blocks), default=0) / _MIB
+    return max((inventory.blocks[block].expert_max_bytes for block in blocks), default=0) / MIB
 
 
 def prefetch_mib(inventory: ModelInventory, candidate: Candidate, placement: Placement) -> float:
     """What prefetching takes once a large batch was processed."""
     blocks = placement.host_expert_blocks
-    largest = max((inventory.blocks[block].expert_bytes for block in blocks), default=0) / _MIB
-    slots = amount(candidate, "prefetch_slots") * slot_mib(inventory, placement)
-    return slots + (largest if amount(candidate, "prefetch_weights") else 0.0)
+    largest = max((inventory.blocks[block].expert_bytes for block in blocks), default=0) / MIB
+    slots = candidate.get_amount("prefetch_slots") * slot_mib(inventory, placement)
+    return slots + (largest if candidate.get_amount("prefetch_weights") else 0.0)
 
 
 def cache_mib(inventory: ModelInventory, candidate: Candidate, placement: Placement) -> float:
@@ -56,5 +45,5 @@ def cache_mib(inventory: ModelInventory, candidate: Candidate, placement: Placem
         for block, places in enumerate(placement.experts)
         if set(places) == {HOST} and placement.units[block] != HOST
     ]
-    by_slots = amount(candidate, "moe_cache_slots") * sum(whole) / max(1, inventory.n_expert)
-    return min(amount(candidate, "moe_cache_mib") + by_slots / _MIB, sum(whole) / _MIB)
+    by_slots = candidate.get_amount("moe_cache_slots") * sum(whole) / max(1, inventory.n_expert)
+    return min(candidate.get_amount("moe_cache_mib") + by_slots / MIB, sum(whole) / MIB)

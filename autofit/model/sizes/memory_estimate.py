@@ -15,10 +15,11 @@ from autofit.model.sizes.expert_memory import cache_mib, prefetch_mib
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.model_graph import Run, graph_bytes
 from autofit.model.sizes.repack import repacked_bytes
-from autofit.model.sizes.run_time_memory import MIB, context_mib, page_table_mib, pool_mib
+from autofit.model.sizes.run_time_memory import context_mib, page_table_mib, pool_mib
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 from autofit.trial.measurement import ReportedMemory
+from autofit.units import MIB
 
 Estimator = Literal["runtime", "arithmetic"]
 HOST_ROW = "host"  # the host's name among reported rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autofit.model.placement.placed_layers import HOST, Placement
 from autofit.model.sizes.compute_buffer import GraphSettings, LayerGraph, ModelGraph, compute_bytes
 from autofit.model.sizes.inventory import BlockInventory, ModelInventory
-from autofit.model.sizes.kv import Cells, kv_bytes, recurrent_bytes
+from autofit.model.sizes.kv_cache import Cells, kv_bytes, kv_types, recurrent_bytes
 from autofit.model.sizes.run_time_memory import backend_of, can_stage
 from autofit.trial.candidate import Candidate
 
@@ -59,8 +59,7 @@ class Run:
         flash_attn = candidate.get_str("flash_attn", "auto").lower() not in ("off", "false", "0")
         _, rows = batch_sizes(candidate, context)
         cells = Cells(context=context, parallel=parallel, ubatch=rows)
-        type_k = candidate.get_str("cache_type_k", "f16")
-        type_v = candidate.get_str("cache_type_v", "f16")
+        type_k, type_v = kv_types(candidate)
         attention = kv_bytes(
             inventory,
             context=context,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-MIB = 1024 * 1024
+from autofit.units import MIB
 
 # A context with its libraries, once a model is loaded.
 _CONTEXT_MIB = {

@@ -17,6 +17,7 @@ from autofit.errors import AutofitError, UsageError
 from autofit.model.gguf.block_type import BlockType, block_type_named
 from autofit.model.gguf.header_writer import NewTensor, Value, header_bytes
 from autofit.model.synth import synth_vocab
+from autofit.units import MIB
 
 if TYPE_CHECKING:
     from autofit.model.synth.random_block import RandomBlocks
@@ -176,7 +177,7 @@ def _check_place(spec: SynthSpec, path: Path) -> None:
 
 
 def _in_mib(nbytes: int) -> str:
-    return f"{nbytes / (1 << 20):.0f} MiB"
+    return f"{nbytes / MIB:.0f} MiB"
 
 
 def _metadata(spec: SynthSpec, vocabulary: synth_vocab.Vocabulary) -> Mapping[str, Value]:

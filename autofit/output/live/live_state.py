@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from autofit.model.sizes.kv_cache import kv_types
 from autofit.output.layer_map import host_layers, sends_layers
 from autofit.output.live.strip import Strip
 from autofit.session.events import (
@@ -99,7 +100,7 @@ class LiveState:
         model_layers = told if isinstance(told, int) else self.layers
         strips = self.strips
         layers = host_layers(trial.candidate, model_layers)
-        line = trial.layout, trial.candidate.get_str("cache_type_k", "f16")
+        line = trial.layout, kv_types(trial.candidate)[0]
         if layers is not None and (sends_layers(trial.candidate) or line in strips):
             is_full = lacks_device_memory(trial.outcome)  # fewer host layers would be, too
             mark = "x" if is_full else "o" if trial.is_completed else "!"

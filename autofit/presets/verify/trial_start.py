@@ -14,9 +14,10 @@ from autofit.runtime.server.client import Answer, Client, RequestFailure
 from autofit.runtime.server.running_server import started
 from autofit.text_format import one_line
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
+from autofit.units import MIB
 
 _LEAST_LOAD_LIMIT_S = 300.0
-_SLOWEST_READ_BYTES_S = 50 * 2**20
+_SLOWEST_READ_BYTES_S = 50 * MIB
 _DEATH_S = 5.0
 _PROMPT = "Once upon a time"
 _PREDICTED_TOKENS = 4

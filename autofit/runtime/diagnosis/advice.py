@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE, kv_element_bytes
 from autofit.runtime.logs.server_log import ServerLog
 from autofit.trial.outcome import Outcome, OutOfMemory, Rejected
 
@@ -18,7 +19,6 @@ _RESERVE_MIB = 256.0
 _CONTEXT_STEP = 256
 _SMALLEST_UBATCH = 64
 # Bytes per element of a cache type and the next narrower one that is worth trying.
-_CACHE_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625, "q4_0": 0.5625}
 _NARROWER = {"f32": "f16", "f16": "q8_0", "bf16": "q8_0", "q8_0": "q4_0"}
 
 
@@ -102,14 +102,14 @@ def _smaller_ubatch(outcome: OutOfMemory, log: ServerLog, short: float | None) -
 
 
 def _narrower_kv(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
-    used = str(log.values.get("cache_type_k", "f16"))
+    used = str(log.values.get("cache_type_k", DEFAULT_KV_TYPE))
     narrower = _NARROWER.get(used)
     if narrower is None:
         return
     kv_mib = outcome.requested_mib if outcome.buffer == "kv" else log.mib("kv", outcome.device)
     if not kv_mib:
         return
-    saved = kv_mib * (1 - _CACHE_BYTES[narrower] / _CACHE_BYTES[used])
+    saved = kv_mib * (1 - kv_element_bytes(narrower) / kv_element_bytes(used))
     known = "" if "cache_type_k" in log.values else f" if it is {used} now"
     yield f"use {narrower} for cache_type_k and cache_type_v: saves {saved:.0f} MiB{known}"
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from autofit.runtime.dialect.failure_pattern import FailureKind, FailurePattern
 from autofit.trial.outcome import Buffer, Stage, Where
+from autofit.units import MIB
 
-_BYTES_PER_MIB = 1 << 20
 _T = TypeVar("_T")
 
 
@@ -107,5 +107,5 @@ def _mib(groups: Mapping[str, str]) -> float | None:
     if "mib" in groups:
         return float(groups["mib"])
     if "bytes" in groups:
-        return int(groups["bytes"]) / _BYTES_PER_MIB
+        return int(groups["bytes"]) / MIB
     return None

@@ -16,6 +16,7 @@ from autofit.runtime.dialect.log_pattern import BufferTypes
 from autofit.runtime.logs.buffer_type import place_of
 from autofit.trial.measurement import ReportedMemory
 from autofit.trial.outcome import Where
+from autofit.units import MIB
 
 BufferKind = Literal["weights", "kv", "recurrent", "compute", "output", "cache"]
 FactKind = Literal[
@@ -48,7 +49,6 @@ _HOST_TOTAL = "host_total_mib"
 _MOST_TIMINGS = 256
 _MOST_NOTICES = 20
 _MOST_REFUSED = 20
-_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ class FactReader:
 
     def _read_refused(self, groups: Mapping[str, str], _text: str) -> None:
         if len(self._refused_mib) < _MOST_REFUSED:
-            mib = float(groups["mib"]) if "mib" in groups else float(groups["bytes"]) / _MIB
+            mib = float(groups["mib"]) if "mib" in groups else float(groups["bytes"]) / MIB
             self._refused_mib.append(mib)
 
     def _read_notice(self, _groups: Mapping[str, str], text: str) -> None:

@@ -45,9 +45,9 @@ from autofit.runtime.discovery.short_run import start
 from autofit.runtime.planner.planner_cache import EstimateRecord
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.measurement import ReportedMemory
+from autofit.units import MIB
 
 HOST = "host"
-_MIB = 1024 * 1024
 # llama.cpp's defaults, for params that a candidate leaves out.
 _BATCH, _UBATCH = 2048, 512
 
@@ -211,8 +211,8 @@ class Estimator:
             candidate.get_int("batch", _BATCH),
             candidate.get_int("context", _BATCH) or _BATCH,
         )
-        logits_mib = candidate.get_int("parallel", 1) * vocabulary_size(self.header) * 4 / _MIB
-        hidden_mib = rows * embedding_length(self.header) * 4 / _MIB
+        logits_mib = candidate.get_int("parallel", 1) * vocabulary_size(self.header) * 4 / MIB
+        hidden_mib = rows * embedding_length(self.header) * 4 / MIB
         row, rest = sizes[output], lean[output]
         needed = max(rest.compute_mib, logits_mib) + 2 * hidden_mib
         if output != HOST and not rest.model_mib and not rest.context_mib:

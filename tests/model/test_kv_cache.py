@@ -11,9 +11,16 @@ from model_headers import MODELS
 
 from autofit.errors import UsageError
 from autofit.model.sizes.inventory import BlockInventory, ModelInventory, inventory
-from autofit.model.sizes.kv import CACHE_TYPES, Cells, kv_bytes, recurrent_bytes
-
-MIB = 1 << 20
+from autofit.model.sizes.kv_cache import (
+    KV_TYPES,
+    Cells,
+    kv_bytes,
+    kv_element_bytes,
+    kv_types,
+    recurrent_bytes,
+)
+from autofit.trial.candidate import Candidate
+from autofit.units import MIB
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +74,7 @@ def test_the_bytes_of_each_cache_type():
     block = BlockInventory(index=0, attention="full", n_head_kv=2, head_k=128, head_v=128)
     sizes = {
         name: sum(kv_bytes(_model(block), context=256, cache_type_k=name, cache_type_v=name)) / 256
-        for name in CACHE_TYPES
+        for name in KV_TYPES
     }
     assert sizes == {
         "f32": 2048,
@@ -197,3 +204,23 @@ def _model(*blocks: BlockInventory) -> ModelInventory:
         context_train=0,
         total_bytes=0,
     )
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [("f32", "f16"), ("f16", "q8_0"), ("q8_0", "q5_1"), ("q5_1", "q5_0"), ("q4_1", "q4_0")],
+)
+def test_wider_kv_types_take_more_bytes(wide, narrow):
+    """A wider type takes more bytes for each number."""
+    assert kv_element_bytes(wide) > kv_element_bytes(narrow) > 0
+
+
+def test_bytes_of_an_unknown_kv_type():
+    """A type that ggml lacks takes 0 bytes, or the number that the caller gives."""
+    assert kv_element_bytes("turbo3c") == 0
+    assert kv_element_bytes("turbo3c", unknown=7.0) == 7.0
+
+
+def test_kv_types_of_a_candidate():
+    """An absent KV type is the default of llama.cpp."""
+    assert kv_types(Candidate({"cache_type_v": "q8_0"})) == ("f16", "q8_0")

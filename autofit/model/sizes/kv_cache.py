@@ -11,9 +11,26 @@ from dataclasses import dataclass
 from autofit.errors import UsageError
 from autofit.model.gguf.block_type import BlockType, block_type_named
 from autofit.model.sizes.inventory import ModelInventory
+from autofit.trial.candidate import Candidate, ParamValue
+from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "iq4_nl", "q4_0")
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "iq4_nl", "q4_0")
+DEFAULT_KV_TYPE = "f16"
+# The type of the keys and the type of the values.
+KvTypes = tuple[str, str]
 _CELL_STEP = 256
+
+
+def kv_element_bytes(kv_type: ParamValue, *, unknown: float = 0.0) -> float:
+    """Return the bytes of one number in a KV type, or `unknown` for a type that ggml lacks."""
+    block_type = block_type_named(str(kv_type))
+    return block_type.nbytes / block_type.elements if block_type else unknown
+
+
+def kv_types(candidate: Candidate) -> KvTypes:
+    """Return the types in which a candidate caches keys and values."""
+    keys, values = (candidate.get_str(name, DEFAULT_KV_TYPE) for name in KV_TYPE_PARAMS)
+    return keys, values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +87,8 @@ def kv_bytes(
         inventory: the model.
         context: tokens in all, all sequences together, as in `--ctx-size`.
         parallel: sequences, as in `--parallel`.
-        cache_type_k: one of `CACHE_TYPES`.
-        cache_type_v: one of `CACHE_TYPES`.
+        cache_type_k: one of `KV_TYPES`.
+        cache_type_v: one of `KV_TYPES`.
         ubatch: tokens computed at once, as in `--ubatch-size`.
         swa_full: windows keep the whole context, as in `--swa-full`.
         unified: all sequences share one cache, as in `--kv-unified`.
@@ -114,8 +131,8 @@ def recurrent_bytes(inventory: ModelInventory, parallel: int = 1) -> tuple[int, 
 
 def _cache_type(name: str) -> BlockType:
     block_type = block_type_named(name)
-    if block_type is None or block_type.name not in CACHE_TYPES:
-        raise UsageError(f"unknown cache type '{name}'", f"one of {', '.join(CACHE_TYPES)}")
+    if block_type is None or block_type.name not in KV_TYPES:
+        raise UsageError(f"unknown cache type '{name}'", f"one of {', '.join(KV_TYPES)}")
     return block_type
 
 
