@@ -20,7 +20,7 @@ from autofit.output.text.console import TuneConsole
 from autofit.presets.label import shorten_apart
 from autofit.presets.read_preset import ReadPreset
 from autofit.process import removed_variables, system_config
-from autofit.runtime.command.secrets import without_secret_values, without_secrets
+from autofit.runtime.command.redaction import redact_command, redact_variables
 from autofit.session.budget import Budget
 from autofit.session.events import Finished, Listener, Notice, PhaseStarted
 from autofit.session.runner import TrialRunner
@@ -212,8 +212,8 @@ def _labels(one: ReadPreset, other: ReadPreset) -> tuple[str, str]:
 
 
 def _command(preset: ReadPreset) -> str:
-    variables = (f"{name}={value}" for name, value in without_secret_values(preset.env).items())
-    return " ".join((*variables, *without_secrets(preset.argv)))
+    variables = (f"{name}={value}" for name, value in redact_variables(preset.env).items())
+    return " ".join((*variables, *redact_command(preset.argv)))
 
 
 def _slots(candidate: Candidate) -> int:

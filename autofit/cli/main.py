@@ -244,10 +244,10 @@ def _internal(error: Exception) -> AutofitError:
         with tempfile.NamedTemporaryFile(
             "w", prefix="autofit-fault-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
-            from autofit.runtime.command.secrets import without_secrets  # noqa: PLC0415
+            from autofit.runtime.command.redaction import redact_command  # noqa: PLC0415
 
             file.write(
-                " ".join(without_secrets(sys.argv))
+                " ".join(redact_command(sys.argv))
                 + "\n\n"
                 + "".join(traceback.format_exception(error))
             )

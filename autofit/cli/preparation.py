@@ -26,15 +26,14 @@ from autofit.machine.rpc import split_endpoint
 from autofit.model.sizes.inventory import ModelInventory, inventory
 from autofit.model.sizes.run_time_memory import context_mib, opens_context_to_list
 from autofit.process import scrubbed_environment
-from autofit.runtime.command.secrets import without_secrets
+from autofit.runtime.command.redaction import redact_command
 from autofit.runtime.dialect.dialect import Dialect
-from autofit.runtime.discovery.device_list import list_devices
-from autofit.runtime.discovery.find_runtime import find_runtime
+from autofit.runtime.discovery.find_runtime import find_runtime, make_offline_runtime
 from autofit.runtime.discovery.found_runtime import Runtime
-from autofit.runtime.discovery.offline_runtime import offline_runtime
-from autofit.runtime.planner.planner import Estimator
+from autofit.runtime.discovery.program_inspector import list_devices
+from autofit.runtime.planner.planner import RuntimePlanner
 from autofit.runtime.server.launcher import Launcher
-from autofit.runtime.server.prompt import PromptSource, read_text
+from autofit.runtime.server.send_requests import PromptSource, read_prompt_text
 from autofit.search.space import Space
 from autofit.search.space_file import read_space, read_workload
 from autofit.session.device_name import misspelt
@@ -152,15 +151,15 @@ def _runtime(options: TaskOptions, *, allow_missing: bool) -> Runtime:
     except UsageError:
         if options.runtime is not None or not allow_missing:
             raise
-        return offline_runtime(options.dialect or "llama_server")
+        return make_offline_runtime(options.dialect or "llama_server")
 
 
-def planner(task: Task) -> Estimator | None:
+def planner(task: Task) -> RuntimePlanner | None:
     """The runtime's own planner, None where it has none or a device is not there."""
     there = {device.name for device in task.runtime.devices or ()}
     if not task.devices or not there >= {device.name for device in task.devices}:
         return None
-    found = Estimator(
+    found = RuntimePlanner(
         task.runtime,
         task.model_path,
         rpc=task.rpc,
@@ -182,7 +181,7 @@ def launcher(task: Task) -> Launcher:
         runtime=task.runtime,
         model_path=task.model_path,
         workload=task.workload,
-        prompts=PromptSource(read_text(task.workload)),
+        prompts=PromptSource(read_prompt_text(task.workload)),
         memory=memory_source(task),
         rpc=task.rpc,
         extra_args=task.extra_args,
@@ -255,7 +254,7 @@ def study_header(
         objective=task.objective,
         environment=environment(task),
         seed=seed,
-        argv=without_secrets(argv),
+        argv=redact_command(argv),
         options=options,
     )
 

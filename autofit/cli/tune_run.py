@@ -22,9 +22,9 @@ from autofit.presets.facts import winner_facts
 from autofit.presets.formats.registry import SUFFIXES, write_preset
 from autofit.presets.preset_text import preset_text
 from autofit.process import removed_variables
-from autofit.runtime.command.argv_writer import Unsupported, launch_plan
-from autofit.runtime.diagnosis.spill import shared_devices
-from autofit.runtime.planner.planner import Asked
+from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
+from autofit.runtime.diagnosis.memory_evidence import find_shared_devices
+from autofit.runtime.planner.planner import PlannerUsage
 from autofit.search.optuna_study import SearchStudy
 from autofit.session.budget import Budget
 from autofit.session.candidates import CandidateFactory
@@ -78,7 +78,7 @@ class TuneRun:
     def _line(self, purpose: Any, params: Any = None) -> str:  # noqa: ANN401
         task = self.task
         candidate = task.baseline if params is None else type(task.baseline)(params)
-        plan = launch_plan(
+        plan = make_launch_plan(
             task.runtime,
             task.model_path,
             candidate,
@@ -91,7 +91,7 @@ class TuneRun:
             env=task.env,
             wrapper=task.wrapper,
         )
-        if isinstance(plan, Unsupported):
+        if isinstance(plan, UnsupportedSetting):
             return f"# cannot be launched: {plan.message}"
         unset = removed_variables({}, also_remove=task.runtime.dialect.variables)
         return command_line(plan.argv, plan.env, port=_PORT, unset=unset)
@@ -138,13 +138,13 @@ class TuneRun:
                 time.monotonic,
                 self.total_s,
                 self.max_launches,
-                asked=maker.estimator.asked if maker.estimator else Asked(),
+                asked=maker.estimator.asked if maker.estimator else PlannerUsage(),
             ),
             emit=listener,
             wall_clock=time.time,
             should_stop=self._stopping.is_asked,
         )
-        shared = shared_devices(task.devices)
+        shared = find_shared_devices(task.devices)
         record = MemoryRecord(maker, runner.trials, shared)
         launching.unreported_mib = record.unreported_mib
         # A user's own command is taken as it is: with the slots that it gets.

@@ -25,10 +25,10 @@ from autofit.machine.host_load import HostState, host_state
 from autofit.machine.lock import machine_lock
 from autofit.machine.nvml import nvidia_driver, nvidia_states
 from autofit.machine.pcie import Card, cards
-from autofit.runtime.dialect.dialect_file import all_dialects
-from autofit.runtime.discovery.device_list import list_devices
-from autofit.runtime.discovery.find_runtime import Found, find_runtime, programs
+from autofit.runtime.dialect.dialect_file import load_all_dialects
+from autofit.runtime.discovery.find_runtime import FoundProgram, find_programs, find_runtime
 from autofit.runtime.discovery.found_runtime import Runtime
+from autofit.runtime.discovery.program_inspector import list_devices
 from autofit.study.durable_file import check_free_disk
 from autofit.study.study_location import user_data
 from autofit.trial.device import Device
@@ -133,7 +133,7 @@ def examine(
 def _runtimes(path: str | None, findings: list[Finding]) -> Iterator[SeenRuntime]:
     """The runtimes, a tune's choice first; what keeps that one from working is a finding."""
     try:
-        places = [*programs(all_dialects())] if path is None else [None]
+        places = [*find_programs(load_all_dialects())] if path is None else [None]
     except UsageError as error:
         findings.append(Finding("fatal", "faulty_dialect", error.message, error.hint))
         return
@@ -154,7 +154,7 @@ def _runtimes(path: str | None, findings: list[Finding]) -> Iterator[SeenRuntime
         )
 
 
-def _seen(place: Found | None, path: str | None) -> SeenRuntime:
+def _seen(place: FoundProgram | None, path: str | None) -> SeenRuntime:
     program = place.program if place else Path(path or "")
     try:
         if place and place.dialect:

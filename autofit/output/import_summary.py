@@ -10,9 +10,9 @@ from typing import Any
 
 from autofit.presets.option import flag_groups
 from autofit.presets.read_preset import ReadPreset
-from autofit.runtime.command.argv_reader import Command
-from autofit.runtime.command.argv_writer import spelled_value
-from autofit.runtime.discovery.found_runtime import Runtime, written
+from autofit.runtime.command.argv_reader import ParsedCommand
+from autofit.runtime.command.argv_writer import spell_value
+from autofit.runtime.discovery.found_runtime import Runtime, format_value
 from autofit.text_format import mib, one_line, params_line
 from autofit.units import MIB
 
@@ -23,7 +23,7 @@ class Imported:
 
     preset: ReadPreset
     runtime: Runtime
-    command: Command
+    command: ParsedCommand
     wrapper: tuple[str, ...]
     model: Path | None
     notices: tuple[str, ...]
@@ -72,11 +72,11 @@ class Imported:
             known = self.runtime.dialect.parameters[name].spellings
             spelling = self.runtime.spelling(name) or known[0]
             if spelling.words is not None:
-                words += spelling.words[written(value)]
+                words += spelling.words[format_value(value)]
             elif spelling.flag is not None:
-                words += (spelling.flag, spelled_value(spelling, value) or "")
+                words += (spelling.flag, spell_value(spelling, value) or "")
             elif spelling.env is not None:
-                variables[spelling.env] = spelled_value(spelling, value) or ""
+                variables[spelling.env] = spell_value(spelling, value) or ""
         return tuple(words), variables
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from autofit.model.sizes.memory_estimate import MemoryEstimate
-from autofit.runtime.command.argv_writer import find_problem
+from autofit.runtime.command.argv_writer import find_unsupported
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.help_text import HelpText
 from autofit.trial.candidate import Candidate
@@ -92,7 +92,7 @@ def flag_reasons(
 def value_reasons(runtime: Runtime, candidate: Candidate) -> Iterator[Reason]:
     """What this build refuses about known settings."""
     known = {name: v for name, v in candidate.params.items() if runtime.supports(name)}
-    problem = find_problem(runtime, Candidate(known))
+    problem = find_unsupported(runtime, Candidate(known))
     if problem is not None:
         yield Reason("value", problem.message, "change the value, or use another build")
 

@@ -10,8 +10,8 @@ from autofit.errors import UsageError
 from autofit.memory.exchange_rates import ExchangeRates, exchange_rates, max_contexts, unused_rooms
 from autofit.model.placement.layout import layout_with, layouts
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory, with_reported
-from autofit.runtime.command.argv_writer import find_problem, spell
-from autofit.runtime.planner.planner import Estimator
+from autofit.runtime.command.argv_writer import find_unsupported, spell_params
+from autofit.runtime.planner.planner import RuntimePlanner
 from autofit.session.candidates import pinned_placing
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
@@ -111,7 +111,7 @@ class Plan:
         }
 
 
-def make_plan(task: Task, planner: Estimator | None) -> Plan:
+def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
     """Plan every layout of the task's devices with the space's first values.
 
     Without a device there is one, which has all in system RAM.
@@ -122,7 +122,7 @@ def make_plan(task: Task, planner: Estimator | None) -> Plan:
         UsageError: a pinned setting is not possible.
     """
     base = base_candidate(task)
-    problem = find_problem(task.runtime, base)
+    problem = find_unsupported(task.runtime, base)
     if problem is not None:
         raise UsageError(problem.message, "change it with --set")
     if not task.devices:
@@ -171,7 +171,7 @@ def _left_to_host(layout: PlannedLayout) -> tuple[int, int, float]:
     )
 
 
-def _fitted(task: Task, layout: PlannedLayout, planner: Estimator | None) -> PlannedLayout:
+def _fitted(task: Task, layout: PlannedLayout, planner: RuntimePlanner | None) -> PlannedLayout:
     """The layout cut again for the memory that the planner found missing, if any was.
 
     The arithmetic that cuts slices may be some MiB short of what the runtime says.
@@ -194,12 +194,12 @@ def _fitted(task: Task, layout: PlannedLayout, planner: Estimator | None) -> Pla
 
 
 def _planned(
-    task: Task, name: str, candidate: Candidate, planner: Estimator | None
+    task: Task, name: str, candidate: Candidate, planner: RuntimePlanner | None
 ) -> PlannedLayout:
     estimate = estimate_memory(task.inventory, candidate, task.devices)
     told = planner.estimate(candidate) if planner else None
     if told is not None:
         estimate = with_reported(estimate, told)
-    words, env = spell(task.runtime, candidate)
+    words, env = spell_params(task.runtime, candidate)
     host_mib = None if task.devices else task.host_available_mib
     return PlannedLayout(name, candidate, estimate, words, env, host_mib)

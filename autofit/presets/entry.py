@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePath
 
-from autofit.runtime.dialect.dialect_file import all_dialects
+from autofit.runtime.dialect.dialect_file import load_all_dialects
 
 _MODEL_FLAGS = ("-m", "--model")
 _MODEL_KEYS = ("model", "m")
@@ -85,7 +85,7 @@ def program_length(argv: Sequence[str]) -> int:
 @lru_cache(maxsize=1)
 def _known(_folder: str) -> tuple[frozenset[str], tuple[tuple[str, ...], ...]]:
     """The file names of programs that dialects are for, and the words that start others."""
-    programs = [dialect.program for dialect in all_dialects().values()]
+    programs = [dialect.program for dialect in load_all_dialects().values()]
     names = frozenset(name for program in programs for name in program.names)
     return names, tuple(program.command[1:] for program in programs if program.command[1:])
 

@@ -29,7 +29,7 @@ from autofit.presets.formats.variables import file_variables
 from autofit.presets.heading import heading_workload
 from autofit.presets.label import shorten
 from autofit.presets.text_file import read_text_file
-from autofit.runtime.command.secrets import without_secrets
+from autofit.runtime.command.redaction import redact_command
 from autofit.runtime.discovery.help_text import HelpText
 from autofit.trial.workload import Request, Workload
 
@@ -96,7 +96,7 @@ def read_preset(
     except (OSError, ValueError):  # a command may be longer than a file's name
         is_file = False
     if not is_file:
-        label, text = shorten(without_secrets([given])[0]), given
+        label, text = shorten(redact_command([given])[0]), given
         _refuse_no_command(given)
         kind, entries = "command", _guarded(entries_of_shell, text, label)
         document: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from autofit.errors import UsageError
 from autofit.presets.facts import PresetFacts, winner_facts
-from autofit.runtime.command.argv_writer import Unsupported, launch_plan
+from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.statistics.estimate import estimate
@@ -46,7 +46,7 @@ def trial_facts(
     header, options = study.header, study.header.options
     is_own = trial.layout == RUNTIME_FIT
     own = options.get("baseline", {}).get("args", ()) if is_own else ()
-    plan = launch_plan(
+    plan = make_launch_plan(
         runtime,
         folder / header.model_path,
         trial.candidate,
@@ -56,7 +56,7 @@ def trial_facts(
         env=options.get("env", {}),
         wrapper=tuple(options.get("wrapper", ())),
     )
-    if isinstance(plan, Unsupported):
+    if isinstance(plan, UnsupportedSetting):
         raise UsageError(plan.message, "name the runtime of the tune with --runtime PATH")
     measured = trial.measurement
     found = {} if measured is None else _estimates(trial, header)

@@ -11,8 +11,8 @@ from autofit.memory.boundary_walk import BoundaryWalk
 from autofit.model.placement.layout import SINGLE, layout_with
 from autofit.model.sizes.kv_cache import kv_element_bytes
 from autofit.probe.probe_result import Line, budget_words, probe_document
-from autofit.runtime.diagnosis.spill import shared_devices
-from autofit.runtime.server.request_plan import plan_fit_request
+from autofit.runtime.diagnosis.memory_evidence import find_shared_devices
+from autofit.runtime.server.request_plan import plan_fit_test
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.budget_advice import BudgetAdvice, Need, launches_need
 from autofit.session.candidates import CandidateFactory
@@ -62,7 +62,7 @@ class Probe:
     _skipped: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        shared = shared_devices(self.task.devices)
+        shared = find_shared_devices(self.task.devices)
         self.record = MemoryRecord(self.maker, self.trials, shared)
         self._advice = BudgetAdvice(self.runner.budget, self._note)
         self._skipped = {one.candidate.key for one in self.runner.study.skipped()}
@@ -258,7 +258,7 @@ class Probe:
         trial = self.runner.run(
             "boundary",
             candidate,
-            replace(plan_fit_request(self.task.workload, ubatch), fill=self.maker.fill(candidate)),
+            replace(plan_fit_test(self.task.workload, ubatch), fill=self.maker.fill(candidate)),
             layout=line.layout,
             purpose=PURPOSE,
         )

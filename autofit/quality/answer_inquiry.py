@@ -15,7 +15,7 @@ from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE, KvTypes, kv_types
 from autofit.quality.answer_check import AnswerCheck, has_narrow_kv, judge_answers
 from autofit.quality.interview import Answers, PromptSet, interviewed
 from autofit.quality.kv_score import KvScore, kv_score
-from autofit.runtime.server.request_plan import plan_questions
+from autofit.runtime.server.request_plan import plan_without_measurement
 from autofit.session.finalist import Finalist
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
@@ -108,7 +108,7 @@ class OutputEvaluator:
         workload = self.task.workload
         interview = PromptSet(workload, workload.slot_context, has_retrieval=has_retrieval)
         trial, answers = interviewed(
-            *(self.runner, interview, "prove", finalist.candidate, plan_questions()),
+            *(self.runner, interview, "prove", finalist.candidate, plan_without_measurement()),
             layout=finalist.layout,
             purpose=purpose,
         )

@@ -17,8 +17,8 @@ from typing import Any
 from autofit.quality.recorded_answer import RecordedAnswer, record
 from autofit.quality.retrieval import RetrievalTask, retrieval_tasks
 from autofit.runtime.server.client import Client, RequestFailure
-from autofit.runtime.server.prompt import PromptSource, read_text
 from autofit.runtime.server.request_plan import CONTEXT_RESERVE_TOKENS, RequestPlan
+from autofit.runtime.server.send_requests import PromptSource, read_prompt_text
 from autofit.session.runner import TrialRunner
 from autofit.study.study_document import DAMAGED
 from autofit.study.study_folder import Study
@@ -141,7 +141,7 @@ class PromptSet:
         return min(_ANSWER_TOKENS, max(1, self.slot_context // 4))
 
     def _prepare(self, client: Client) -> None:
-        source = PromptSource(read_text(self.workload))
+        source = PromptSource(read_prompt_text(self.workload))
         failure = source.prepare(client)
         if failure is not None:
             raise _NotTokenizedError(failure)

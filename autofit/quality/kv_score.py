@@ -14,12 +14,12 @@ from autofit.runtime.dialect.dialect import DivergenceRules
 from autofit.runtime.planner.divergence_program import (
     Divergence,
     DivergenceLauncher,
-    has_divergence,
+    has_divergence_program,
     kept_bytes,
 )
 from autofit.runtime.server.launcher import Launcher
-from autofit.runtime.server.prompt import read_text
-from autofit.runtime.server.request_plan import plan_questions
+from autofit.runtime.server.request_plan import plan_without_measurement
+from autofit.runtime.server.send_requests import read_prompt_text
 from autofit.session.finalist import Finalist
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
@@ -75,7 +75,11 @@ def kv_score(
     """
     launcher = runner.launching
     rules = task.runtime.dialect.divergence
-    if not isinstance(launcher, Launcher) or rules is None or not has_divergence(launcher.runtime):
+    if (
+        not isinstance(launcher, Launcher)
+        or rules is None
+        or not has_divergence_program(launcher.runtime)
+    ):
         return KvScore()
     left_s = runner.budget.left_for_s("prove")
     if left_s is not None and left_s < 2 * expected_s:
@@ -85,7 +89,7 @@ def kv_score(
     needed = 2 * chunks * kept_bytes(rules, task.inventory.n_vocab)
     if shutil.disk_usage(folder).free < needed:
         return KvScore(words=f"no {needed >> 20} MiB of disk were free to score the KV type")
-    text = runner.study.write_output(_TEXT, read_text(task.workload))
+    text = runner.study.write_output(_TEXT, read_prompt_text(task.workload))
     keeping = DivergenceLauncher(
         launcher=launcher, base=folder / _BASE, text=text, chunks=chunks, keeps=True
     )
@@ -104,7 +108,7 @@ def _scored(
     # Kept chances are gone after their score, so another one keeps its own.
     purpose = f"answers of {kv_words(narrow.candidate)} against {kv_words(wide)} KV by {program}"
     kept = replace(runner, launching=keeping).run(
-        "prove", wide, plan_questions(), layout=narrow.layout, purpose=f"{purpose}: kept"
+        "prove", wide, plan_without_measurement(), layout=narrow.layout, purpose=f"{purpose}: kept"
     )
     if not kept.is_completed:
         return KvScore(words=f"{program} told nothing: {kept.outcome.evidence}")
@@ -112,7 +116,7 @@ def _scored(
     scored = replace(runner, launching=scoring).run(
         "prove",
         narrow.candidate,
-        plan_questions(),
+        plan_without_measurement(),
         layout=narrow.layout,
         purpose=f"{purpose}: scored",
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from autofit.errors import UsageError
-from autofit.runtime.planner.planner import Asked
+from autofit.runtime.planner.planner import PlannerUsage
 from autofit.session.overhead import Pause
 from autofit.trial.trial import Phase
 
@@ -55,7 +55,7 @@ class Budget:
     total_s: float | None = None
     max_launches: int | None = None
     launches: int = 0
-    asked: Asked = field(default_factory=Asked)
+    asked: PlannerUsage = field(default_factory=PlannerUsage)
     pause: Pause = field(init=False)
     _seconds: list[float] = field(default_factory=list)
     _proving_s: float = 0.0

@@ -17,9 +17,9 @@ from autofit.memory.store import MemoryKey, MemoryStore
 from autofit.model.placement.layout import SINGLE, layout_with
 from autofit.model.placement.pinned_split import pinned_split
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
-from autofit.runtime.command.argv_writer import find_problem
-from autofit.runtime.planner.planner import Estimator
-from autofit.runtime.server.request_plan import Fill, filling_request
+from autofit.runtime.command.argv_writer import find_unsupported
+from autofit.runtime.planner.planner import RuntimePlanner
+from autofit.runtime.server.request_plan import FullContextCheck, plan_full_context_request
 from autofit.search.problem import Fit, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.goal_of_task import goal_of, model_traffic
@@ -50,7 +50,7 @@ class CandidateFactory:
     """
 
     task: Task
-    estimator: Estimator | None = None
+    estimator: RuntimePlanner | None = None
     store: MemoryStore | None = None
     _placing: dict[str, Params | None] = field(default_factory=dict)
     _pinned: Params | None = None
@@ -111,7 +111,7 @@ class CandidateFactory:
             if placing is None:
                 return None
             candidate = candidate.with_params(**placing)
-        return None if find_problem(task.runtime, candidate) else candidate
+        return None if find_unsupported(task.runtime, candidate) else candidate
 
     def _place(self, candidate: Candidate, layout: str, host_layers: int) -> Params | None:
         base = _weighing(candidate, without=_WEIGHTLESS | _HOST_ONLY)
@@ -194,15 +194,15 @@ class CandidateFactory:
             for row, less in zip(full.devices, part.devices, strict=True)
         }
 
-    def fill(self, candidate: Candidate) -> Fill:
+    def fill(self, candidate: Candidate) -> FullContextCheck:
         """When a launch of a candidate should fill its context, and with what."""
         workload = self.task.workload
         # A short launch ends long before the workload's generation does.
         growth = self.growth_mib(candidate, depth=workload.longest_prompt_tokens)
         estimate = self.estimate(candidate)
         rows = estimate.devices if estimate else ()
-        return Fill(
-            filling_request(workload.context // workload.parallel),
+        return FullContextCheck(
+            plan_full_context_request(workload.context // workload.parallel),
             {row.name: growth.get(row.name, 0.0) + _UNTRUSTED_MIB for row in rows},
             {row.name: row.free_mib for row in rows},
         )

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from statistics import median
 
 from autofit.model.sizes.memory_estimate import DeviceMemory
-from autofit.runtime.diagnosis.prefetch_slots import WantedSlots
-from autofit.runtime.diagnosis.spill import (
-    Holding,
+from autofit.runtime.diagnosis.memory_evidence import (
+    ExpectedSlots,
+    ExpectedUsage,
     find_spill,
     free_at_peak_mib,
     is_steady,
-    taken_mib,
+    launch_usage_mib,
 )
 from autofit.session.candidates import CandidateFactory
 from autofit.trial.candidate import Candidate
@@ -65,7 +65,7 @@ class MemoryRecord:
         brims = self._brims()
         unreported = self._unreported(trial.candidate, brims, besides=trial)
         holdings = [
-            Holding(
+            ExpectedUsage(
                 device=name,
                 buffers_mib=row.buffers_mib,
                 unreported_mib=unreported.get(name),
@@ -102,7 +102,7 @@ class MemoryRecord:
             for name, seen in self._alike(candidate, self._brims(), besides=None).items()
         }
 
-    def wanted_slots(self, candidate: Candidate) -> WantedSlots | None:
+    def wanted_slots(self, candidate: Candidate) -> ExpectedSlots | None:
         """The prefetch slots that a candidate is to take; None where it prefetches nothing."""
         estimate = self.maker.estimate(candidate)
         rows = estimate.devices if estimate else ()
@@ -112,7 +112,7 @@ class MemoryRecord:
         # By layer it holds gate, up and down of one.
         count = candidate.get_amount("prefetch_slots") or 3
         without = candidate.with_params(**dict.fromkeys(PREFETCH_PARAMS, None))
-        return WantedSlots(
+        return ExpectedSlots(
             device=row.name,
             count=count,
             slot_mib=row.prefetch_mib / count,
@@ -193,7 +193,7 @@ class MemoryRecord:
             if trial is besides or not _agree(candidate, trial.candidate, params):
                 continue
             for name, row in measured.reported.items():
-                taken = taken_mib(measured.readings, name)
+                taken = launch_usage_mib(measured.readings, name)
                 if (
                     taken is not None
                     and is_steady(measured.readings, name)
@@ -278,13 +278,13 @@ def _agree(one: Candidate, other: Candidate, params: Sequence[str]) -> bool:
 
 def _full_to_the_brim(
     measured: Measurement,
-    holding: Holding,
+    holding: ExpectedUsage,
     unreported_mib: Sequence[float] | None,
     brims: Mapping[str, float],
 ) -> Spilled | None:
     """A device that is known to spill, full, and lacking a little of what it should hold."""
     name = holding.device
-    taken = taken_mib(measured.readings, name)
+    taken = launch_usage_mib(measured.readings, name)
     if taken is None or not unreported_mib or not _is_at(measured, name, brims):
         return None
     missing = holding.buffers_mib + min(unreported_mib) - taken

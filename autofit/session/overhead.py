@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from autofit.runtime.planner.planner import Asked
+from autofit.runtime.planner.planner import PlannerUsage
 from autofit.trial.trial import Preparation
 
 
@@ -14,9 +14,9 @@ class Pause:
     """Begins with the run and after every launch; `asked` is what the planner counts."""
 
     clock: Callable[[], float]
-    asked: Asked
+    asked: PlannerUsage
     _since_s: float = field(init=False)
-    _told: Asked = field(init=False)
+    _told: PlannerUsage = field(init=False)
 
     def __post_init__(self) -> None:
         self.begin()

@@ -10,7 +10,7 @@ from typing import Any
 from autofit.quality.answer_inquiry import ASKED_FINALIST, ASKED_WINNER
 from autofit.quality.interview import kept_answers
 from autofit.quality.recorded_answer import RecordedAnswer
-from autofit.runtime.command.secrets import without_secret_values, without_secrets
+from autofit.runtime.command.redaction import redact_command, redact_variables
 from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.session.finalist import FROZEN
 from autofit.study.study_folder import Study
@@ -159,7 +159,7 @@ def _answers(study: Study, trial: Trial | None) -> tuple[RecordedAnswer, ...]:
 def _winner(candidate: Candidate, argv: Sequence[str], env: Mapping[str, str]) -> Winner:
     return Winner(
         params=dict(candidate.params),
-        argv=without_secrets(argv),
+        argv=redact_command(argv),
         digest=candidate.key,
-        env=without_secret_values(env),
+        env=redact_variables(env),
     )

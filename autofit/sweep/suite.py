@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from autofit.errors import UsageError
-from autofit.runtime.command.secrets import without_secret_values, without_secrets
+from autofit.runtime.command.redaction import redact_command, redact_variables
 from autofit.sweep.entry_record import Mode
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
@@ -142,7 +142,7 @@ def task_words(entry: Entry, workload: Workload) -> str:
     told = [f"context {workload.context}, parallel {workload.parallel}, requests {requests}"]
     # Where a text lies differs between runners.
     told += [f"text {Path(workload.text).name}"] if workload.text else []
-    told += [shlex.join(without_secrets(entry.args))] if entry.args else []
+    told += [shlex.join(redact_command(entry.args))] if entry.args else []
     told += [f"under {entry.wrapper}"] if entry.wrapper else []
-    told += [f"{name}={value}" for name, value in sorted(without_secret_values(entry.env).items())]
+    told += [f"{name}={value}" for name, value in sorted(redact_variables(entry.env).items())]
     return "; ".join(told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autofit.runtime.planner.planner import Estimator
+from autofit.runtime.planner.planner import RuntimePlanner
 from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.session.finalist import FROZEN, Finalist, Proof
 from autofit.session.runner import TrialRunner
@@ -22,7 +22,7 @@ class BaselineProof:
 
     task: Task
     runner: TrialRunner
-    estimator: Estimator | None
+    estimator: RuntimePlanner | None
     note: Callable[[str], None]
 
     def prove(self, baseline: Trial) -> Proof | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofit.runtime.discovery.found_runtime import written
+from autofit.runtime.discovery.found_runtime import format_value
 from autofit.search.problem import Problem
 from autofit.search.space import Point
 from autofit.session.task import Task
@@ -24,8 +24,8 @@ def default_point(task: Task, problem: Problem, baseline: Trial) -> Point | None
     }
     point: dict[str, ParamValue] = {}
     for axis in problem.axes:
-        told = {written(applied[name]) for name in axis.params if name in applied}
-        values = [value for value in axis.values if told == {written(value)}]
+        told = {format_value(applied[name]) for name in axis.params if name in applied}
+        values = [value for value in axis.values if told == {format_value(value)}]
         if len(values) != 1:
             return None
         point[axis.name] = values[0]

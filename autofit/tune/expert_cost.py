@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
-from autofit.runtime.diagnosis.spill import taken_mib
+from autofit.runtime.diagnosis.memory_evidence import launch_usage_mib
 from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.session.launch_memory import MemoryRecord
 from autofit.session.task import Task
@@ -117,7 +117,10 @@ def _slots(
         return {}, "estimate", None, None
     beyond = []
     for launch in measured:
-        taken, row = taken_mib(launch.readings, wanted.device), launch.reported.get(wanted.device)
+        taken, row = (
+            launch_usage_mib(launch.readings, wanted.device),
+            launch.reported.get(wanted.device),
+        )
         if taken is not None and row is not None and wanted.beside_mib is not None:
             beyond.append(taken - row.buffers_mib - wanted.beside_mib)
     if not beyond:

@@ -9,9 +9,9 @@ from statistics import median
 
 from autofit.memory.boundary import BoundarySearch
 from autofit.runtime.server.request_plan import (
-    Fill,
+    FullContextCheck,
     RequestPlan,
-    plan_fit_request,
+    plan_fit_test,
     plan_measurement,
 )
 from autofit.search.feasibility import fit_probability
@@ -99,7 +99,7 @@ class Explorer:
     search: SearchStudy
     runner: TrialRunner
     emit: Listener
-    fill_of: Callable[[Candidate], Fill | None] = lambda _: None
+    fill_of: Callable[[Candidate], FullContextCheck | None] = lambda _: None
     launched: list[Evaluation] = field(default_factory=list)
     course: SearchPolicy = field(init=False)
     _proved: list[Evaluation] = field(default_factory=list)
@@ -268,7 +268,7 @@ class Explorer:
     def _effort(self, candidate: Candidate, *, asks_fit_only: bool) -> RequestPlan:
         workload, ubatch = self.task.workload, candidate.get_int("ubatch", 512)
         if asks_fit_only:
-            request_plan = plan_fit_request(workload, ubatch)
+            request_plan = plan_fit_test(workload, ubatch)
         else:
             request_plan = plan_measurement(
                 workload,

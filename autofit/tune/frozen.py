@@ -6,7 +6,7 @@ must not, so every setting that it told is written out.
 
 from __future__ import annotations
 
-from autofit.runtime.planner.planner import Estimator
+from autofit.runtime.planner.planner import RuntimePlanner
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.parameter_groups import KV_TYPE_PARAMS, PLACEMENT_PARAMS
@@ -23,7 +23,9 @@ _FREEZABLE = (
 )
 
 
-def frozen_baseline(task: Task, baseline: Trial, planner: Estimator | None = None) -> Candidate:
+def frozen_baseline(
+    task: Task, baseline: Trial, planner: RuntimePlanner | None = None
+) -> Candidate:
     """The candidate that says what the baseline ran with.
 
     Where layers lie is the runtime's own fit, asked of its planner while nothing runs.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from autofit.memory.exchange_rates import UnusedRoom
 from autofit.model.sizes.memory_estimate import MemoryEstimate
-from autofit.runtime.server.request_plan import plan_proof_requests
+from autofit.runtime.server.request_plan import plan_proof
 from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.session.finalist import Finalist, Proof
@@ -27,7 +27,7 @@ def prove(finalist: Finalist, runner: TrialRunner, task: Task) -> Trial:
     return runner.run(
         "prove",
         finalist.candidate,
-        plan_proof_requests(task.workload, slot_context),
+        plan_proof(task.workload, slot_context),
         layout=finalist.layout,
         purpose="full context, twice",
     )

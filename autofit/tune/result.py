@@ -10,7 +10,7 @@ from typing import Any
 from autofit.machine.memory_watcher import HOST
 from autofit.model.sizes.kv_cache import KvTypes, kv_types
 from autofit.quality.answer_check import AnswerCheck
-from autofit.runtime.command.argv_writer import Unsupported, launch_plan
+from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
 from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.session.finalist import FROZEN, Proof
 from autofit.session.machine_load import host_report
@@ -119,7 +119,7 @@ def _pareto(parts: ResultParts) -> list[dict[str, Any]]:
 
 def _winner(parts: ResultParts, proof: Proof) -> dict[str, Any]:
     task, candidate = parts.task, proof.finalist.candidate
-    plan = launch_plan(
+    plan = make_launch_plan(
         task.runtime,
         task.model_path,
         candidate,
@@ -129,7 +129,7 @@ def _winner(parts: ResultParts, proof: Proof) -> dict[str, Any]:
         env=task.env,
         wrapper=task.wrapper,
     )
-    if isinstance(plan, Unsupported):  # it was proven with these very settings
+    if isinstance(plan, UnsupportedSetting):  # it was proven with these very settings
         raise TypeError(plan.message)
     measured = proof.trial.measurement
     # A frozen baseline was measured as the baseline: only its flags are written out.

@@ -18,9 +18,9 @@ from autofit.cli.options.task_options import TaskOptions
 from autofit.cli.preparation import build_task, header, launcher, planner
 from autofit.probe.find_boundaries import Probe
 from autofit.probe.probe_task import chosen_layouts, chosen_points
-from autofit.runtime.diagnosis.spill import shared_devices
+from autofit.runtime.diagnosis.memory_evidence import find_shared_devices
 from autofit.runtime.server.launcher import Launcher
-from autofit.runtime.server.request_plan import RequestPlan, plan_fit_request, plan_measurement
+from autofit.runtime.server.request_plan import RequestPlan, plan_fit_test, plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.budget import Budget
 from autofit.session.candidates import CandidateFactory
@@ -137,7 +137,7 @@ class ProbedMachine:
         With `repeats` the workload is measured so often, else only a full-length prompt sent.
         """
         with self._runner(study) as (runner, launching):
-            shared = shared_devices(self.maker.task.devices)
+            shared = find_shared_devices(self.maker.task.devices)
             record = MemoryRecord(self.maker, runner.trials, shared)
             launching.unreported_mib = record.unreported_mib
             return [
@@ -199,7 +199,7 @@ class ProbedMachine:
         workload, ubatch = self.maker.task.workload, candidate.get_int("ubatch", 512)
         if repeats:
             return plan_measurement(workload, ubatch, repeats=repeats)
-        return plan_fit_request(workload, ubatch)
+        return plan_fit_test(workload, ubatch)
 
     def dominated(self) -> list[Trial]:
         """Launches that an earlier failure rules out: the same, but more of it on devices.

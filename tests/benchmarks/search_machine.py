@@ -13,9 +13,9 @@ from fakes.simulated_trial import measurement_of, outcome_of
 from autofit.machine.cpu import Cores
 from autofit.model.placement.slice_cost import slice_costs
 from autofit.model.sizes.inventory import inventory
-from autofit.runtime.discovery.device_list import list_devices
 from autofit.runtime.discovery.find_runtime import find_runtime
-from autofit.runtime.server.request_plan import RequestPlan, plan_fit_request, plan_measurement
+from autofit.runtime.discovery.program_inspector import list_devices
+from autofit.runtime.server.request_plan import RequestPlan, plan_fit_test, plan_measurement
 from autofit.search.space_file import read_space
 from autofit.session.candidates import CandidateFactory
 from autofit.session.task import Task, fitted_space, usable_devices
@@ -111,7 +111,7 @@ class SearchMachine:
         requests = self._requests(candidate)
         if asks_fit_only:
             ubatch = candidate.get_int("ubatch", 512)
-            requests = self._asked(plan_fit_request(self.task.workload, ubatch))
+            requests = self._asked(plan_fit_test(self.task.workload, ubatch))
         run = simulation.launch(dict(candidate.params), requests, fit=phase == "baseline")
         measured = measurement_of(run)
         samples = tuple(

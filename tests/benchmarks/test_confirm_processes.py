@@ -13,8 +13,8 @@ from fakes.synthetic_model import ModelShape, build_model
 
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.server.launcher import Launcher
-from autofit.runtime.server.prompt import PromptSource, read_text
 from autofit.runtime.server.request_plan import plan_measurement
+from autofit.runtime.server.send_requests import PromptSource, read_prompt_text
 from autofit.session.rounds import Contender, confirm, round_purpose
 from autofit.statistics.sequential import Rule
 from autofit.trial.candidate import Candidate, LaunchPlan
@@ -83,7 +83,7 @@ def _confirm(case: Case, folder, seed: int):
         runtime=find_runtime(fake.server),
         model_path=fake.write_model(MODEL),
         workload=WORKLOAD,
-        prompts=PromptSource(read_text(WORKLOAD)),
+        prompts=PromptSource(read_prompt_text(WORKLOAD)),
     )
     contender = partial(_contender, launcher=launcher, folder=folder)
     result = confirm(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from autofit.runtime.command.secrets import without_secrets
+from autofit.runtime.command.redaction import redact_command
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
 EXPECTED = YAML(typ="safe", pure=True).load(DATA / "good" / "expected.yaml")
@@ -205,7 +205,7 @@ def test_folders_pipes_and_endless_files_are_refused_at_once(cli, tmp_path):
 )
 def test_keys_do_not_stay_in_a_command_line(words, kept):
     """What a study keeps of its own command line has no key in it."""
-    assert without_secrets(words) == tuple(kept)
+    assert redact_command(words) == tuple(kept)
 
 
 def test_a_label_has_no_key(cli, tmp_path):

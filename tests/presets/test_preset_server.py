@@ -18,7 +18,7 @@ from autofit.errors import UsageError
 from autofit.model.synth.random_model import SynthSpec, write
 from autofit.presets.facts import PresetFacts, winner_facts
 from autofit.presets.formats.registry import write_preset
-from autofit.runtime.command.argv_writer import launch_plan
+from autofit.runtime.command.argv_writer import make_launch_plan
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.trial.candidate import Candidate, LaunchPlan
@@ -50,7 +50,7 @@ def served(runtime, tmp_path_factory) -> PresetFacts:
     """The facts of a winner, with a port that is free, a model and a path with a blank."""
     model = tmp_path_factory.mktemp("models") / "tiny modèle.gguf"
     write(SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="q8_0"), model)
-    plan = launch_plan(
+    plan = make_launch_plan(
         runtime,
         model,
         Candidate(PARAMS),

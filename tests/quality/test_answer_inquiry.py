@@ -16,7 +16,7 @@ from autofit.quality.answer_check import AnswerCheck, judge_answers
 from autofit.quality.answer_inquiry import OutputEvaluator
 from autofit.quality.interview import PromptSet, interviewed
 from autofit.runtime.server.launcher import RUNTIME_FIT
-from autofit.runtime.server.request_plan import plan_questions
+from autofit.runtime.server.request_plan import plan_without_measurement
 from autofit.session.finalist import Finalist
 from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request, Workload
@@ -227,7 +227,13 @@ def test_the_real_runtime_gives_the_same_answers_and_another_model_does_not(llam
         wanted = [{}, {"ubatch": 64}, {"cache_type_k": "q4_0"}] if seed == 1 else [{}]
         for params in wanted:
             trial, said = interviewed(
-                *(trials, interview, "prove", base.with_params(**params), plan_questions()),
+                *(
+                    trials,
+                    interview,
+                    "prove",
+                    base.with_params(**params),
+                    plan_without_measurement(),
+                ),
                 layout="balanced",
                 purpose="answers",
             )

@@ -14,8 +14,8 @@ from autofit.quality.recorded_answer import record
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.server.client import RequestFailure
 from autofit.runtime.server.launcher import Launcher
-from autofit.runtime.server.prompt import PromptSource
-from autofit.runtime.server.running_server import started
+from autofit.runtime.server.send_requests import PromptSource
+from autofit.runtime.server.server_process import start_server
 from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request, Workload
 
@@ -42,7 +42,7 @@ def ask(fake, tmp_path):
 
     def run(**params):
         plan = launcher.plan(BASE.with_params(**params), layout="balanced", as_served=False)
-        with started(plan, runtime.dialect, tmp_path / "server.log") as server:
+        with start_server(plan, runtime.dialect, tmp_path / "server.log") as server:
             assert server.wait_ready(lambda: None) is Ready.READY
             return record(server.client, PROMPTS, 24, prompt_limit_s=20.0, generate_limit_s=20.0)
 

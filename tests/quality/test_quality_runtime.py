@@ -19,8 +19,8 @@ from autofit.quality.recorded_answer import record
 from autofit.quality.retrieval import retrieval_tasks
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.server.client import RequestFailure
-from autofit.runtime.server.prompt import SHIPPED_TEXT
-from autofit.runtime.server.running_server import started
+from autofit.runtime.server.send_requests import SHIPPED_TEXT
+from autofit.runtime.server.server_process import start_server
 from autofit.session.finalist import Finalist
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 from autofit.trial.workload import Request, Workload
@@ -70,7 +70,7 @@ def ask(llama_cpp, model, tmp_path_factory):
             limits=Limits(load_s=120),
         )
         limits = {"prompt_limit_s": 300.0, "generate_limit_s": 300.0}
-        with started(plan, runtime.dialect, logs / ("_".join(words) + ".log")) as server:
+        with start_server(plan, runtime.dialect, logs / ("_".join(words) + ".log")) as server:
             assert server.wait_ready(lambda: None) is Ready.READY
             answers = record(server.client, prompts, 24, **limits)
 

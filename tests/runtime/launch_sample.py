@@ -12,11 +12,11 @@ from fakes.synthetic_model import ModelShape, build_model
 
 from autofit.machine.device_source import find_device_source
 from autofit.process import scrubbed_environment
-from autofit.runtime.discovery.device_list import list_devices
 from autofit.runtime.discovery.find_runtime import find_runtime
+from autofit.runtime.discovery.program_inspector import list_devices
 from autofit.runtime.server.launcher import Launcher, LaunchResult
-from autofit.runtime.server.prompt import PromptSource, read_text
-from autofit.runtime.server.request_plan import plan_fit_request
+from autofit.runtime.server.request_plan import plan_fit_test
+from autofit.runtime.server.send_requests import PromptSource, read_prompt_text
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 from autofit.trial.workload import Request, Workload
 
@@ -46,7 +46,7 @@ def launcher(fake: FakeMachine, *, limits: Limits = Limits(), **fields) -> Launc
         runtime=runtime.with_devices(devices),
         model_path=fake.write_model(small_model()),
         workload=WORKLOAD,
-        prompts=PromptSource(read_text(WORKLOAD)),
+        prompts=PromptSource(read_prompt_text(WORKLOAD)),
         memory=find_device_source(
             devices,
             env=scrubbed_environment({}),
@@ -66,7 +66,7 @@ def launch(with_: Launcher, log_path: Path, params: Mapping | None = None) -> La
     assert isinstance(plan, LaunchPlan), plan
     return with_.launch(
         plan,
-        plan_fit_request(WORKLOAD, 512),
+        plan_fit_test(WORKLOAD, 512),
         log_path=log_path,
         on_stage=lambda _: None,
         check_stop=lambda: None,

@@ -18,9 +18,9 @@ import pytest
 from real_llama_cpp import clean_environment, free_port
 
 from autofit.model.synth.random_model import SynthSpec, write
-from autofit.runtime.command.argv_writer import launch_plan
-from autofit.runtime.discovery.device_list import list_devices
+from autofit.runtime.command.argv_writer import make_launch_plan
 from autofit.runtime.discovery.find_runtime import find_runtime
+from autofit.runtime.discovery.program_inspector import list_devices
 from autofit.runtime.embedded.__main__ import FLAGS
 from autofit.runtime.embedded.settings import SETTINGS
 from autofit.trial.candidate import Candidate, LaunchPlan, ParamValue
@@ -154,7 +154,7 @@ def test_a_candidate_is_served_as_asked(model: Path, tmp_path: Path) -> None:
         "threads_batch": 1,
         "repack": False,
     }
-    plan = launch_plan(runtime, model, Candidate(params), purpose="measure")
+    plan = make_launch_plan(runtime, model, Candidate(params), purpose="measure")
     assert isinstance(plan, LaunchPlan)
     log = tmp_path / "log"
     with serving(list(plan.argv), log) as (address, process):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from runtime.stand_in import FORK, IK, SERVER, runtime_of
 
 from autofit.errors import UsageError
-from autofit.runtime.command.argv_reader import read_command
-from autofit.runtime.command.argv_writer import Unsupported, launch_plan
+from autofit.runtime.command.argv_reader import parse_command
+from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.trial.candidate import Candidate, LaunchPlan, ParamValue
 
@@ -62,14 +62,16 @@ def launches(draw: st.DrawFn) -> tuple[Runtime, Candidate]:
     names = draw(st.lists(st.sampled_from(runtime.parameters), unique=True))
     params = {name: draw(values(runtime, name)) for name in names}
     candidate = Candidate(params)
-    while isinstance(problem := plan(runtime, candidate), Unsupported):
+    while isinstance(problem := plan(runtime, candidate), UnsupportedSetting):
         candidate = candidate.with_params(**{problem.parameter: None})
     return runtime, candidate
 
 
-def plan(runtime: Runtime, candidate: Candidate, **more: object) -> LaunchPlan | Unsupported:
+def plan(
+    runtime: Runtime, candidate: Candidate, **more: object
+) -> LaunchPlan | UnsupportedSetting:
     """The plan for measuring."""
-    return launch_plan(runtime, MODEL, candidate, **{"purpose": "measure", **more})
+    return make_launch_plan(runtime, MODEL, candidate, **{"purpose": "measure", **more})
 
 
 def command(candidate: dict[str, ParamValue], runtime: Runtime = NEW, **more: object) -> list[str]:
@@ -97,7 +99,7 @@ def test_a_command_is_read_back_as_its_candidate(
     made = plan(runtime, candidate, rpc="h:1,h:2", extra_args=extra)
     assert isinstance(made, LaunchPlan)
     assert list(made.argv[len(made.argv) - len(extra) :]) == extra
-    back = read_command(made.argv, runtime.dialect, runtime.help, made.env)
+    back = parse_command(made.argv, runtime.dialect, runtime.help, made.env)
     said = {n: v for n, v in candidate.params.items() if not is_silent(runtime, n, v)}
     assert dict(back.params) == said
     assert (back.model, back.rpc) == (str(MODEL), "h:1,h:2")
@@ -124,8 +126,8 @@ def test_every_spelling_reads_the_same(launch: tuple[Runtime, Candidate], random
             words.append(f"{other}={value[0]}")
         else:
             words += [other, *value]
-    plain = read_command(made.argv, runtime.dialect, runtime.help, made.env)
-    respelled = read_command(words, runtime.dialect, runtime.help, made.env)
+    plain = parse_command(made.argv, runtime.dialect, runtime.help, made.env)
+    respelled = parse_command(words, runtime.dialect, runtime.help, made.env)
     assert respelled.params == plain.params
     assert respelled.model == plain.model
 
@@ -169,7 +171,7 @@ def test_flags_that_a_build_lacks_are_left_out() -> None:
 
 def test_the_wrapper_comes_first_and_the_model_is_absolute() -> None:
     """A numactl or the like goes before the program; a path may be given from anywhere."""
-    made = launch_plan(
+    made = make_launch_plan(
         NEW, Path("m.gguf"), Candidate({}), purpose="measure", wrapper=["numactl", "-N", "0"]
     )
     assert isinstance(made, LaunchPlan)
@@ -237,7 +239,7 @@ def test_what_a_runtime_cannot_be_told_is_a_value(
 ) -> None:
     """The parameter and the reason are told, and make an outcome without a launch."""
     problem = plan(runtime, Candidate(params))
-    assert isinstance(problem, Unsupported)
+    assert isinstance(problem, UnsupportedSetting)
     assert (problem.parameter, problem.reason) == (parameter, reason)
     assert (problem.outcome.kind, problem.outcome.stage) == ("rejected", "plan")
 
@@ -261,7 +263,7 @@ USERS = (
 
 def test_a_users_command_is_taken_apart() -> None:
     """Wrapper, short and old spellings, repeated overrides; the rest is left untouched."""
-    back = read_command(USERS.split(), NEW.dialect, NEW.help)
+    back = parse_command(USERS.split(), NEW.dialect, NEW.help)
     assert back.program == ("numactl", "--cpunodebind=0", "/opt/llama.cpp/llama-server")
     assert back.params == {
         "n_gpu_layers": "all",
@@ -295,13 +297,13 @@ def test_a_users_command_is_taken_apart() -> None:
 def test_switches_are_read_together(words: str, params: dict[str, ParamValue]) -> None:
     """Several switches can be one setting; their order does not matter."""
     argv = ["llama-server", *words.split()]
-    assert read_command(argv, OLD.dialect, OLD.help).params == params
+    assert parse_command(argv, OLD.dialect, OLD.help).params == params
 
 
 def test_variables_are_read_where_no_flag_is_given() -> None:
     """llama.cpp's own variables set parameters, flags win, others are handed back."""
     env = {"LLAMA_ARG_CTX_SIZE": "1", "LLAMA_ARG_UBATCH": "256", "HOME": "/root"}
-    back = read_command(["llama-server", "-c", "2"], NEW.dialect, NEW.help, env)
+    back = parse_command(["llama-server", "-c", "2"], NEW.dialect, NEW.help, env)
     assert back.params == {"context": 2, "ubatch": 256}
     assert back.env == {"HOME": "/root"}
 
@@ -309,14 +311,14 @@ def test_variables_are_read_where_no_flag_is_given() -> None:
 def test_a_missing_value_is_told() -> None:
     """A command that ends in the middle is no command."""
     with pytest.raises(UsageError, match="-c: a value is missing"):
-        read_command(["llama-server", "-c"], NEW.dialect, NEW.help)
+        parse_command(["llama-server", "-c"], NEW.dialect, NEW.help)
 
 
 def test_the_embedded_command_is_read_past_its_own_m() -> None:
     """`python -m autofit.runtime.embedded -m model`: the first -m is the interpreter's."""
     embedded = runtime_of("embedded", SERVER)
     argv = ["/usr/bin/python3", "-m", "autofit.runtime.embedded", "-m", "a.gguf", "-c", "512"]
-    back = read_command(argv, embedded.dialect, embedded.help)
+    back = parse_command(argv, embedded.dialect, embedded.help)
     assert (back.model, back.params) == ("a.gguf", {"context": 512})
     assert back.program == tuple(argv[:3])
 
@@ -331,7 +333,7 @@ def test_keys_and_addresses_are_named_without_their_values():
         "LLAMA_ARG_MODEL": "m",
     }
 
-    back = read_command(words.split(), NEW.dialect, NEW.help, env)
+    back = parse_command(words.split(), NEW.dialect, NEW.help, env)
 
     assert back.left_out == (
         *("--api-key", "--hf-token", "-lv", "--log-disable"),
@@ -344,7 +346,7 @@ def test_keys_and_addresses_are_named_without_their_values():
 
 def test_a_key_that_a_help_does_not_list_is_not_kept():
     """A build without the flag still has its value taken away."""
-    back = read_command(["llama-server", "--api-key", "sk-1", "-c", "4"], IK_LLAMA.dialect,
+    back = parse_command(["llama-server", "--api-key", "sk-1", "-c", "4"], IK_LLAMA.dialect,
                         replace(IK_LLAMA.help, flags={}))  # fmt: skip
 
     assert back.left_out == ("--api-key",)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autofit.errors import UsageError
-from autofit.runtime.dialect.dialect_file import all_dialects, load_dialect
+from autofit.runtime.dialect.dialect_file import load_all_dialects, load_dialect
 from autofit.yaml_files import bundled_root
 
 FOLDER = Path(__file__).parent.parent / "data" / "dialects"
@@ -60,7 +60,7 @@ def test_every_shipped_dialect_is_read() -> None:
         "embedded",
     }
     assert promised <= set(SHIPPED)
-    assert set(SHIPPED) <= set(all_dialects())
+    assert set(SHIPPED) <= set(load_all_dialects())
 
 
 def test_llama_server_says_every_designed_parameter() -> None:

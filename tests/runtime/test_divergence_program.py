@@ -20,7 +20,7 @@ from autofit.runtime.planner.divergence_program import (
     read_divergence,
 )
 from autofit.runtime.server.launcher import RUNTIME_FIT, Launcher
-from autofit.runtime.server.prompt import PromptSource
+from autofit.runtime.server.send_requests import PromptSource
 from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request, Workload
 

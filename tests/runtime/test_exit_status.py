@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from autofit.errors import UsageError
-from autofit.runtime.diagnosis.exit_status import death_of, describe_status, parse_exit_status
+from autofit.runtime.diagnosis.exit_status import (
+    cause_of_death,
+    describe_status,
+    parse_exit_status,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +40,7 @@ from autofit.runtime.diagnosis.exit_status import death_of, describe_status, par
 def test_a_status_is_understood_however_it_is_written(text: str, status: int, death: str | None):
     """Shells, Python, Windows and names of signals say the same."""
     assert parse_exit_status(text) == status
-    assert death_of(status) == death
+    assert cause_of_death(status) == death
 
 
 @pytest.mark.parametrize("text", ["", "foo", "SIGFOO", "0xZZ", "1.5"])

@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from runtime.log_corpus import all_cases
 
-from autofit.runtime.diagnosis.failure_tracker import FailureTracker
-from autofit.runtime.dialect.dialect_file import all_dialects, load_dialect
-from autofit.runtime.dialect.failure_pattern import FailurePattern
-from autofit.runtime.dialect.log_pattern import LinePattern
-from autofit.runtime.logs.log_index import Entry, LogIndex
-from autofit.runtime.logs.log_run import handlers
+from autofit.runtime.dialect.dialect_file import load_all_dialects, load_dialect
+from autofit.runtime.dialect.log_patterns import FailurePattern, LinePattern
+from autofit.runtime.logs.log_line import CompiledPattern, PatternIndex
+from autofit.runtime.logs.log_reader import FailureTracker, handlers
 
 FILE = TypeAdapter(FailurePattern)
 
@@ -40,7 +38,7 @@ def test_a_faulty_pattern_is_refused(data: dict[str, object], fault: str):
 
 def test_every_dialect_has_the_patterns():
     """Dialects that extend another know its log and its failures."""
-    for name, dialect in all_dialects().items():
+    for name, dialect in load_all_dialects().items():
         if dialect.extends == "llama_server" or name == "llama_server":
             assert dialect.failures, name
             assert dialect.log.facts.buffer, name
@@ -50,7 +48,7 @@ def test_the_index_finds_what_a_search_of_all_patterns_finds():
     """The quick look at shapes misses no pattern on any line of the corpus."""
     dialect = load_dialect("llama_server")
     patterns = [pattern for _, pattern in handlers(dialect.log, dialect.failures)]
-    index = LogIndex(enumerate(patterns))
+    index = PatternIndex(enumerate(patterns))
     seen = set()
     for case in all_cases():
         for line in case.text.splitlines():
@@ -58,14 +56,18 @@ def test_the_index_finds_what_a_search_of_all_patterns_finds():
                 continue
             seen.add(line)
             quick = [e.key for e in index.candidates(line) if e.groups(line) is not None]
-            slow = [n for n, p in enumerate(patterns) if Entry.of(n, p).groups(line) is not None]
+            slow = [
+                n
+                for n, p in enumerate(patterns)
+                if CompiledPattern.of(n, p).groups(line) is not None
+            ]
             assert quick == slow, line
 
 
 @given(st.lists(st.text(min_size=1, alphabet="ab c"), min_size=1), st.text(alphabet="ab c01"))
 def test_the_index_finds_any_text_in_any_line(texts: list[str], line: str):
     """Stems and shapes lose nothing, whatever the patterns."""
-    index = LogIndex((text, LinePattern((text,))) for text in texts)
+    index = PatternIndex((text, LinePattern((text,))) for text in texts)
 
     found = [e.key for e in index.candidates(line) if e.groups(line) is not None]
 

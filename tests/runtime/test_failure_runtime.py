@@ -19,7 +19,7 @@ from real_llama_cpp import clean_environment, free_port, rpc_device
 
 from autofit.model.synth.random_model import SynthSpec, write
 from autofit.runtime.diagnosis.diagnose import Diagnosis, diagnose, diagnosis_to_dict
-from autofit.runtime.diagnosis.exit_status import normal_status
+from autofit.runtime.diagnosis.exit_status import normalize_status
 from autofit.runtime.dialect.dialect_file import load_dialect
 
 pytestmark = pytest.mark.runtime
@@ -71,7 +71,7 @@ class Ran:
         """End it, and diagnose it by its log and exit status."""
         if ends_by is not None and self.process.poll() is None:
             self.process.send_signal(ends_by)
-        status = normal_status(self.process.wait(30))
+        status = normalize_status(self.process.wait(30))
         lines = self.log.read_text(errors="replace").splitlines()
         return diagnose(lines, load_dialect("llama_server"), exit_status=status)
 

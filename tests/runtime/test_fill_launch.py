@@ -11,7 +11,11 @@ from process_stage import MARK, Stage
 from runtime.launch_sample import CARD, WORKLOAD, launcher, machine
 
 from autofit.runtime.server.launcher import LaunchResult
-from autofit.runtime.server.request_plan import Fill, filling_request, plan_measurement
+from autofit.runtime.server.request_plan import (
+    FullContextCheck,
+    plan_full_context_request,
+    plan_measurement,
+)
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 
 # With so much taken by others the candidate leaves 40 MiB.
@@ -50,7 +54,10 @@ def fill(tmp_path, monkeypatch):
         request_plan = plan_measurement(WORKLOAD, 512, repeats=1)
         return made.launch(
             plan,
-            replace(request_plan, fill=Fill(filling_request(context), {"CUDA0": 3000.0})),
+            replace(
+                request_plan,
+                fill=FullContextCheck(plan_full_context_request(context), {"CUDA0": 3000.0}),
+            ),
             log_path=tmp_path / "server.log",
             on_stage=lambda _: None,
             check_stop=lambda: None,

@@ -9,9 +9,9 @@ import pytest
 from runtime.stand_in import FORK, IK, questions, write_program, write_script
 
 from autofit.errors import UsageError
-from autofit.runtime.dialect.dialect_file import all_dialects
-from autofit.runtime.discovery.find_runtime import find_runtime, programs
-from autofit.runtime.discovery.runtime_questions import Probe
+from autofit.runtime.dialect.dialect_file import load_all_dialects
+from autofit.runtime.discovery.find_runtime import find_programs, find_runtime
+from autofit.runtime.discovery.program_inspector import ProgramInspector
 
 SLOTS = "--prefetch-experts-slots N              slots (default: 0)\n"
 WEIGHTS = "-pw,   --prefetch-weights <0|1>         prefetch (default: 0)\n"
@@ -161,7 +161,7 @@ def test_a_program_that_hangs_is_told_of_before_it_is_given_up(
 ) -> None:
     """Whoever waits learns after two seconds for what, and for how long at most."""
     program = write_script(tmp_path / "llama-server", "exec sleep 50")
-    probe = Probe(program, (str(program),), tmp_path / "cache")
+    probe = ProgramInspector(program, (str(program),), tmp_path / "cache")
 
     with pytest.raises(UsageError, match="does not answer --help within 3 s"):
         probe.help(("--help",), timeout_s=2.6)
@@ -221,7 +221,7 @@ def test_a_program_of_a_package_that_is_on_the_path_is_listed_once(
 ) -> None:
     """One file is one runtime, wherever it is found."""
     monkeypatch.setenv("PATH", str(llama_cpp))
-    found = [each.program.resolve() for each in programs(all_dialects())]
+    found = [each.program.resolve() for each in find_programs(load_all_dialects())]
     assert found.count((llama_cpp / "llama-server").resolve()) == 1
 
 

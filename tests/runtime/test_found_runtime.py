@@ -10,9 +10,9 @@ from runtime.stand_in import FORK, IK, SERVER, runtime_of, write_program, write_
 
 from autofit.errors import UsageError
 from autofit.runtime.dialect.dialect_file import load_dialect
-from autofit.runtime.discovery.device_list import list_devices, read_devices
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.found_runtime import read_version
+from autofit.runtime.discovery.program_inspector import list_devices, read_devices
 
 ASK = load_dialect("llama_server").ask
 CUDA = """Available devices:

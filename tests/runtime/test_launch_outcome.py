@@ -9,16 +9,16 @@ import pytest
 from runtime.log_corpus import all_cases
 
 from autofit.process import Ready
-from autofit.runtime.diagnosis.launch_outcome import (
-    LaunchObservation,
-    ResourceObservation,
-    judge,
-    reported_memory,
-)
-from autofit.runtime.diagnosis.prefetch_slots import WantedSlots
+from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots
 from autofit.runtime.dialect.dialect_file import load_dialect
 from autofit.runtime.logs.server_log import LoggedBuffer, ServerLog
 from autofit.runtime.server.client import RequestFailure
+from autofit.runtime.server.launch_outcome import (
+    LaunchObservation,
+    ResourceObservation,
+    judge_launch,
+    reported_memory,
+)
 from autofit.trial.candidate import Candidate, Limits
 from autofit.trial.measurement import MemoryReading, ReportedMemory
 from autofit.trial.outcome import Incorrect
@@ -43,7 +43,7 @@ def verdict(tmp_path):
     def of(name: str, **seen: object):
         path = tmp_path / "server.log"
         path.write_text(_texts()[name], encoding="utf-8")
-        return judge(load_dialect("llama_server"), path, replace(SEEN, **seen))
+        return judge_launch(load_dialect("llama_server"), path, replace(SEEN, **seen))
 
     return of
 
@@ -69,7 +69,7 @@ def test_slots_that_were_refused_are_memory_that_lacked(verdict, taken):
     readings = tuple(
         MemoryReading(0.0, {"CUDA0": mib}, {"CUDA0": 12288.0 - mib}) for mib in used_mib
     )
-    slots = WantedSlots(device="CUDA0", count=4, slot_mib=144.0)
+    slots = ExpectedSlots(device="CUDA0", count=4, slot_mib=144.0)
     found = verdict(
         "cuda-prefetch-slots-shrunk", watched=ResourceObservation(readings=readings, slots=slots)
     )

@@ -13,10 +13,10 @@ from runtime.launch_sample import CARD, WORKLOAD, launch, launcher, machine
 from autofit.errors import Interrupted, UsageError
 from autofit.machine.memory_watcher import Counter, MemorySource, NoSource
 from autofit.runtime.server.request_plan import (
-    Fill,
-    filling_request,
+    FullContextCheck,
+    plan_full_context_request,
     plan_measurement,
-    plan_questions,
+    plan_without_measurement,
 )
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 from autofit.trial.outcome import Rejected
@@ -88,7 +88,7 @@ def test_a_good_launch_measures_all_requests(fake):
 def test_a_launch_with_little_left_fills_its_context(tmp_path, stage):
     """With room it is not asked, with little it holds, and with next to none it dies there."""
     params = {**PARAMS, "context": 16384, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-    fill = Fill(filling_request(16384), {"CUDA0": 64.0})
+    fill = FullContextCheck(plan_full_context_request(16384), {"CUDA0": 64.0})
     request_plan = replace(plan_measurement(WORKLOAD, 512, repeats=1), fill=fill)
 
     def run(name, taken_mib):
@@ -112,7 +112,7 @@ def test_what_the_user_lets_a_device_hold_counts_as_its_room(tmp_path, stage):
     """A card with much free memory of which little is allowed has little left."""
     fake = FakeMachine(tmp_path, machine())
     request_plan = plan_measurement(WORKLOAD, 512, repeats=1)
-    fill = Fill(filling_request(4096), {"CUDA0": 64.0})
+    fill = FullContextCheck(plan_full_context_request(4096), {"CUDA0": 64.0})
     used = Launch(fake, request_plan).run().measurement.peak_mib["CUDA0"]
     for limit_mib, count in ((used + 500.0, 2), (used + 10.0, 3)):
         launch = Launch(fake, replace(request_plan, fill=fill), limits_mib={"CUDA0": limit_mib})
@@ -121,7 +121,7 @@ def test_what_the_user_lets_a_device_hold_counts_as_its_room(tmp_path, stage):
 
 def test_loading_only_asks_nothing(fake):
     """The cheapest request_plan has no samples, and still knows what was applied."""
-    result = Launch(fake, plan_questions()).run()
+    result = Launch(fake, plan_without_measurement()).run()
 
     assert result.outcome.kind == "completed"
     assert result.measurement.samples == ()
@@ -240,7 +240,7 @@ def test_a_program_that_is_not_there_ends_the_run(fake):
 def test_a_slow_release_is_waited_for(tmp_path, stage):
     """A driver that gives memory back late does not take it from the next launch."""
     fake = FakeMachine(tmp_path, machine(release_s=0.6))
-    launch = Launch(fake, plan_questions())
+    launch = Launch(fake, plan_without_measurement())
 
     first, second = launch.run(), launch.run()
 
@@ -311,7 +311,7 @@ def test_an_address_without_a_counter_is_tried_once(fake):
         asked.append(dict(pci_ids))
         return NoSource()
 
-    run = Launch(fake, plan_questions(), find_memory=find)
+    run = Launch(fake, plan_without_measurement(), find_memory=find)
     run.launcher.memory = NoSource()
     run.run()
     run.run()
@@ -325,7 +325,10 @@ def test_a_device_with_a_counter_keeps_it(fake):
     def find(pci_ids: Mapping[str, str]) -> MemorySource:
         raise AssertionError(pci_ids)
 
-    assert Launch(fake, plan_questions(), find_memory=find).run().outcome.kind == "completed"
+    assert (
+        Launch(fake, plan_without_measurement(), find_memory=find).run().outcome.kind
+        == "completed"
+    )
 
 
 def test_what_a_runtime_cannot_be_told_is_not_launched(fake):

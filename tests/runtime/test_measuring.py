@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit.runtime.server.client import Answer
-from autofit.runtime.server.measuring import MAX_PP_PER_S, MAX_TG_PER_S, implausible
 from autofit.runtime.server.request_plan import PlannedRequest
+from autofit.runtime.server.send_requests import MAX_PP_PER_S, MAX_TG_PER_S, find_implausibility
 
 ASKED = PlannedRequest(1000, 33)
 GOOD = Answer("text", (), 1000, 0, 0.5, 33, 0.4, 0.51)
@@ -18,7 +18,7 @@ GOOD = Answer("text", (), 1000, 0, 0.5, 33, 0.4, 0.51)
 
 def test_an_honest_answer_passes():
     """All tokens processed and generated, none from a cache, at a speed that exists."""
-    assert implausible(GOOD, ASKED) == ""
+    assert find_implausibility(GOOD, ASKED) == ""
 
 
 @given(
@@ -32,7 +32,7 @@ def test_every_speed_of_a_real_machine_passes(prompt, predicted, pp, tg):
         predicted_s=(predicted - 1) / tg * 1.001,
     )  # fmt: skip
 
-    assert implausible(answer, PlannedRequest(prompt, predicted)) == ""
+    assert find_implausibility(answer, PlannedRequest(prompt, predicted)) == ""
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,11 @@ def test_every_speed_of_a_real_machine_passes(prompt, predicted, pp, tg):
 )
 def test_what_cannot_be_is_told(changed, told):
     """Tokens that are missing or came from a cache, and times of broken counters."""
-    assert told in implausible(replace(GOOD, **changed), ASKED)
+    assert told in find_implausibility(replace(GOOD, **changed), ASKED)
 
 
 def test_a_single_token_needs_no_time():
     """The first token comes with the prompt."""
     answer = replace(GOOD, predicted_tokens=1, predicted_s=0.0)
 
-    assert implausible(answer, PlannedRequest(1000, 1)) == ""
+    assert find_implausibility(answer, PlannedRequest(1000, 1)) == ""

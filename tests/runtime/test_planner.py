@@ -13,11 +13,10 @@ import pytest
 from real_llama_cpp import clean_environment, free_port, rpc_device
 
 from autofit.model.synth.random_model import SynthSpec, write
-from autofit.runtime.command.argv_writer import launch_plan
+from autofit.runtime.command.argv_writer import make_launch_plan
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.found_runtime import Runtime
-from autofit.runtime.planner.planner import Estimator
-from autofit.runtime.planner.planner_cache import EstimateRecord
+from autofit.runtime.planner.planner import PredictionCache, RuntimePlanner
 from autofit.trial.candidate import Candidate, LaunchPlan, ParamValue
 from autofit.trial.measurement import ReportedMemory
 
@@ -60,7 +59,7 @@ def rpc(llama_cpp: Path) -> Iterator[str]:
 
 def reported(runtime: Runtime, model: Path, candidate: Candidate, rpc: str, log: Path) -> dict:
     """(model, context, compute) MiB by device in the memory table of a real server."""
-    plan = launch_plan(runtime, model, candidate, purpose="measure", rpc=rpc)
+    plan = make_launch_plan(runtime, model, candidate, purpose="measure", rpc=rpc)
     assert isinstance(plan, LaunchPlan)
     words = [word.replace("{port}", str(free_port())) for word in plan.argv]
     with log.open("wb") as file:
@@ -107,7 +106,7 @@ def test_the_estimate_is_what_the_server_reports(  # noqa: PLR0917 - cases and f
     """Every number is equal but the output device's compute: some hidden states above at most."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     candidate = Candidate(BASE).with_params(**changes)
-    estimate = Estimator(runtime, model, rpc=rpc, cache=tmp_path).estimate(candidate)
+    estimate = RuntimePlanner(runtime, model, rpc=rpc, cache=tmp_path).estimate(candidate)
     assert estimate is not None
     real = reported(runtime, model, candidate, rpc, tmp_path / "log")
     hidden_mib = candidate.get_int("ubatch", 0) * EMBD * 4 / 2**20
@@ -129,10 +128,12 @@ def test_an_answer_is_kept(llama_cpp: Path, model: Path, tmp_path: Path) -> None
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     with rpc_device(llama_cpp) as first, rpc_device(llama_cpp) as second:
         servers = f"{first},{second}"
-        before = Estimator(runtime, model, rpc=servers, cache=tmp_path).estimate(Candidate(BASE))
+        before = RuntimePlanner(runtime, model, rpc=servers, cache=tmp_path).estimate(
+            Candidate(BASE)
+        )
         loose = Candidate(BASE).with_params(tensor_split=None)
-        assert Estimator(runtime, model, rpc=servers, cache=tmp_path).estimate(loose)
-    after = Estimator(runtime, model, rpc=servers, cache=tmp_path)
+        assert RuntimePlanner(runtime, model, rpc=servers, cache=tmp_path).estimate(loose)
+    after = RuntimePlanner(runtime, model, rpc=servers, cache=tmp_path)
     assert before is not None
     assert after.estimate(Candidate(BASE)) == before
     assert after.asked.questions == 0
@@ -148,7 +149,7 @@ def test_a_candidate_that_cannot_be_planned_has_no_estimate(
 ) -> None:
     """A refusal by the planner is no error."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
-    estimator = Estimator(runtime, model, cache=tmp_path)
+    estimator = RuntimePlanner(runtime, model, cache=tmp_path)
     assert estimator.estimate(Candidate({"devices": "CUDA7", "tensor_split": "1"})) is None
 
 
@@ -157,9 +158,9 @@ def test_what_the_user_adds_is_planned_with(llama_cpp: Path, model: Path, tmp_pa
     """Extra arguments that the planner knows count; others are left out."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     candidate = Candidate({"context": 2048, "kv_unified": True, "tensor_split": "1"})
-    plain = Estimator(runtime, model, cache=tmp_path).estimate(candidate)
+    plain = RuntimePlanner(runtime, model, cache=tmp_path).estimate(candidate)
     extra = ["--jinja", "--alias", "a b", "-ctk", "q4_0", "-ctv", "q4_0"]
-    narrow = Estimator(runtime, model, extra_args=extra, cache=tmp_path).estimate(candidate)
+    narrow = RuntimePlanner(runtime, model, extra_args=extra, cache=tmp_path).estimate(candidate)
     assert plain is not None
     assert narrow is not None
     assert narrow["host"].context_mib < plain["host"].context_mib
@@ -168,19 +169,19 @@ def test_what_the_user_adds_is_planned_with(llama_cpp: Path, model: Path, tmp_pa
 def test_a_runtime_without_a_planner_has_no_estimate(model: Path, tmp_path: Path) -> None:
     """The embedded runtime has no such program."""
     runtime = find_runtime(dialect="embedded", cache=tmp_path)
-    assert Estimator(runtime, model, cache=tmp_path).estimate(Candidate(BASE)) is None
+    assert RuntimePlanner(runtime, model, cache=tmp_path).estimate(Candidate(BASE)) is None
 
 
 def test_a_torn_line_of_kept_answers_is_ignored(tmp_path: Path) -> None:
     """A kill in the middle of a line loses that line only."""
     path = tmp_path / "deep" / "kept.jsonl"
-    record = EstimateRecord(path)
+    record = PredictionCache(path)
     sizes = {"host": ReportedMemory(1.0, 2.0, 3.5)}
     record.put("a", sizes, is_lasting=True)
     record.put("b", sizes, is_lasting=False)
     record.put("c", None, is_lasting=True)
     with path.open("a") as file:
         file.write('["d", {"host": {"model_mib": 1.0, "cont')
-    again = EstimateRecord(path)
+    again = PredictionCache(path)
     assert again.get("a") == sizes
     assert [key in again for key in "abcd"] == [True, False, False, False]

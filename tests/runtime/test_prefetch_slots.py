@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from autofit.runtime.diagnosis.prefetch_slots import WantedSlots, find_refused_slots
+from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots, find_refused_slots
 from autofit.trial.measurement import MemoryReading
 
 TOTAL = 8000.0
-WANTED = WantedSlots(device="CUDA0", count=4, slot_mib=200.0, beside_mib=500.0)
+WANTED = ExpectedSlots(device="CUDA0", count=4, slot_mib=200.0, beside_mib=500.0)
 
 
 def readings(taken: float, before: float = 100.0) -> list[MemoryReading]:
@@ -21,7 +21,7 @@ def readings(taken: float, before: float = 100.0) -> list[MemoryReading]:
     ]
 
 
-def found(taken: float, refused: tuple[float, ...] = (200.0,), wanted: WantedSlots = WANTED):
+def found(taken: float, refused: tuple[float, ...] = (200.0,), wanted: ExpectedSlots = WANTED):
     """What comes of a launch with buffers of 6800 MiB that took so much."""
     return find_refused_slots(readings(taken), wanted, buffers_mib=6800.0, refused_mib=refused)
 

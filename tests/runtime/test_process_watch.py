@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from autofit.runtime.server.process_watch import OomKills, is_hung, paging_note
+from autofit.runtime.server.server_process import OomKillCounter, describe_paging, is_hung
 from autofit.trial.measurement import MemoryReading
 
 SAY = "import subprocess, sys, time; print('ready', flush=True)\n"
@@ -69,11 +69,11 @@ def test_process_that_is_gone_does_not_stand_still(started):
 def test_kills_are_counted_from_the_start_of_watching():
     """Kills before the launch are not its own; a kernel that does not count says nothing."""
     counts = iter([3, 3, 4])
-    kills = OomKills(lambda: next(counts))
+    kills = OomKillCounter(lambda: next(counts))
 
     assert kills.since() == 0
     assert kills.since() == 1
-    assert OomKills(lambda: None).since() is None
+    assert OomKillCounter(lambda: None).since() is None
 
 
 def reading(faults, swapped=0.0, available=900.0):
@@ -85,8 +85,8 @@ def reading(faults, swapped=0.0, available=900.0):
 
 def test_paging_is_noted_only_while_the_server_computes():
     """Loading reads the file, which is no want of memory."""
-    assert paging_note(reading(90000), reading(90150)) == ""
-    assert paging_note(reading(None), reading(90000)) == ""
-    assert "5000 times" in paging_note(reading(90000), reading(95000))
-    assert "900 MiB were available" in paging_note(reading(90000), reading(95000))
-    assert "300 MiB swapped out" in paging_note(reading(10), reading(10, swapped=300.0))
+    assert describe_paging(reading(90000), reading(90150)) == ""
+    assert describe_paging(reading(None), reading(90000)) == ""
+    assert "5000 times" in describe_paging(reading(90000), reading(95000))
+    assert "900 MiB were available" in describe_paging(reading(90000), reading(95000))
+    assert "300 MiB swapped out" in describe_paging(reading(10), reading(10, swapped=300.0))

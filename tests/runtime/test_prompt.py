@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autofit.errors import UsageError
 from autofit.runtime.server.client import RequestFailure
-from autofit.runtime.server.prompt import PromptSource, read_text
+from autofit.runtime.server.send_requests import PromptSource, read_prompt_text
 from autofit.trial.workload import Request, Workload
 
 
@@ -90,7 +90,7 @@ def test_a_server_that_cannot_tokenize_is_told(answer):
 
 def test_the_shipped_text_is_long_and_plain():
     """Without a text of the user's there is one of some pages."""
-    text = read_text(workload())
+    text = read_prompt_text(workload())
 
     assert len(text) > 10_000
     assert len(set(text.split())) > 800
@@ -101,7 +101,7 @@ def test_the_users_own_text_is_read(tmp_path: Path):
     path = tmp_path / "mine.txt"
     path.write_bytes(b"salt \xff and pepper")
 
-    assert read_text(workload(str(path))) == "salt \N{REPLACEMENT CHARACTER} and pepper"
+    assert read_prompt_text(workload(str(path))) == "salt \N{REPLACEMENT CHARACTER} and pepper"
 
 
 @pytest.mark.parametrize(("content", "told"), [(None, "cannot read"), (" \n", "is empty")])
@@ -112,5 +112,5 @@ def test_a_text_that_is_none_is_told(tmp_path: Path, content, told):
         path.write_text(content)
 
     with pytest.raises(UsageError, match=told) as caught:
-        read_text(workload(str(path)))
+        read_prompt_text(workload(str(path)))
     assert "text" in caught.value.hint

@@ -10,7 +10,7 @@ from real_llama_cpp import server_log
 
 from autofit.model.synth.random_model import SynthSpec, write
 from autofit.runtime.dialect.dialect_file import load_dialect
-from autofit.runtime.server.readback import applied_by_props, find_unapplied, padded_context
+from autofit.runtime.server.applied_settings import find_unapplied, padded_context, read_applied
 from autofit.trial.candidate import Candidate, ParamValue
 
 
@@ -80,8 +80,8 @@ def test_props_are_read_by_the_dialects_paths() -> None:
     """Only what the answer has, in the form it should have, is taken."""
     dialect = load_dialect("llama_server")
     props = {"default_generation_settings": {"n_ctx": 512}, "total_slots": 3, "model_path": None}
-    assert applied_by_props(dialect, props) == {"context_per_slot": 512, "parallel": 3}
-    assert applied_by_props(dialect, {"default_generation_settings": []}) == {}
+    assert read_applied(dialect, props) == {"context_per_slot": 512, "parallel": 3}
+    assert read_applied(dialect, {"default_generation_settings": []}) == {}
 
 
 @pytest.mark.runtime

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from autofit.runtime.server.request_plan import (
     CONTEXT_RESERVE_TOKENS,
-    Fill,
-    filling_request,
-    plan_fit_request,
+    FullContextCheck,
+    plan_fit_test,
+    plan_full_context_request,
     plan_measurement,
-    plan_proof_requests,
-    plan_questions,
+    plan_proof,
+    plan_without_measurement,
 )
 from autofit.trial.workload import Request, Workload
 
@@ -29,24 +29,24 @@ UBATCHES = st.sampled_from([1, 128, 512, 2048, 4096])
 
 def test_asking_measures_nothing():
     """Without questions it ends when the server is ready."""
-    assert plan_questions().requests == ()
+    assert plan_without_measurement().requests == ()
 
 
 def test_every_effort_is_of_a_fidelity():
     """The proof of fit alone, short requests, the whole workload; questions are short."""
     workload = Workload("any", context=8192, parallel=1, requests=(Request(100, 90),))
 
-    assert plan_fit_request(workload, 512).fidelity == "load"
-    assert plan_questions().fidelity == "short"
+    assert plan_fit_test(workload, 512).fidelity == "load"
+    assert plan_without_measurement().fidelity == "short"
     assert plan_measurement(workload, 512, repeats=1, is_short=True).fidelity == "short"
     assert plan_measurement(workload, 512, repeats=1).fidelity == "full"
-    assert plan_proof_requests(workload, 8192).fidelity == "full"
+    assert plan_proof(workload, 8192).fidelity == "full"
 
 
 @given(WORKLOADS, UBATCHES)
 def test_a_fit_is_shown_by_two_ubatches_and_the_longest_prompt(workload, ubatch):
     """Run-time pools grow with the first full ubatch and may grow with the second."""
-    (proof,) = plan_fit_request(workload, ubatch).requests
+    (proof,) = plan_fit_test(workload, ubatch).requests
 
     assert proof.prompt_tokens == max(2 * ubatch, *(r.prompt_tokens for r in workload.requests))
     assert proof.is_warmup
@@ -58,7 +58,7 @@ def test_measuring_proves_the_fit_and_repeats_all_requests(workload, ubatch, rep
     """The first request is a warm-up; then come all requests, in order, as often as asked."""
     first, *rest = plan_measurement(workload, ubatch, repeats=repeats).requests
 
-    assert (first,) == plan_fit_request(workload, ubatch).requests
+    assert (first,) == plan_fit_test(workload, ubatch).requests
     assert [(r.prompt_tokens, r.predicted_tokens) for r in rest] == [
         (r.prompt_tokens, r.predicted_tokens) for r in workload.requests
     ] * repeats
@@ -80,7 +80,7 @@ def test_a_short_effort_only_generates_less(workload, ubatch):
 @given(WORKLOADS, st.integers(80, 200_000))
 def test_a_proof_fills_the_context_twice(workload, slot_context):
     """Prompt, longest generation and what the runtime needs beside them are the whole context."""
-    first, second = plan_proof_requests(workload, slot_context).requests
+    first, second = plan_proof(workload, slot_context).requests
 
     assert first == second
     assert first.predicted_tokens == min(
@@ -103,7 +103,7 @@ def test_a_proof_fills_the_context_twice(workload, slot_context):
 )
 def test_a_context_is_filled_where_a_device_has_too_little_left(left_mib, is_due):
     """Counters decide, and where there is none what was expected; other devices do not count."""
-    fill = Fill(filling_request(4096), {"CUDA0": 100.0}, {"CUDA0": 50.0})
+    fill = FullContextCheck(plan_full_context_request(4096), {"CUDA0": 100.0}, {"CUDA0": 50.0})
 
     assert fill.is_due(left_mib) == is_due
 
@@ -111,7 +111,7 @@ def test_a_context_is_filled_where_a_device_has_too_little_left(left_mib, is_due
 @given(st.integers(80, 200_000))
 def test_what_fills_a_context_leaves_what_the_runtime_needs(slot_context):
     """Prompt, a few tokens and the reserve are the whole of a slot."""
-    request = filling_request(slot_context)
+    request = plan_full_context_request(slot_context)
 
     used = request.prompt_tokens + request.predicted_tokens + CONTEXT_RESERVE_TOKENS
     assert used == slot_context

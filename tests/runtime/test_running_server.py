@@ -12,7 +12,7 @@ from runtime.launch_sample import machine, small_model
 from autofit.errors import AutofitError
 from autofit.process import Ready
 from autofit.runtime.dialect.dialect_file import load_dialect
-from autofit.runtime.server.running_server import HOST, free_port, started
+from autofit.runtime.server.server_process import HOST, find_free_port, start_server
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 
 
@@ -26,7 +26,7 @@ def plan(tmp_path):
 
 def test_free_ports_can_be_bound():
     """A port is asked from the system, and nothing listens on it."""
-    port = free_port()
+    port = find_free_port()
 
     with socket.socket() as probe:
         assert probe.connect_ex((HOST, port)) != 0
@@ -35,7 +35,7 @@ def test_free_ports_can_be_bound():
 
 def test_a_server_is_up_inside_the_block_only(plan, tmp_path):
     """It answers once ready, and is gone when the block is left."""
-    with started(plan, load_dialect("llama_server"), tmp_path / "log") as server:
+    with start_server(plan, load_dialect("llama_server"), tmp_path / "log") as server:
         assert server.wait_ready(lambda: None) is Ready.READY
         assert server.client.props()["total_slots"] >= 1
         pid = server.process.pid
@@ -48,7 +48,7 @@ def test_an_error_inside_the_block_ends_the_server_too(plan, tmp_path):
     pids = []
 
     def run() -> None:
-        with started(plan, load_dialect("llama_server"), tmp_path / "log") as server:
+        with start_server(plan, load_dialect("llama_server"), tmp_path / "log") as server:
             pids.append(server.process.pid)
             raise RuntimeError("ours")
 
@@ -62,7 +62,7 @@ def test_a_server_sees_a_clean_environment(plan, tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "1")
     monkeypatch.setenv("GGML_OP_OFFLOAD_MIN_BATCH", "5")
     monkeypatch.setenv("MINE_TOO", "2")
-    with started(plan, load_dialect("llama_server"), tmp_path / "log") as server:
+    with start_server(plan, load_dialect("llama_server"), tmp_path / "log") as server:
         environ = psutil.Process(server.process.pid).environ()
     assert "LLAMA_ARG_CTX_SIZE" not in environ
     assert "GGML_OP_OFFLOAD_MIN_BATCH" not in environ
@@ -73,7 +73,7 @@ def test_a_server_sees_a_clean_environment(plan, tmp_path, monkeypatch):
 def test_a_server_that_ends_while_loading_is_seen_at_once(plan, tmp_path):
     """Its exit is no time-out."""
     failing = LaunchPlan(plan.candidate, (*plan.argv, "--no-such-flag"), plan.env, plan.limits)
-    with started(failing, load_dialect("llama_server"), tmp_path / "log") as server:
+    with start_server(failing, load_dialect("llama_server"), tmp_path / "log") as server:
         assert server.wait_ready(lambda: None) is Ready.EXITED
 
 
@@ -85,7 +85,7 @@ def test_waiting_can_be_stopped(plan, tmp_path):
 
     with (
         pytest.raises(KeyboardInterrupt),
-        started(plan, load_dialect("llama_server"), tmp_path / "log") as server,
+        start_server(plan, load_dialect("llama_server"), tmp_path / "log") as server,
     ):
         server.wait_ready(stop)
 
@@ -101,6 +101,6 @@ def test_what_cannot_start_ends_the_run(plan, tmp_path, argv, log, told):
     """A missing program or folder is no candidate's failure."""
     wrong = LaunchPlan(plan.candidate, argv or plan.argv, plan.env, plan.limits)
 
-    block = started(wrong, load_dialect("llama_server"), tmp_path / log)
+    block = start_server(wrong, load_dialect("llama_server"), tmp_path / log)
     with pytest.raises(AutofitError, match=told):
         block.__enter__()

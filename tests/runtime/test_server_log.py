@@ -7,8 +7,7 @@ from runtime.log_corpus import all_cases
 
 from autofit.runtime.diagnosis.diagnose import diagnose
 from autofit.runtime.dialect.dialect_file import load_dialect
-from autofit.runtime.logs.buffer_type import device_with_index, place_of
-from autofit.runtime.logs.server_log import ServerLog
+from autofit.runtime.logs.server_log import ServerLog, find_device_by_index, locate_buffer
 
 CASES = {case.name: case for case in all_cases()}
 TYPES = load_dialect("llama_server").log.buffer_types
@@ -132,16 +131,16 @@ def test_buffer_types_tell_the_place(name: str, place: tuple[str, str | None]):
         "MTL0": "Apple M4",
     }
 
-    assert place_of(name, TYPES, devices) == place
+    assert locate_buffer(name, TYPES, devices) == place
 
 
 def test_a_devices_number_alone_tells_it_only_where_one_has_it():
     """With cards of two backends a bare number names none."""
     remote = {"RPC0": "10.0.0.1:50052"}
 
-    assert device_with_index("0", remote | {"ROCm0": "gfx1100"}, TYPES) == "ROCm0"
-    assert device_with_index("0", {"ROCm0": "gfx1100", "Vulkan0": "gfx1100"}, TYPES) is None
-    assert device_with_index("1", {"ROCm0": "gfx1100"}, TYPES) is None
+    assert find_device_by_index("0", remote | {"ROCm0": "gfx1100"}, TYPES) == "ROCm0"
+    assert find_device_by_index("0", {"ROCm0": "gfx1100", "Vulkan0": "gfx1100"}, TYPES) is None
+    assert find_device_by_index("1", {"ROCm0": "gfx1100"}, TYPES) is None
 
 
 def test_pipeline_parallelism_is_seen():

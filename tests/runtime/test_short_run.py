@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autofit.errors import UsageError
-from autofit.runtime.discovery.short_run import check, start
+from autofit.runtime.discovery.program_inspector import check_run, run_program
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from autofit.runtime.discovery.short_run import check, start
 def test_the_reason_is_told_before_what_comes_last(said, told):
     """Times, levels and lines without words are no reason."""
     words = ("-c", f"printf '%s' '{said}' >&2; exit 1")
-    finished = start(("sh", *words), {}, 20)
+    finished = run_program(("sh", *words), {}, 20)
 
     with pytest.raises(UsageError, match=rf"status 1: {re.escape(told)}$"):
-        check(Path("llama-server"), ("--list-devices",), finished, 20)
+        check_run(Path("llama-server"), ("--list-devices",), finished, 20)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.runtime.diagnosis.spill import (
-    Holding,
+from autofit.runtime.diagnosis.memory_evidence import (
+    ExpectedUsage,
+    find_shared_devices,
     find_spill,
     is_steady,
-    shared_devices,
-    taken_mib,
+    launch_usage_mib,
 )
 from autofit.trial.device import Device
 from autofit.trial.measurement import MemoryReading
@@ -32,7 +32,7 @@ def launch(peak: float | None, *, before: float | None = 500.0, after: float | N
 
 def holding(buffers: float, unreported: float | None = None, *, shared: bool = False):
     """What CUDA0 was to hold."""
-    return Holding(
+    return ExpectedUsage(
         device="CUDA0", buffers_mib=buffers, unreported_mib=unreported, is_shared=shared
     )
 
@@ -130,21 +130,21 @@ def test_unified_and_remote_devices_are_shared():
         Device("RPC0", "127.0.0.1:50052", 8000, 8000),
     ]
 
-    assert shared_devices(devices) == {"MTL0", "RPC0"}
+    assert find_shared_devices(devices) == {"MTL0", "RPC0"}
 
 
 def test_missing_counters_tell_nothing():
     """None is not 0."""
     assert find_spill(launch(None, before=None, after=None), [holding(20000)]) is None
     assert find_spill((), [holding(20000)]) is None
-    assert taken_mib(launch(None, before=None, after=None), "CUDA0") is None
+    assert launch_usage_mib(launch(None, before=None, after=None), "CUDA0") is None
 
 
 def test_program_that_ends_meanwhile_hides_nothing_of_ours():
     """What another program gave back is taken for ours, so that no spill is claimed."""
     readings = launch(TOTAL - 300, before=2500, after=500)
 
-    assert taken_mib(readings, "CUDA0") == TOTAL - 300 - 500
+    assert launch_usage_mib(readings, "CUDA0") == TOTAL - 300 - 500
     assert find_spill(readings, [holding(11200, 200)]) is None
 
 

@@ -10,7 +10,7 @@ from fakes.simulated_trial import measurement_of, outcome_of
 from quality.answered_launching import AnsweredLaunching
 from quality.answering_client import ALL_ALIKE, AnsweringClient
 
-from autofit.runtime.diagnosis.prefetch_slots import WantedSlots, find_refused_slots
+from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots, find_refused_slots
 from autofit.runtime.server.launcher import RUNTIME_FIT, LaunchResult
 from autofit.runtime.server.request_plan import RequestPlan
 from autofit.trial.candidate import Candidate, LaunchPlan
@@ -24,7 +24,7 @@ class PhysicalLaunching(AnsweredLaunching):
 
     simulation: Simulation
     context: int
-    wanted_slots: Callable[[Candidate], WantedSlots | None] = lambda _: None
+    wanted_slots: Callable[[Candidate], ExpectedSlots | None] = lambda _: None
     client_of: Callable[[Candidate], AnsweringClient] = ALL_ALIKE
     made: list[tuple[Candidate, Run]] = field(default_factory=list)
 

@@ -10,8 +10,12 @@ from session.simulated_launching import NO_ROOM, SimulatedLaunching
 from study.study_sample import WORKLOAD, header
 
 from autofit.errors import AutofitError, Interrupted
-from autofit.runtime.planner.planner import Asked
-from autofit.runtime.server.request_plan import plan_fit_request, plan_measurement, plan_questions
+from autofit.runtime.planner.planner import PlannerUsage
+from autofit.runtime.server.request_plan import (
+    plan_fit_test,
+    plan_measurement,
+    plan_without_measurement,
+)
 from autofit.session.budget import Budget
 from autofit.session.events import LaunchEnded, LaunchStarted, StageStarted
 from autofit.session.runner import TrialRunner, resume_hint
@@ -50,7 +54,11 @@ def run(
 ):
     """One trial."""
     return runner.run(
-        phase, candidate, request_plan or plan_questions(), layout="balanced", purpose=purpose
+        phase,
+        candidate,
+        request_plan or plan_without_measurement(),
+        layout="balanced",
+        purpose=purpose,
     )
 
 
@@ -170,7 +178,7 @@ def test_nothing_is_advised_on_a_boundary_that_was_crossed_on_purpose(
 def test_what_is_known_must_have_looked_closely_enough(make, asked):
     """That a candidate fits says nothing of its speed, but a measured one is known to fit."""
     efforts = {
-        "load": plan_fit_request(WORKLOAD, 512),
+        "load": plan_fit_test(WORKLOAD, 512),
         "short": plan_measurement(WORKLOAD, 512, repeats=1, is_short=True),
     }
     other = "short" if asked == "load" else "load"
@@ -189,7 +197,7 @@ def test_what_is_known_must_have_looked_closely_enough(make, asked):
 def test_what_does_not_fit_need_not_be_measured(make):
     """A failure is one however closely was looked."""
     first = make(SimulatedLaunching(outcome_of=lambda *_: NO_ROOM))
-    known = run(first, request_plan=plan_fit_request(WORKLOAD, 512))
+    known = run(first, request_plan=plan_fit_test(WORKLOAD, 512))
     first.study.close()
     again = make()
 
@@ -199,7 +207,7 @@ def test_what_does_not_fit_need_not_be_measured(make):
 def test_a_trial_tells_what_was_spent_before_it(make):
     """Questions and own computing since the launch before, kept with the launch."""
     clock = iter([0.0, 0.0, 7.0, 20.0, 22.0, 30.0])
-    asked = Asked()
+    asked = PlannerUsage()
     runner = make(budget=Budget(lambda: next(clock), asked=asked))
     asked.questions, asked.seconds = 2, 3.0
     first, second = run(runner), run(runner, purpose="another", phase="confirm")

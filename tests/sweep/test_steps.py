@@ -10,7 +10,7 @@ import pytest
 from autofit.cli.commands.probe import command as probe
 from autofit.cli.commands.remeasure import command as remeasure
 from autofit.cli.commands.tune import command as tune
-from autofit.runtime.command.secrets import without_secret_values, without_secrets
+from autofit.runtime.command.redaction import redact_command, redact_variables
 from autofit.sweep.entry_record import BoundaryRow, EntryRecord, Winner
 from autofit.sweep.steps import (
     PROGRAM,
@@ -98,10 +98,10 @@ def test_an_entry_that_is_short_of_time_keeps_some_for_its_boundary():
 
 def test_keys_are_masked():
     """What a baseline keeps of a command is fit to be committed."""
-    assert without_secret_values({"HF_TOKEN": "s1", "PATH": "/bin"}) == {
+    assert redact_variables({"HF_TOKEN": "s1", "PATH": "/bin"}) == {
         "HF_TOKEN": "***",
         "PATH": "/bin",
     }
-    assert without_secrets(["x", "--api-key", "s3", "--hf-token=s4", "-hft", "s5", "-c", "1"]) == (
+    assert redact_command(["x", "--api-key", "s3", "--hf-token=s4", "-hft", "s5", "-c", "1"]) == (
         "x", "--api-key", "***", "--hf-token=***", "-hft", "***", "-c", "1",
     )  # fmt: skip

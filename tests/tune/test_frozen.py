@@ -10,7 +10,7 @@ from tune_machine import TuneMachine
 
 from autofit.cli.preparation import launcher, planner
 from autofit.runtime.server.launcher import RUNTIME_FIT
-from autofit.runtime.server.request_plan import plan_questions
+from autofit.runtime.server.request_plan import plan_without_measurement
 from autofit.search.space_file import read_workload
 from autofit.session.candidates import CandidateFactory
 from autofit.trial.candidate import Candidate
@@ -59,7 +59,7 @@ def test_what_ran_runs_again_the_same(about, machine, tmp_path):
     def launch(candidate: Candidate, layout: str):
         plan = with_.plan(candidate, layout=layout, as_served=True)
         return with_.launch(
-            plan, plan_questions(), log_path=tmp_path / "log",
+            plan, plan_without_measurement(), log_path=tmp_path / "log",
             on_stage=lambda _: None, check_stop=lambda: None,
         ).measurement  # fmt: skip
 

@@ -14,7 +14,7 @@ from session.task_sample import runner, task
 from tune_machine import TuneMachine
 
 from autofit.runtime.server.launcher import RUNTIME_FIT
-from autofit.runtime.server.request_plan import plan_measurement, plan_proof_requests
+from autofit.runtime.server.request_plan import plan_measurement, plan_proof
 from autofit.search.space_file import read_workload
 from autofit.session.finalist import FROZEN, Finalist, Proof
 from autofit.session.rounds import Contender, confirm, round_purpose
@@ -78,7 +78,7 @@ class Tuned:
     def proof(self, candidate=None, layout="single:CUDA0") -> Proof:
         """A proof that held."""
         candidate = candidate or self.winner
-        request_plan = plan_proof_requests(self.about.workload, 2048)
+        request_plan = plan_proof(self.about.workload, 2048)
         return Proof(
             Finalist(candidate, layout), self.launch("prove", candidate, layout, "x", request_plan)
         )

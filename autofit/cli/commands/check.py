@@ -258,10 +258,13 @@ def known_parameters() -> set[str]:
 
 
 def _parameter_types() -> dict[str, str]:
-    from autofit.runtime.dialect.dialect_file import available, load_dialect  # noqa: PLC0415
+    from autofit.runtime.dialect.dialect_file import (  # noqa: PLC0415
+        find_dialect_files,
+        load_dialect,
+    )
 
     types: dict[str, str] = {}
-    for path in available().values():
+    for path in find_dialect_files().values():
         with suppress(UsageError):
             found = load_dialect(str(path)).parameters
             types |= {name: parameter.type for name, parameter in found.items()}

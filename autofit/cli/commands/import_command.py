@@ -87,8 +87,10 @@ def _runtime(
 ) -> tuple[Runtime, tuple[str, ...]]:
     """The runtime that starts it; where that is not here, another that knows its flags."""
     from autofit.cli.options.own_command import runtime_of  # noqa: PLC0415 - --help is quick
-    from autofit.runtime.discovery.find_runtime import find_runtime  # noqa: PLC0415
-    from autofit.runtime.discovery.offline_runtime import offline_runtime  # noqa: PLC0415
+    from autofit.runtime.discovery.find_runtime import (  # noqa: PLC0415
+        find_runtime,
+        make_offline_runtime,
+    )
 
     try:
         return runtime_of(preset, path, dialect)
@@ -99,5 +101,5 @@ def _runtime(
     try:
         found = find_runtime(None, dialect)
     except UsageError:
-        found = offline_runtime(dialect or "llama_server")
+        found = make_offline_runtime(dialect or "llama_server")
     return found, (f"{reason}; its flags are read as those of {found.name}",)

@@ -52,11 +52,14 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
 def _launch(task: Task, options: TaskOptions, plan: Plan) -> dict[str, Any] | None:
     """How the recommended layout would be served, and on what: what `autofit export` needs."""
     from autofit.cli.preparation import header  # noqa: PLC0415
-    from autofit.runtime.command.argv_writer import Unsupported, launch_plan  # noqa: PLC0415
+    from autofit.runtime.command.argv_writer import (  # noqa: PLC0415
+        UnsupportedSetting,
+        make_launch_plan,
+    )
 
     if plan.recommended is None:
         return None
-    launch = launch_plan(
+    launch = make_launch_plan(
         task.runtime,
         task.model_path,
         plan.recommended.candidate,
@@ -66,7 +69,7 @@ def _launch(task: Task, options: TaskOptions, plan: Plan) -> dict[str, Any] | No
         env=task.env,
         wrapper=task.wrapper,
     )
-    if isinstance(launch, Unsupported):
+    if isinstance(launch, UnsupportedSetting):
         return None
     head = header(task, options, seed=0, argv=sys.argv)
     return {"argv": list(launch.argv), "env": dict(launch.env), "task": head.to_dict()}

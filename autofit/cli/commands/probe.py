@@ -94,7 +94,7 @@ def run_probe(
     from autofit.memory.store import MemoryStore  # noqa: PLC0415
     from autofit.probe.find_boundaries import Probe  # noqa: PLC0415
     from autofit.probe.probe_task import chosen_layouts, chosen_points  # noqa: PLC0415
-    from autofit.runtime.planner.planner import Asked  # noqa: PLC0415
+    from autofit.runtime.planner.planner import PlannerUsage  # noqa: PLC0415
     from autofit.session.budget import Budget  # noqa: PLC0415
     from autofit.session.candidates import CandidateFactory  # noqa: PLC0415
     from autofit.session.events import Finished, MemoryRead  # noqa: PLC0415
@@ -120,7 +120,7 @@ def run_probe(
             budget=Budget(
                 time.monotonic,
                 total_s,
-                asked=maker.estimator.asked if maker.estimator else Asked(),
+                asked=maker.estimator.asked if maker.estimator else PlannerUsage(),
             ),
             emit=tell,
             wall_clock=time.time,

@@ -37,7 +37,7 @@ def parameter_pins(
     """The parameters that any runtime has, as the `NAME=` of `--set`."""
     if "=" in word:
         return []
-    from autofit.runtime.dialect.dialect_file import all_dialects  # noqa: PLC0415 - heavy
+    from autofit.runtime.dialect.dialect_file import load_all_dialects  # noqa: PLC0415 - heavy
 
-    known = {name for dialect in all_dialects().values() for name in dialect.parameters}
+    known = {name for dialect in load_all_dialects().values() for name in dialect.parameters}
     return [CompletionItem(f"{name}=") for name in sorted(known) if name.startswith(word)]

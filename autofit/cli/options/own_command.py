@@ -21,8 +21,8 @@ from autofit.presets.override_order import (
     kind_of,
 )
 from autofit.presets.read_preset import ReadPreset
-from autofit.runtime.command.argv_reader import Command, read_command
-from autofit.runtime.dialect.dialect_file import all_dialects
+from autofit.runtime.command.argv_reader import ParsedCommand, parse_command
+from autofit.runtime.dialect.dialect_file import load_all_dialects
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.help_text import Flag, HelpText
@@ -48,7 +48,7 @@ class OwnCommand:
     """
 
     runtime: Runtime
-    command: Command
+    command: ParsedCommand
     wrapper: tuple[str, ...] = ()
     model: Path | None = None
     notices: tuple[str, ...] = ()
@@ -108,18 +108,18 @@ def taken_apart(preset: ReadPreset, runtime: Runtime) -> OwnCommand:
     )
 
 
-def _read(preset: ReadPreset, runtime: Runtime) -> Command:
+def _read(preset: ReadPreset, runtime: Runtime) -> ParsedCommand:
     """The command, its tensor overrides in an order that autofit keeps when it writes them."""
     words = preset.words(runtime.help, str(runtime.program))
     try:
-        command = read_command(words, runtime.dialect, runtime.help, preset.env)
+        command = parse_command(words, runtime.dialect, runtime.help, preset.env)
     except UsageError as error:
         raise UsageError(f"{preset.label}: {error.message}", error.hint) from error
     start = len(command.program)
     ordered = _in_our_order(words[start:], runtime.help)
     if ordered == tuple(words[start:]):
         return command
-    return read_command([*words[:start], *ordered], runtime.dialect, runtime.help, preset.env)
+    return parse_command([*words[:start], *ordered], runtime.dialect, runtime.help, preset.env)
 
 
 def runtime_of(
@@ -134,7 +134,7 @@ def runtime_of(
     """
     if not preset.argv:
         return find_runtime(path, dialect), ()
-    dialects = all_dialects()
+    dialects = load_all_dialects()
     for known in dialects.values():
         tail = known.program.command[1:]
         if tail and _position(tail, preset.argv) is not None and path is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from autofit.errors import UsageError
-from autofit.runtime.command.argv_reader import Command, read_command
+from autofit.runtime.command.argv_reader import ParsedCommand, parse_command
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.search.space import Space
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
@@ -24,12 +24,12 @@ def refuse_decided(words: Sequence[str], runtime: Runtime, space: Space | None) 
     """
     if not words:
         return
-    given = read_command([*runtime.command, *words], runtime.dialect, runtime.help)
+    given = parse_command([*runtime.command, *words], runtime.dialect, runtime.help)
     for flag, hint in (*_fixed(given, runtime), *_searched(given, runtime, space)):
         raise UsageError(f"{flag} after `--` is autofit's to decide", hint)
 
 
-def _fixed(given: Command, runtime: Runtime) -> Iterator[tuple[str, str]]:
+def _fixed(given: ParsedCommand, runtime: Runtime) -> Iterator[tuple[str, str]]:
     for flag in given.address:
         what = "port" if "port" in flag else "address"
         yield flag, f"leave it out: autofit chooses the {what}"
@@ -44,7 +44,9 @@ def _fixed(given: Command, runtime: Runtime) -> Iterator[tuple[str, str]]:
             yield name, f"use --{name} {given.params[name]}, before `--`"
 
 
-def _searched(given: Command, runtime: Runtime, space: Space | None) -> Iterator[tuple[str, str]]:
+def _searched(
+    given: ParsedCommand, runtime: Runtime, space: Space | None
+) -> Iterator[tuple[str, str]]:
     if space is None:
         return
     always = always_flags(runtime)

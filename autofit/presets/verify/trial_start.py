@@ -8,10 +8,10 @@ from pathlib import Path
 from autofit.presets.facts import PresetFacts
 from autofit.presets.verify.verification import Check
 from autofit.process import Ready
-from autofit.runtime.diagnosis.launch_outcome import LaunchObservation, judge
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.server.client import Answer, Client, RequestFailure
-from autofit.runtime.server.running_server import started
+from autofit.runtime.server.launch_outcome import LaunchObservation, judge_launch
+from autofit.runtime.server.server_process import start_server
 from autofit.text_format import one_line
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 from autofit.units import MIB
@@ -57,14 +57,14 @@ def start(
     )
     log = folder / "server.log"
     answer: Answer | RequestFailure | None = None
-    with started(plan, runtime.dialect, log) as server:
+    with start_server(plan, runtime.dialect, log) as server:
         ready = server.wait_ready(_never)
         props = server.client.props() if ready is Ready.READY else {}
         if ready is Ready.READY:
             answer = ask(server.client, plan.limits)
         failed = isinstance(answer, RequestFailure)
         died = server.process.wait(_DEATH_S) if failed else server.process.poll()
-    verdict = judge(
+    verdict = judge_launch(
         runtime.dialect,
         log,
         LaunchObservation(

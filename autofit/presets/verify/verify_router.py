@@ -16,9 +16,9 @@ from autofit.process import Ready
 from autofit.runtime.diagnosis.diagnose import diagnose
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.discovery.found_runtime import Runtime
+from autofit.runtime.server.applied_settings import find_unapplied, read_applied
 from autofit.runtime.server.client import Answer
-from autofit.runtime.server.readback import applied_by_props, find_unapplied
-from autofit.runtime.server.running_server import Server, started
+from autofit.runtime.server.server_process import RunningServer, start_server
 from autofit.text_format import one_line
 from autofit.trial.candidate import Candidate, LaunchPlan
 
@@ -46,7 +46,7 @@ def verify(
         limits=limits(first),
     )
     log = folder / "router.log"
-    with started(plan, runtime.dialect, log) as server:
+    with start_server(plan, runtime.dialect, log) as server:
         if server.wait_ready(_never) is Ready.READY:
             checks = [Check(name, passed=True), *_models(server, presets, runtime.dialect)]
         else:
@@ -60,7 +60,9 @@ def verify(
     ]
 
 
-def _models(server: Server, presets: Sequence[PresetFacts], dialect: Dialect) -> Iterator[Check]:
+def _models(
+    server: RunningServer, presets: Sequence[PresetFacts], dialect: Dialect
+) -> Iterator[Check]:
     shown = _shown(server)
     for facts in presets:
         model = ini.entry_name(facts)
@@ -69,7 +71,7 @@ def _models(server: Server, presets: Sequence[PresetFacts], dialect: Dialect) ->
             yield _answers(server, facts, dialect)
 
 
-def _shown(server: Server) -> dict[str, Mapping[str, Any]]:
+def _shown(server: RunningServer) -> dict[str, Mapping[str, Any]]:
     """The status of each model by its name."""
     models = server.client.ask("/models").get("data", ())
     return {model["id"]: model.get("status", {}) for model in models}
@@ -88,7 +90,7 @@ def _as_meant(facts: PresetFacts, status: Mapping[str, Any] | None) -> Check:
     return Check(name, passed=not found, detail=one_line("; ".join(found)))
 
 
-def _answers(server: Server, facts: PresetFacts, dialect: Dialect) -> Check:
+def _answers(server: RunningServer, facts: PresetFacts, dialect: Dialect) -> Check:
     model = ini.entry_name(facts)
     name = f"{model} starts as meant and answers a request"
     client, within = server.client.of_model(model), limits(facts)
@@ -101,7 +103,7 @@ def _answers(server: Server, facts: PresetFacts, dialect: Dialect) -> Check:
             return Check(name, passed=False, detail=f"not loaded within {within.load_s:.0f} s")
         time.sleep(_POLL_S)
     props = server.client.ask(f"{dialect.endpoints.props}?model={quote(model, safe='')}")
-    changed = find_unapplied(Candidate(facts.params), applied_by_props(dialect, props))
+    changed = find_unapplied(Candidate(facts.params), read_applied(dialect, props))
     if changed is not None:
         return Check(name, passed=False, detail=one_line(changed.evidence))
     answer = ask(client, within)

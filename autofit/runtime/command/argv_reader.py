@@ -24,7 +24,7 @@ _TRUE = frozenset({"on", "true", "enabled", "1"})
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ParsedCommand:
     """A launch command, taken apart.
 
     `program` are the words up to the program, a wrapper's included; `rest` is what is neither
@@ -43,12 +43,12 @@ class Command:
     left_out: Words = ()
 
 
-def read_command(
+def parse_command(
     argv: Sequence[str],
     dialect: Dialect,
     help_text: HelpText,
     env: Mapping[str, str] | None = None,
-) -> Command:
+) -> ParsedCommand:
     """Take a launch command apart, with the variables that were set for it.
 
     `argv` begins with the program or its wrapper. Of a flag given twice the last counts, but
@@ -98,7 +98,7 @@ class _Reader:
         listed = self.help.flags.get(flag)
         return listed.synonyms(flag) if listed else (flag,)
 
-    def read(self, argv: Sequence[str], env: dict[str, str]) -> Command:
+    def read(self, argv: Sequence[str], env: dict[str, str]) -> ParsedCommand:
         start = self.program_length(argv)
         words = deque(argv[start:])
         while words:
@@ -115,7 +115,7 @@ class _Reader:
                 self.rest += [word] if has_value else [word, value]
         self.settle_words()
         left = self.read_variables(env)
-        return Command(
+        return ParsedCommand(
             program=tuple(argv[:start]),
             params=self.params,
             model=self.model,

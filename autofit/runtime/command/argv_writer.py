@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from autofit.runtime.dialect.dialect import Spelling, Words
-from autofit.runtime.discovery.found_runtime import Runtime, written
+from autofit.runtime.discovery.found_runtime import Runtime, format_value
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits, ParamValue
 from autofit.trial.outcome import Rejected, RejectedReason
 
@@ -30,7 +30,7 @@ _SERVED = ("preset", "own_fit")
 
 
 @dataclass(frozen=True, slots=True)
-class Unsupported:
+class UnsupportedSetting:
     """Why a runtime cannot be told a candidate; `parameter` is the one at fault."""
 
     parameter: str
@@ -43,7 +43,7 @@ class Unsupported:
         return Rejected(stage="plan", evidence=self.message, reason=self.reason)
 
 
-def launch_plan(
+def make_launch_plan(
     runtime: Runtime,
     model_path: Path,
     candidate: Candidate,
@@ -54,17 +54,17 @@ def launch_plan(
     env: Mapping[str, str] | None = None,
     wrapper: Sequence[str] = (),
     limits: Limits | None = None,
-) -> LaunchPlan | Unsupported:
+) -> LaunchPlan | UnsupportedSetting:
     """The command and environment of a candidate, or why the runtime cannot be told it.
 
     `extra_args` (what the user gave after `--`) come last and unchanged; `env` are the
     user's variables. The model's path is made absolute.
     """
-    problem = find_problem(runtime, candidate)
+    problem = find_unsupported(runtime, candidate)
     if problem:
         return problem
     launch = runtime.dialect.launch
-    words, variables = spell(runtime, candidate)
+    words, variables = spell_params(runtime, candidate)
     remote = (launch.rpc, rpc) if rpc and launch.rpc else ()
     argv = (
         *wrapper,
@@ -85,27 +85,29 @@ def launch_plan(
     )
 
 
-def find_problem(runtime: Runtime, candidate: Candidate) -> Unsupported | None:
+def find_unsupported(runtime: Runtime, candidate: Candidate) -> UnsupportedSetting | None:
     """The first thing about a candidate that the runtime does not know or refuses."""
     for name, value in candidate.params.items():
         if not runtime.supports(name):
             message = f"{runtime.dialect.name}: this program has no {name}"
-            return Unsupported(name, message, "unknown_flag")
+            return UnsupportedSetting(name, message, "unknown_flag")
         if not runtime.supports(name, value):
             known = ", ".join(runtime.values(name))
-            message = f"{name}: this program does not know {written(value)} (it knows {known})"
-            return Unsupported(name, message, "bad_value")
-    set_values = {name: written(value) for name, value in candidate.params.items()}
+            message = (
+                f"{name}: this program does not know {format_value(value)} (it knows {known})"
+            )
+            return UnsupportedSetting(name, message, "bad_value")
+    set_values = {name: format_value(value) for name, value in candidate.params.items()}
     values = {**runtime.dialect.defaults, **set_values}
     for refusal in runtime.dialect.refuse:
         if refusal.matches(values):
             asked = ", ".join(f"{name} {values[name]}" for name in refusal.when)
             first = next(name for name in refusal.when)
-            return Unsupported(first, f"{asked}: {refusal.because}", "combination")
+            return UnsupportedSetting(first, f"{asked}: {refusal.because}", "combination")
     return None
 
 
-def spell(runtime: Runtime, candidate: Candidate) -> tuple[Words, dict[str, str]]:
+def spell_params(runtime: Runtime, candidate: Candidate) -> tuple[Words, dict[str, str]]:
     """The words and the variables that say a candidate's params; unknown ones are left out."""
     words: list[str] = []
     variables: dict[str, str] = {}
@@ -113,9 +115,9 @@ def spell(runtime: Runtime, candidate: Candidate) -> tuple[Words, dict[str, str]
         spelling = runtime.spelling(name)
         if spelling is None:
             continue
-        text = spelled_value(spelling, value)
+        text = spell_value(spelling, value)
         if spelling.words is not None:
-            words += spelling.words[written(value)]
+            words += spelling.words[format_value(value)]
         elif spelling.flag is not None:
             words += (spelling.flag, text or "")
         elif spelling.env is not None and text is not None:
@@ -123,9 +125,9 @@ def spell(runtime: Runtime, candidate: Candidate) -> tuple[Words, dict[str, str]
     return tuple(words), variables
 
 
-def spelled_value(spelling: Spelling, value: ParamValue) -> str | None:
+def spell_value(spelling: Spelling, value: ParamValue) -> str | None:
     """A value as a flag or a variable takes it; None where the variable is left out."""
-    text = written(value)
+    text = format_value(value)
     told = spelling.values.get(text, text)
     return told.replace(",", spelling.join) if told is not None else None
 

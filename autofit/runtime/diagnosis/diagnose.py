@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from autofit.runtime.diagnosis.advice import advise
-from autofit.runtime.diagnosis.exit_status import death_of, describe_status
-from autofit.runtime.diagnosis.failure_tracker import FailureTracker, Finding
+from autofit.runtime.diagnosis.exit_status import cause_of_death, describe_status
 from autofit.runtime.dialect.dialect import Dialect
-from autofit.runtime.dialect.log_pattern import BufferTypes, LinePattern
-from autofit.runtime.logs.buffer_type import device_with_index, place_of
-from autofit.runtime.logs.log_index import Entry
-from autofit.runtime.logs.log_reader import LogReader
-from autofit.runtime.logs.log_run import LogRun
-from autofit.runtime.logs.server_log import ServerLog
+from autofit.runtime.dialect.log_patterns import BufferTypes, LinePattern
+from autofit.runtime.logs.log_line import CompiledPattern
+from autofit.runtime.logs.log_reader import FailureTracker, LoggedFailure, LogReader, LogRun
+from autofit.runtime.logs.server_log import ServerLog, find_device_by_index, locate_buffer
 from autofit.trial.outcome import (
     Buffer,
     Completed,
@@ -117,7 +114,7 @@ def diagnose_answer(status: int, body: str, dialect: Dialect) -> Outcome | None:
     text = message or body.strip() or f"HTTP {status}"
     tracker = FailureTracker(dialect.failures)
     for number, failure in enumerate(dialect.failures):
-        groups = Entry.of(None, failure.line).groups(text)
+        groups = CompiledPattern.of(None, failure.line).groups(text)
         if groups is not None:
             tracker.see(number, groups, text, "prompt")
     finding = tracker.finding()
@@ -144,7 +141,7 @@ def _error_message(body: str) -> str | None:
 
 
 def _matches(patterns: Iterable[LinePattern], text: str) -> bool:
-    return any(Entry.of(None, pattern).groups(text) is not None for pattern in patterns)
+    return any(CompiledPattern.of(None, pattern).groups(text) is not None for pattern in patterns)
 
 
 class _Verdict:
@@ -167,13 +164,13 @@ class _Verdict:
         finding = self._run.failures.finding()
         if finding is not None:
             return self._failed(finding)
-        if self._status is not None and death_of(self._status) and not self._ended_at_will():
+        if self._status is not None and cause_of_death(self._status) and not self._ended_at_will():
             return self._died(self._status)
         if self._status == 0 or self._run.has_ended or self._seems_healthy():
             return self._told(Completed(evidence=self._run.good_line or self._run.last_line))
         return Diagnosis(None, self._run.stage, self._run.last_line, self._log)
 
-    def _failed(self, finding: Finding) -> Diagnosis:
+    def _failed(self, finding: LoggedFailure) -> Diagnosis:
         if finding.may_be_memory:
             full = self._full_device_while_computing(finding.stage)
             if full is not None:
@@ -186,7 +183,7 @@ class _Verdict:
         """The process ended without a word about why."""
         run = self._run
         evidence = f"{describe_status(status)} without a message; last line: {run.last_line}"
-        death = death_of(status)
+        death = cause_of_death(status)
         if death == "memory" and run.has_ended:
             death = "killed"  # by whoever had told it to stop
         if death == "memory":
@@ -229,7 +226,7 @@ class _Verdict:
 
 
 def _outcome(
-    finding: Finding, log: ServerLog, types: BufferTypes, exit_status: int | None
+    finding: LoggedFailure, log: ServerLog, types: BufferTypes, exit_status: int | None
 ) -> Outcome:
     stage, evidence = finding.stage, finding.evidence
     match finding.kind:
@@ -250,11 +247,11 @@ def _outcome(
             return Incorrect(stage, evidence)
 
 
-def _place(finding: Finding, log: ServerLog, types: BufferTypes) -> tuple[Where, str | None]:
+def _place(finding: LoggedFailure, log: ServerLog, types: BufferTypes) -> tuple[Where, str | None]:
     devices = {device.name: device.description for device in log.devices}
     where, device = finding.where, None
     if finding.buffer_type is not None:
-        place, device = place_of(finding.buffer_type, types, devices)
+        place, device = locate_buffer(finding.buffer_type, types, devices)
         where = where or place
     where = where or "device"
     if where != "device":
@@ -263,10 +260,10 @@ def _place(finding: Finding, log: ServerLog, types: BufferTypes) -> tuple[Where,
 
 
 def _device(
-    finding: Finding, log: ServerLog, types: BufferTypes, devices: Mapping[str, str]
+    finding: LoggedFailure, log: ServerLog, types: BufferTypes, devices: Mapping[str, str]
 ) -> str | None:
     if finding.index is not None:
-        found = device_with_index(finding.index, devices, types)
+        found = find_device_by_index(finding.index, devices, types)
         return found or (finding.device and finding.device.format(index=finding.index))
     used = log.used_devices
     return used[0].name if len(used) == 1 else None

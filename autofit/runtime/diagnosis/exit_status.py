@@ -39,9 +39,9 @@ def parse_exit_status(text: str) -> int:
     """
     word = text.strip()
     if re.fullmatch(r"[+-]?\d+", word):
-        return normal_status(int(word))
+        return normalize_status(int(word))
     if re.fullmatch(r"0[xX][0-9a-fA-F]+", word):
-        return normal_status(int(word, 16))
+        return normalize_status(int(word, 16))
     name = word.upper() if word.upper().startswith("SIG") else f"SIG{word.upper()}"
     try:
         return -int(signal.Signals[name])
@@ -51,7 +51,7 @@ def parse_exit_status(text: str) -> int:
         ) from None
 
 
-def normal_status(status: int) -> int:
+def normalize_status(status: int) -> int:
     """The status with a signal as a negative number and NTSTATUS as an unsigned one."""
     if _SHELL_SIGNAL < status <= _SHELL_SIGNAL + 64:
         return _SHELL_SIGNAL - status
@@ -74,7 +74,7 @@ def describe_status(status: int) -> str:
     return f"exit status {status}"
 
 
-def death_of(status: int) -> Death | None:
+def cause_of_death(status: int) -> Death | None:
     """What a status alone says about an end without a message, None for a clean exit.
 
     A process that gets SIGKILL without having said a word was most often ended by the

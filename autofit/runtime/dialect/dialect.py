@@ -14,8 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict
 
-from autofit.runtime.dialect.failure_pattern import FailurePattern
-from autofit.runtime.dialect.log_pattern import LogPatterns
+from autofit.runtime.dialect.log_patterns import FailurePattern, LogPatterns
 
 Words = tuple[str, ...]
 # Keys that are not known are mistakes; `0` may stand for "0", as YAML's numbers often do.
@@ -104,7 +103,7 @@ class Detection:
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class InspectionRules:
     """What a program is asked before any model is loaded, and how its answers read."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -173,7 +172,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchRules:
     """The words around the parameters in every launch.
 
     Each group of words is left out where the help does not list its first word. `left_out` are
@@ -200,7 +199,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class HealthCheck:
     """When a started server can be used: what `path` answers."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -281,7 +280,7 @@ class DivergenceRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedCombination:
     """A combination of values that the runtime refuses, and why."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -355,10 +354,10 @@ class Dialect:
     description: str
     program: Program
     detect: Detection
-    ask: Questions
+    ask: InspectionRules
     parameters: Mapping[str, Parameter]
-    launch: Launch
-    ready: Ready
+    launch: LaunchRules
+    ready: HealthCheck
     endpoints: Endpoints
     timings: Timings
     extends: str | None = None
@@ -367,7 +366,7 @@ class Dialect:
     estimator: EstimatorRules | None = None
     divergence: DivergenceRules | None = None
     defaults: Mapping[str, str] = field(default_factory=dict)
-    refuse: tuple[Refusal, ...] = ()
+    refuse: tuple[RefusedCombination, ...] = ()
     memory_command: Words | None = None
     preset: PresetRules = field(default_factory=PresetRules)
     log: LogPatterns = field(default_factory=LogPatterns)

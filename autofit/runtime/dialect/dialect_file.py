@@ -33,16 +33,16 @@ def load_dialect(name: str) -> Dialect:
     return _load(path, path.stat().st_mtime_ns)
 
 
-def all_dialects() -> dict[str, Dialect]:
+def load_all_dialects() -> dict[str, Dialect]:
     """Every dialect that can be found by name.
 
     Raises:
         UsageError: a file is faulty.
     """
-    return {name: load_dialect(str(path)) for name, path in available().items()}
+    return {name: load_dialect(str(path)) for name, path in find_dialect_files().items()}
 
 
-def available() -> dict[str, Path]:
+def find_dialect_files() -> dict[str, Path]:
     """The file of every dialect that can be found by name."""
     return yaml_files.available("dialect")
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from autofit.errors import MissingError, UsageError
 from autofit.runtime.dialect.dialect import Dialect, Words
-from autofit.runtime.dialect.dialect_file import all_dialects, load_dialect
+from autofit.runtime.dialect.dialect_file import load_all_dialects, load_dialect
 from autofit.runtime.discovery.found_runtime import Runtime, Version, read_version
-from autofit.runtime.discovery.runtime_questions import Probe
+from autofit.runtime.discovery.help_text import parse_help
+from autofit.runtime.discovery.program_inspector import ProgramInspector
 
 _HOW_TO_GET_ONE = (
     "build llama.cpp and give its llama-server with --runtime, put llama-server on PATH, or "
@@ -25,7 +26,7 @@ _PROGRAM_FOLDERS = ("", "bin", "build/bin", "build/bin/Release")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundProgram:
     """A program that may be a runtime, and the dialect that it must speak, if that is given."""
 
     program: Path
@@ -46,17 +47,17 @@ def find_runtime(
         UsageError: there is none, it cannot be started, or it is not a runtime.
     """
     named = load_dialect(dialect) if dialect else None
-    dialects = {named.name: named} if named else all_dialects()
+    dialects = {named.name: named} if named else load_all_dialects()
     place = Path(path).expanduser() if path is not None else None
-    found = _at(place, dialects) if place else next(programs(dialects), None)
+    found = _at(place, dialects) if place else next(find_programs(dialects), None)
     if found is None:
         wanted = f" for dialect '{named.name}'" if named else ""
         raise MissingError(f"no runtime found{wanted}", _HOW_TO_GET_ONE)
-    probe = Probe(found.program, found.command, cache)
+    probe = ProgramInspector(found.program, found.command, cache)
     return _runtime(probe, named or found.dialect or _recognised(probe, dialects))
 
 
-def programs(dialects: Mapping[str, Dialect]) -> Iterator[Found]:
+def find_programs(dialects: Mapping[str, Dialect]) -> Iterator[FoundProgram]:
     """Every program on this machine that may be a runtime, once, the first choice first."""
     seen: set[Path] = set()
     names = dict.fromkeys(name for dialect in dialects.values() for name in dialect.program.names)
@@ -80,7 +81,7 @@ def programs(dialects: Mapping[str, Dialect]) -> Iterator[Found]:
             yield found
 
 
-def _at(path: Path, dialects: Mapping[str, Dialect]) -> Found:
+def _at(path: Path, dialects: Mapping[str, Dialect]) -> FoundProgram:
     """The program of a path that a user gave."""
     if path.is_file():
         return _program(path)
@@ -102,29 +103,29 @@ def _at(path: Path, dialects: Mapping[str, Dialect]) -> Found:
     on_path = shutil.which(str(path)) if len(path.parts) == 1 else None
     if on_path:
         return _program(Path(on_path))
-    listed = ", ".join(str(found.program) for found in programs(dialects))
+    listed = ", ".join(str(found.program) for found in find_programs(dialects))
     raise MissingError(f"no such runtime: {path}", f"found on this machine: {listed or 'none'}")
 
 
-def _program(path: Path) -> Found:
+def _program(path: Path) -> FoundProgram:
     path = path.absolute()
     if path.suffix == ".py":
-        return Found(path, (sys.executable, str(path)))
-    return Found(path, (str(path),))
+        return FoundProgram(path, (sys.executable, str(path)))
+    return FoundProgram(path, (str(path),))
 
 
-def _by_command(dialect: Dialect) -> Found | None:
+def _by_command(dialect: Dialect) -> FoundProgram | None:
     """A runtime that is started by the dialect's own words; None where it is not installed."""
     command = tuple(word.replace("{python}", sys.executable) for word in dialect.program.command)
     if not command:
         return None
     if dialect.program.module is None:
-        return Found(Path(command[0]), command, dialect)
+        return FoundProgram(Path(command[0]), command, dialect)
     folder = _package_folder(dialect.program.module)
     if folder is None:
         return None
     libraries = sorted(folder.glob("*.so"))
-    return Found(libraries[0] if libraries else folder / "__init__.py", command, dialect)
+    return FoundProgram(libraries[0] if libraries else folder / "__init__.py", command, dialect)
 
 
 def _package_folder(module: str) -> Path | None:
@@ -133,7 +134,7 @@ def _package_folder(module: str) -> Path | None:
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
-def _recognised(probe: Probe, dialects: Mapping[str, Dialect]) -> Dialect:
+def _recognised(probe: ProgramInspector, dialects: Mapping[str, Dialect]) -> Dialect:
     """The most specific dialect whose evidence the program shows."""
     matching = [dialect for dialect in dialects.values() if _matches(probe, dialect)]
     extended = {dialect.extends for dialect in matching}
@@ -146,7 +147,7 @@ def _recognised(probe: Probe, dialects: Mapping[str, Dialect]) -> Dialect:
     return max(specific, key=lambda dialect: (_evidence(dialect), dialect.name))
 
 
-def _matches(probe: Probe, dialect: Dialect) -> bool:
+def _matches(probe: ProgramInspector, dialect: Dialect) -> bool:
     if not dialect.program.names:
         return False  # started by a command of its own, not by a program
     detect = dialect.detect
@@ -161,7 +162,7 @@ def _evidence(dialect: Dialect) -> int:
     return len(dialect.detect.all) + bool(dialect.detect.any)
 
 
-def _runtime(probe: Probe, dialect: Dialect) -> Runtime:
+def _runtime(probe: ProgramInspector, dialect: Dialect) -> Runtime:
     ask = dialect.ask
     help_text = probe.help(ask.help, ask.timeout_s)
     variables = {
@@ -183,7 +184,7 @@ def _runtime(probe: Probe, dialect: Dialect) -> Runtime:
     )
 
 
-def _version(probe: Probe, dialect: Dialect) -> Version:
+def _version(probe: ProgramInspector, dialect: Dialect) -> Version:
     try:
         said = probe.ask(dialect.ask.version, dialect.ask.timeout_s)
     except UsageError:
@@ -191,7 +192,7 @@ def _version(probe: Probe, dialect: Dialect) -> Version:
     return read_version(said, dialect.ask.version_patterns)
 
 
-def _companions(probe: Probe, dialect: Dialect) -> dict[str, Words]:
+def _companions(probe: ProgramInspector, dialect: Dialect) -> dict[str, Words]:
     """The words that start each companion that lies beside the program."""
     if dialect.program.command:
         return {}
@@ -202,3 +203,25 @@ def _companions(probe: Probe, dialect: Dialect) -> dict[str, Words]:
         for folder in reversed(folders)
         if (folder / name).is_file()
     }
+
+
+_HELP = Path(__file__).parents[1] / "embedded/embedded_help.txt"
+
+
+def make_offline_runtime(dialect_name: str = "llama_server") -> Runtime:
+    """The dialect with every flag that a current llama-server lists, and no devices.
+
+    Raises:
+        UsageError: there is no such dialect.
+    """
+    dialect = load_dialect(dialect_name)
+    program = Path(dialect.program.names[0] if dialect.program.names else "llama-server")
+    return Runtime(
+        dialect=dialect,
+        program=program,
+        command=(str(program),),
+        help=parse_help(_HELP.read_text(encoding="utf-8")),
+        version=Version(""),
+        fingerprint="",
+        devices=(),
+    )

@@ -73,7 +73,7 @@ class Runtime:
         spelling = self.spelling(parameter)
         if spelling is None or value is None:
             return spelling is not None
-        return written(value) in self.values(parameter) or not self.values(parameter)
+        return format_value(value) in self.values(parameter) or not self.values(parameter)
 
     def values(self, parameter: str) -> Words:
         """The values that a parameter takes, empty where the program lists none."""
@@ -132,7 +132,7 @@ def read_version(text: str, patterns: Words) -> Version:
     return Version(text.strip())
 
 
-def written(value: ParamValue) -> str:
+def format_value(value: ParamValue) -> str:
     """A value as dialects and presets write it: booleans are on and off."""
     if isinstance(value, bool):
         return "on" if value else "off"

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from autofit.runtime.dialect.log_pattern import BufferTypes
-from autofit.runtime.logs.buffer_type import place_of
+from autofit.runtime.dialect.log_patterns import BufferTypes
 from autofit.trial.measurement import ReportedMemory
 from autofit.trial.outcome import Where
 from autofit.units import MIB
@@ -283,7 +282,7 @@ class FactReader:
         # Placed at the end, when all devices are known.
         placed: dict[tuple[BufferKind, Where, str | None], float] = {}
         for (kind, name), mib in self._buffers.items():
-            where, device = place_of(name, self._types, self.descriptions)
+            where, device = locate_buffer(name, self._types, self.descriptions)
             placed[kind, where, device] = placed.get((kind, where, device), 0.0) + mib
         return tuple(LoggedBuffer(*place, mib) for place, mib in placed.items())
 
@@ -294,3 +293,43 @@ def _value(told: str) -> Value:
     if re.fullmatch(r"-?\d+\.\d+", told):
         return float(told)
     return _WORDS.get(told, told)
+
+
+def locate_buffer(
+    name: str, types: BufferTypes, devices: Mapping[str, str]
+) -> tuple[Where, str | None]:
+    """Where a buffer of this type lies and on which device, None for the host.
+
+    `devices` are the descriptions by device name, in the runtime's order; a remote device's
+    description is its server's address.
+    """
+    if types.pinned and re.search(types.pinned, name):
+        return "pinned", None
+    if types.host and re.search(types.host, name):
+        return "host", None
+    remote = re.search(types.remote, name) if types.remote else None
+    if remote:
+        return "device", _remote_device(int(remote["index"]), remote["endpoint"], devices) or name
+    if name not in devices:
+        for device in devices:
+            if name.startswith(f"{device}_"):
+                return "device", device
+    return "device", name
+
+
+def find_device_by_index(index: str, devices: Mapping[str, str], types: BufferTypes) -> str | None:
+    """The local device of this number, None unless there is exactly one."""
+    addresses = re.compile(r":\d+$")
+    found = [
+        name
+        for name, description in devices.items()
+        if re.fullmatch(rf"[A-Za-z]+{index}", name)
+        and not (types.host and re.search(types.host, name))
+        and not addresses.search(description)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _remote_device(index: int, endpoint: str, devices: Mapping[str, str]) -> str | None:
+    of_server = [name for name, description in devices.items() if description == endpoint]
+    return of_server[index] if index < len(of_server) else None

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from autofit.machine.memory_watcher import used_mib, wait_for_release
 from autofit.process import ManagedProcess, scrubbed_environment
-from autofit.runtime.command.argv_writer import find_problem, spell
+from autofit.runtime.command.argv_writer import find_unsupported, spell_params
 from autofit.runtime.diagnosis.diagnose import diagnose
 from autofit.runtime.dialect.dialect import DivergenceRules, Words
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.help_text import HelpText
-from autofit.runtime.discovery.runtime_questions import Probe
+from autofit.runtime.discovery.program_inspector import ProgramInspector
 from autofit.runtime.server.launcher import RUNTIME_FIT, Launcher, LaunchResult
 from autofit.runtime.server.request_plan import RequestPlan
 from autofit.trial.candidate import Candidate, LaunchPlan
@@ -75,14 +75,14 @@ class DivergenceLauncher:
         command = _command(runtime)
         if rules is None or command is None:
             return Rejected("plan", "the runtime has no program that scores chances")
-        problem = find_problem(runtime, candidate)
+        problem = find_unsupported(runtime, candidate)
         if problem:
             return problem.outcome
         ubatch = min(candidate.get_int("ubatch", _UBATCH), _UBATCH)
         short = candidate.with_params(
             context=rules.context, batch=rules.context, ubatch=ubatch, parallel=1
         )
-        words, variables = spell(runtime, short)
+        words, variables = spell_params(runtime, short)
         launch = runtime.dialect.launch
         is_as_given = layout == RUNTIME_FIT
         groups = (*(() if is_as_given else launch.always), *launch.observe)
@@ -193,7 +193,7 @@ def read_divergence(text: str, rules: DivergenceRules) -> Divergence | None:
         return None
 
 
-def has_divergence(runtime: Runtime) -> bool:
+def has_divergence_program(runtime: Runtime) -> bool:
     """Whether the runtime has a program that scores chances."""
     return _command(runtime) is not None
 
@@ -210,4 +210,4 @@ def _command(runtime: Runtime) -> Words | None:
 
 def _help(runtime: Runtime, command: Words) -> HelpText:
     ask = runtime.dialect.ask
-    return Probe(Path(command[0]), command).help(ask.help, ask.timeout_s)
+    return ProgramInspector(Path(command[0]), command).help(ask.help, ask.timeout_s)

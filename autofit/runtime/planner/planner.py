@@ -17,12 +17,13 @@ hidden states below (454 MiB for 480).
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,14 +36,12 @@ from autofit.model.gguf.copy_without_vocabulary import (
     write_copy_without_vocabulary,
 )
 from autofit.model.gguf.header import read_header
-from autofit.runtime.command.argv_reader import read_command
-from autofit.runtime.command.argv_writer import spell
+from autofit.runtime.command.argv_reader import parse_command
+from autofit.runtime.command.argv_writer import spell_params
 from autofit.runtime.dialect.dialect import EstimatorRules, Words
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.help_text import HelpText
-from autofit.runtime.discovery.runtime_questions import Probe
-from autofit.runtime.discovery.short_run import start
-from autofit.runtime.planner.planner_cache import EstimateRecord
+from autofit.runtime.discovery.program_inspector import ProgramInspector, run_program
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.measurement import ReportedMemory
 from autofit.units import MIB
@@ -55,7 +54,7 @@ DeviceSizes = Mapping[str, ReportedMemory]
 
 
 @dataclass(slots=True)
-class Asked:
+class PlannerUsage:
     """How many questions a planner was put, and the seconds they took."""
 
     questions: int = 0
@@ -72,7 +71,7 @@ class Asked:
             self.seconds += time.monotonic() - began_s
 
 
-class Estimator:
+class RuntimePlanner:
     """The planner of one runtime for one model; answers are kept in memory and on disk.
 
     Asked only while no server runs: it opens the devices, some 500 MiB each on CUDA.
@@ -95,10 +94,12 @@ class Estimator:
         self.rpc = rpc
         self.extra_args = tuple(extra_args)
         self.header = read_header(model_path)
-        self.asked = Asked()
+        self.asked = PlannerUsage()
         self._help: HelpText | None = None
         folder = cache or platformdirs.user_cache_path("autofit") / "estimates"
-        self._record = EstimateRecord(folder / f"{runtime.fingerprint}-{self.header.digest}.jsonl")
+        self._record = PredictionCache(
+            folder / f"{runtime.fingerprint}-{self.header.digest}.jsonl"
+        )
 
     def estimate(self, candidate: Candidate) -> DeviceSizes | None:
         """Model, context and compute MiB by device name, and of the `host`.
@@ -138,14 +139,14 @@ class Estimator:
         model = (self.runtime.dialect.launch.model, str(self.model_path.absolute()))
         env = {**self.runtime.env, **variables}
         with self.asked.counting():
-            finished = start((*self.command, *words, *model), env, self.rules.timeout_s)
+            finished = run_program((*self.command, *words, *model), env, self.rules.timeout_s)
         lines = finished.stdout.split("\n")
         answer = next((line for line in reversed(lines) if line.lstrip().startswith("-")), "")
         if finished.returncode or not answer:
             return None
         # Shell syntax, the quotes literal; builds before 2026 print overrides unquoted.
         argv = (*self.runtime.command, *shlex.split(answer))
-        return read_command(argv, self.runtime.dialect, self.runtime.help).params
+        return parse_command(argv, self.runtime.dialect, self.runtime.help).params
 
     def _words(
         self,
@@ -158,10 +159,10 @@ class Estimator:
         """What the planner is given but for the model, less what it does not know."""
         if self._help is None:
             ask = self.runtime.dialect.ask
-            self._help = Probe(Path(command[0]), command).help(ask.help, ask.timeout_s)
+            self._help = ProgramInspector(Path(command[0]), command).help(ask.help, ask.timeout_s)
         launch = self.runtime.dialect.launch
         remote = (launch.rpc, self.rpc) if self.rpc and launch.rpc else ()
-        words, variables = spell(self.runtime, candidate)
+        words, variables = spell_params(self.runtime, candidate)
         given = self._help.accepted((*words, *self.extra_args), self.runtime.help)
         return (*remote, *given, *(rules.words if asks_sizes else ())), variables
 
@@ -175,7 +176,7 @@ class Estimator:
         path = str((model or self.model_path).absolute())
         argv = (*(self.command or ()), *words, self.runtime.dialect.launch.model, path)
         env = {**self.runtime.env, **variables}
-        finished = start(argv, env, rules.timeout_s)
+        finished = run_program(argv, env, rules.timeout_s)
         rows = re.finditer(rules.row_pattern, finished.stdout, re.MULTILINE)
         sizes = {
             HOST if row["device"] == rules.host else row["device"]: ReportedMemory(
@@ -228,3 +229,41 @@ def _output_device(sizes: DeviceSizes, lean: DeviceSizes) -> str:
     lost = {name: row.model_mib - lean[name].model_mib for name, row in sizes.items()}
     devices = [name for name in lost if name != HOST and lost[name] > 0]
     return max(devices, key=lost.__getitem__, default=HOST)
+
+
+class PredictionCache:
+    """Sizes by question. A line is added for each answer; a torn or strange line is ignored."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known: dict[str, DeviceSizes | None] = {}
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            return
+        for line in lines:
+            try:
+                key, sizes = json.loads(line)
+                self._known[key] = {name: ReportedMemory(**row) for name, row in sizes.items()}
+            except (ValueError, TypeError, AttributeError):
+                continue
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
+
+    def get(self, key: str) -> DeviceSizes | None:
+        """The answer to a question that was put."""
+        return self._known.get(key)
+
+    def put(self, key: str, sizes: DeviceSizes | None, *, is_lasting: bool) -> None:
+        """Keep an answer, for later runs too if it is lasting; None was no answer."""
+        self._known[key] = sizes
+        if sizes is None or not is_lasting:
+            return
+        line = json.dumps([key, {name: asdict(row) for name, row in sizes.items()}])
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError:
+            pass  # a cache that cannot be written costs time only

@@ -24,22 +24,25 @@ from autofit.machine.memory_watcher import (
 )
 from autofit.machine.rpc import find_server
 from autofit.process import Ready
-from autofit.runtime.command.argv_writer import Unsupported, launch_plan
-from autofit.runtime.diagnosis.launch_outcome import (
-    LaunchObservation,
-    ResourceObservation,
-    judge,
-    reported_memory,
-)
-from autofit.runtime.diagnosis.prefetch_slots import WantedSlots
-from autofit.runtime.diagnosis.spill import shared_devices
+from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
+from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots, find_shared_devices
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.logs.server_log import ServerLog
-from autofit.runtime.server.measuring import Replies, send_effort
-from autofit.runtime.server.process_watch import OomKills, is_hung, paging_note
-from autofit.runtime.server.prompt import PromptSource
+from autofit.runtime.server.launch_outcome import (
+    LaunchObservation,
+    ResourceObservation,
+    judge_launch,
+    reported_memory,
+)
 from autofit.runtime.server.request_plan import RequestPlan
-from autofit.runtime.server.running_server import Server, started
+from autofit.runtime.server.send_requests import PromptSource, RequestResults, send_requests
+from autofit.runtime.server.server_process import (
+    OomKillCounter,
+    RunningServer,
+    describe_paging,
+    is_hung,
+    start_server,
+)
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 from autofit.trial.measurement import Measurement, MemoryReading, Sample
 from autofit.trial.outcome import Outcome, Rejected, Stage
@@ -92,7 +95,7 @@ class Launcher:
     units: int | None = None
     limits_mib: Mapping[str, float] = field(default_factory=dict)
     unreported_mib: Callable[[Candidate], Mapping[str, float]] = lambda _: {}
-    wanted_slots: Callable[[Candidate], WantedSlots | None] = lambda _: None
+    wanted_slots: Callable[[Candidate], ExpectedSlots | None] = lambda _: None
     on_reading: Callable[[MemoryReading], None] = lambda _: None
     find_memory: Callable[[Mapping[str, str]], MemorySource] | None = None
     _reference_mib: Mapping[str, float | None] | None = None
@@ -104,7 +107,7 @@ class Launcher:
         `as_served` leaves out the switches that only measuring needs.
         """
         is_baseline = layout == RUNTIME_FIT
-        plan = launch_plan(
+        plan = make_launch_plan(
             self.runtime,
             self.model_path,
             candidate,
@@ -115,7 +118,7 @@ class Launcher:
             wrapper=self.wrapper,
             limits=self.limits,
         )
-        return plan.outcome if isinstance(plan, Unsupported) else plan
+        return plan.outcome if isinstance(plan, UnsupportedSetting) else plan
 
     def launch(
         self,
@@ -150,18 +153,18 @@ class Launcher:
     ) -> LaunchResult:
         if self._reference_mib is None:
             self._reference_mib = used_mib(self.memory)
-        kills = OomKills()
+        kills = OomKillCounter()
         began_s = time.monotonic()
         on_stage("load")
         with (
             MemoryWatcher(self.memory, tell=self.on_reading) as watcher,
-            started(plan, self.runtime.dialect, log_path) as server,
+            start_server(plan, self.runtime.dialect, log_path) as server,
         ):
             watcher.watch(server.process.pid)
             ready = server.wait_ready(check_stop)
             load_s = time.monotonic() - began_s
             props: Mapping[str, Any] = {}
-            replies = Replies()
+            replies = RequestResults()
             died: int | None = None
             at_ready = watcher.read()
             around = ConditionsWatcher(also=self._remote_servers())
@@ -182,7 +185,7 @@ class Launcher:
                 died = server.process.poll()
             is_late = ready is Ready.TIMED_OUT or (died is None and _is(replies, "timed_out"))
             stood_still = is_late and is_hung(server.process.pid, log_path)
-            paging = paging_note(at_ready, watcher.read())
+            paging = describe_paging(at_ready, watcher.read())
             on_stage("stop")
             server.process.stop()
         release = wait_for_release(self.memory, self._reference_mib, limit_s=_RELEASE_LIMIT_S)
@@ -191,7 +194,7 @@ class Launcher:
         peak = watcher.peak()
         # Where a command tells of the host, the kernel that counts is not ours.
         is_own_host = HOST not in watcher.readings()[0].device_used_mib
-        verdict = judge(
+        verdict = judge_launch(
             self.runtime.dialect,
             log_path,
             LaunchObservation(
@@ -208,7 +211,7 @@ class Launcher:
                     free_mib=peak.free_mib,
                     unreported_mib=self.unreported_mib(plan.candidate),
                     slots=self.wanted_slots(plan.candidate),
-                    shared=shared_devices(self.runtime.devices or ()),
+                    shared=find_shared_devices(self.runtime.devices or ()),
                     oom_kills=kills.since() if is_own_host else None,
                     stood_still=stood_still,
                 ),
@@ -255,19 +258,19 @@ class Launcher:
 
     def _ask(
         self,
-        server: Server,
+        server: RunningServer,
         plan: LaunchPlan,
         request_plan: RequestPlan,
         *,
         watcher: MemoryWatcher,
         on_stage: Callable[[Stage], None],
         check_stop: Callable[[], None],
-    ) -> Replies:
+    ) -> RequestResults:
         context = plan.candidate.get_int("context", self.workload.context)
         slots = plan.candidate.get_int("parallel", self.workload.parallel)
 
-        def send(wanted: RequestPlan, limits: Limits) -> Replies:
-            return send_effort(
+        def send(wanted: RequestPlan, limits: Limits) -> RequestResults:
+            return send_requests(
                 server.client,
                 wanted.within(context // slots),
                 self.prompts,
@@ -335,5 +338,5 @@ def _left_mib(
     return left
 
 
-def _is(replies: Replies, kind: str) -> bool:
+def _is(replies: RequestResults, kind: str) -> bool:
     return getattr(replies.failure, "kind", None) == kind

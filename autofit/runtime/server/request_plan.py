@@ -15,7 +15,7 @@ from autofit.trial.candidate import Limits
 from autofit.trial.trial import Fidelity
 from autofit.trial.workload import Workload
 
-EffortName = Literal["fit", "ask", "short", "full", "prove"]
+PlanName = Literal["fit", "ask", "short", "full", "prove"]
 
 # Tokens the runtime needs beside prompt and generation at the end of the context.
 CONTEXT_RESERVE_TOKENS = 64
@@ -41,7 +41,7 @@ class PlannedRequest:
     repeat: int = 0
 
 
-class Questions(Protocol):
+class OutputRequests(Protocol):
     """What is asked for its answers, after everything that is measured."""
 
     def ask(self, client: Client, limits: Limits) -> RequestFailure | None:
@@ -50,7 +50,7 @@ class Questions(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
+class FullContextCheck:
     """A request that fills the context, sent where little memory is left after all others.
 
     A launch that keeps next to nothing at the workload's prompts may die at full context. The
@@ -85,11 +85,11 @@ class RequestPlan:
     machine one good look costs what several do elsewhere. `fill` comes after all requests.
     """
 
-    name: EffortName
+    name: PlanName
     requests: tuple[PlannedRequest, ...]
-    questions: Questions | None = None
+    questions: OutputRequests | None = None
     enough_s: float = math.inf
-    fill: Fill | None = None
+    fill: FullContextCheck | None = None
 
     @property
     def fidelity(self) -> Fidelity:
@@ -115,12 +115,12 @@ def _fit_proof(workload: Workload, ubatch: int) -> PlannedRequest:
     return PlannedRequest(prompt, _FIT_PREDICTED_TOKENS, is_warmup=True)
 
 
-def plan_questions() -> RequestPlan:
+def plan_without_measurement() -> RequestPlan:
     """Nothing is measured: there are questions, or a program asks by itself."""
     return RequestPlan("ask", ())
 
 
-def plan_fit_request(workload: Workload, ubatch: int) -> RequestPlan:
+def plan_fit_test(workload: Workload, ubatch: int) -> RequestPlan:
     """Whether it holds a full ubatch and the workload's longest prompt; measures nothing."""
     return RequestPlan("fit", (_fit_proof(workload, ubatch),))
 
@@ -150,17 +150,17 @@ def plan_measurement(
         for repeat in range(repeats)
         for index, request in enumerate(workload.requests)
     )
-    name: EffortName = "short" if is_short else "full"
+    name: PlanName = "short" if is_short else "full"
     return RequestPlan(name, (_fit_proof(workload, ubatch), *measured), enough_s=enough_s)
 
 
-def filling_request(slot_context: int) -> PlannedRequest:
+def plan_full_context_request(slot_context: int) -> PlannedRequest:
     """A prompt that fills a slot's context, and next to no generation."""
     prompt = max(1, slot_context - _FIT_PREDICTED_TOKENS - CONTEXT_RESERVE_TOKENS)
     return PlannedRequest(prompt, _FIT_PREDICTED_TOKENS, is_warmup=True)
 
 
-def plan_proof_requests(workload: Workload, slot_context: int) -> RequestPlan:
+def plan_proof(workload: Workload, slot_context: int) -> RequestPlan:
     """A prompt that fills the context and the longest generation, twice."""
     predicted = min(workload.longest_predicted_tokens, max(1, slot_context // 2))
     prompt = max(1, slot_context - predicted - CONTEXT_RESERVE_TOKENS)

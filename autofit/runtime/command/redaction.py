@@ -14,7 +14,7 @@ _SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
 _TOLD = re.compile(rf"((?<!\S){_FLAGS}(?:\s+|=)|{_VARIABLE}=){_VALUE}")
 
 
-def without_secrets(words: Iterable[str]) -> tuple[str, ...]:
+def redact_command(words: Iterable[str]) -> tuple[str, ...]:
     """The words of a command line with keys replaced, also within a word that is a command."""
     kept: list[str] = []
     for word in words:
@@ -23,6 +23,6 @@ def without_secrets(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def without_secret_values(env: Mapping[str, str]) -> dict[str, str]:
+def redact_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Variables of which those that are named as secrets have their value replaced."""
     return {name: HIDDEN if _SECRET_NAME.search(name) else env[name] for name in env}

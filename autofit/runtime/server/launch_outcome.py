@@ -10,12 +10,16 @@ from typing import Any
 
 from autofit.process import Ready
 from autofit.runtime.diagnosis.diagnose import Diagnosis, diagnose, diagnose_answer
-from autofit.runtime.diagnosis.prefetch_slots import WantedSlots, find_refused_slots
-from autofit.runtime.diagnosis.spill import Holding, find_spill
+from autofit.runtime.diagnosis.memory_evidence import (
+    ExpectedSlots,
+    ExpectedUsage,
+    find_refused_slots,
+    find_spill,
+)
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.logs.server_log import ServerLog
+from autofit.runtime.server.applied_settings import find_unapplied, read_applied
 from autofit.runtime.server.client import RequestFailure
-from autofit.runtime.server.readback import applied_by_props, find_unapplied
 from autofit.trial.candidate import Candidate, Limits, ParamValue
 from autofit.trial.measurement import MemoryReading, ReportedMemory
 from autofit.trial.outcome import (
@@ -46,7 +50,7 @@ class ResourceObservation:
     readings: tuple[MemoryReading, ...] = ()
     free_mib: Mapping[str, float | None] = field(default_factory=dict)
     unreported_mib: Mapping[str, float] = field(default_factory=dict)
-    slots: WantedSlots | None = None
+    slots: ExpectedSlots | None = None
     shared: Collection[str] = ()
     oom_kills: int | None = None
     stood_still: bool = False
@@ -74,7 +78,7 @@ class LaunchObservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JudgedLaunch:
     """The outcome with what the runtime said of the launch; `applied` by parameter name."""
 
     outcome: Outcome
@@ -83,16 +87,16 @@ class Verdict:
     advice: tuple[str, ...] = ()
 
 
-def judge(dialect: Dialect, log_path: Path, seen: LaunchObservation) -> Verdict:
+def judge_launch(dialect: Dialect, log_path: Path, seen: LaunchObservation) -> JudgedLaunch:
     """Judge a launch that is over; its log is read once, in bounded memory."""
     counted = {name: mib for name, mib in seen.watched.free_mib.items() if mib is not None}
     with log_path.open(encoding="utf-8", errors="replace") as lines:
         told = diagnose(lines, dialect, exit_status=seen.died, free_mib=counted or None)
-    applied = {**told.log.values, **applied_by_props(dialect, seen.props)}
+    applied = {**told.log.values, **read_applied(dialect, seen.props)}
     outcome = _outcome(dialect, seen, told, applied)
     if outcome.kind in ("completed", "timed_out"):
         outcome = _refused_slots(seen, told.log) or _spilled(seen, told.log) or outcome
-    return Verdict(outcome, told.log, applied, told.advice)
+    return JudgedLaunch(outcome, told.log, applied, told.advice)
 
 
 def reported_memory(log: ServerLog) -> dict[str, ReportedMemory]:
@@ -143,7 +147,7 @@ def _spilled(seen: LaunchObservation, log: ServerLog) -> Spilled | None:
     spill = find_spill(
         watched.readings,
         [
-            Holding(
+            ExpectedUsage(
                 device=name,
                 buffers_mib=row.buffers_mib,
                 unreported_mib=watched.unreported_mib.get(name),

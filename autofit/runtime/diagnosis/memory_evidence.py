@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from autofit.machine.rpc import split_endpoint
 from autofit.trial.device import Device
 from autofit.trial.measurement import MemoryReading
-from autofit.trial.outcome import Spilled
+from autofit.trial.outcome import OutOfMemory, Spilled
 
 # A driver that spills keeps some memory of the device to itself: up to 500 MiB were seen free
 # on a card of 16 GiB that had 9 GB spilled.
@@ -38,7 +38,7 @@ LENT = ".gtt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class ExpectedUsage:
     """What a launch is to hold on one device.
 
     `buffers_mib` are the runtime's own figures. `unreported_mib` is what a launch takes beside
@@ -71,7 +71,7 @@ class Spill:
         return Spilled("prompt", self.evidence, self.device, round(self.mib, 1))
 
 
-def shared_devices(devices: Iterable[Device]) -> frozenset[str]:
+def find_shared_devices(devices: Iterable[Device]) -> frozenset[str]:
     """The devices whose used memory is the host's, or that of a process elsewhere."""
     return frozenset(
         device.name
@@ -82,7 +82,7 @@ def shared_devices(devices: Iterable[Device]) -> frozenset[str]:
 
 def find_spill(
     readings: Sequence[MemoryReading],
-    holdings: Sequence[Holding],
+    holdings: Sequence[ExpectedUsage],
     *,
     pinned_mib: float = 0.0,
     slowdown: float | None = None,
@@ -104,7 +104,7 @@ def find_spill(
     return max(found, key=lambda spill: spill.mib, default=None)
 
 
-def taken_mib(readings: Sequence[MemoryReading], device: str) -> float | None:
+def launch_usage_mib(readings: Sequence[MemoryReading], device: str) -> float | None:
     """How much a launch added to a device's used memory; None without a counter.
 
     The lower of what was used before and after counts as others': a program that ended
@@ -146,14 +146,14 @@ def is_full(readings: Sequence[MemoryReading], device: str) -> bool:
 
 def _signs(
     readings: Sequence[MemoryReading],
-    holding: Holding,
+    holding: ExpectedUsage,
     pinned_mib: float,
     slowdown: float | None,
 ) -> Iterator[Spill]:
     device = holding.device
-    taken = taken_mib(readings, device)
+    taken = launch_usage_mib(readings, device)
     missing = 0.0 if taken is None else holding.needed_mib - taken
-    lent = max(0.0, (taken_mib(readings, f"{device}{LENT}") or 0.0) - pinned_mib)
+    lent = max(0.0, (launch_usage_mib(readings, f"{device}{LENT}") or 0.0) - pinned_mib)
     is_supported = lent >= _SUPPORTED_MIB or _is_far_slower(slowdown)
     if taken is not None and missing >= _needed_sign(readings, holding, is_supported=is_supported):
         free = free_at_peak_mib(readings, device)
@@ -170,7 +170,7 @@ def _signs(
 
 
 def _needed_sign(
-    readings: Sequence[MemoryReading], holding: Holding, *, is_supported: bool
+    readings: Sequence[MemoryReading], holding: ExpectedUsage, *, is_supported: bool
 ) -> float:
     """How much must be missing on a device to be called a spill."""
     if not is_full(readings, holding.device):
@@ -191,3 +191,64 @@ def _is_far_slower(slowdown: float | None) -> bool:
 
 def _used(reading: MemoryReading, device: str) -> float | None:
     return reading.device_used_mib.get(device)
+
+
+# A log tells a size with two decimals, and buffers are padded.
+_SAME_MIB = 1.0
+# Fewer slots than these are given back.
+_LEAST_SLOTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedSlots:
+    """The slots a launch is to take on a device, each of the same size.
+
+    `beside_mib` is what a launch without them takes of the device beside the runtime's
+    buffers, None where it is not known.
+    """
+
+    device: str
+    count: int
+    slot_mib: float
+    beside_mib: float | None = None
+
+
+def find_refused_slots(
+    readings: Sequence[MemoryReading],
+    wanted: ExpectedSlots,
+    *,
+    buffers_mib: float,
+    refused_mib: Sequence[float],
+) -> OutOfMemory | None:
+    """What came of a launch whose slots did not all fit; None where they did.
+
+    Args:
+        readings: from before the launch to after its stop.
+        wanted: the slots.
+        buffers_mib: the runtime's own buffers on the device.
+        refused_mib: the allocations that were refused while the server ran on.
+    """
+    if not any(abs(mib - wanted.slot_mib) <= _SAME_MIB for mib in refused_mib):
+        return None
+    free_mib = free_at_peak_mib(readings, wanted.device)
+    if free_mib is not None and free_mib >= _LEAST_SLOTS * wanted.slot_mib:
+        return None  # there was room when it was asked for again
+    got = count_allocated_slots(readings, wanted, buffers_mib)
+    told = "fewer were" if got is None else "none was" if not got else f"{got} were"
+    text = (
+        f"{wanted.device} had no room for {wanted.count} prefetch slots of "
+        f"{wanted.slot_mib:.0f} MiB: {told} taken, without a word"
+    )
+    return OutOfMemory("prompt", text, "device", "pool", wanted.device, wanted.slot_mib)
+
+
+def count_allocated_slots(
+    readings: Sequence[MemoryReading], wanted: ExpectedSlots, buffers_mib: float
+) -> int | None:
+    """How many slots the memory of the device shows, fewer than wanted; None if not known."""
+    taken = launch_usage_mib(readings, wanted.device)
+    if taken is None or wanted.beside_mib is None:
+        return None
+    slots = round((taken - buffers_mib - wanted.beside_mib) / wanted.slot_mib)
+    slots = min(slots, wanted.count - 1)
+    return slots if slots >= _LEAST_SLOTS else 0

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autofit.runtime.dialect.dialect import Dialect
-from autofit.runtime.discovery.found_runtime import written
+from autofit.runtime.discovery.found_runtime import format_value
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.outcome import Rejected
 
@@ -30,7 +30,7 @@ _SYNONYMS = {
 _SWITCHES = frozenset({"flash_attn", "kv_unified", "swa_full"})
 
 
-def applied_by_props(dialect: Dialect, props: Mapping[str, Any]) -> dict[str, ParamValue]:
+def read_applied(dialect: Dialect, props: Mapping[str, Any]) -> dict[str, ParamValue]:
     """What the answer of a server's props endpoint tells, by the names of `applied`."""
     found: dict[str, ParamValue] = {}
     for name, path in dialect.applied.items():
@@ -102,7 +102,7 @@ def _is_unified(candidate: Candidate) -> bool:
 
 
 def _same(name: str, wanted: ParamValue, got: ParamValue) -> bool:
-    told, asked = written(got), written(wanted)
+    told, asked = format_value(got), format_value(wanted)
     if name in _SWITCHES:
         told, asked = _SYNONYMS.get(told, told), _SYNONYMS.get(asked, asked)
     return told == asked or (name in _SWITCHES and told == "auto")
@@ -111,6 +111,7 @@ def _same(name: str, wanted: ParamValue, got: ParamValue) -> bool:
 def _rejected(name: str, asked: ParamValue, got: ParamValue) -> Rejected:
     return Rejected(
         stage="load",
-        evidence=f"{name} {written(asked)} was asked, the runtime applied {written(got)}",
+        evidence=f"{name} {format_value(asked)} was asked, "
+        f"the runtime applied {format_value(got)}",
         reason="not_applied",
     )

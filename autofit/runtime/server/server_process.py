@@ -1,16 +1,73 @@
-"""What befell a server's process that its log does not tell: a killer, a hang, paging."""
+"""One running server: a free port, the process, and a client once it is ready."""
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from autofit.machine.cgroup import Cgroup
+from autofit.process import ManagedProcess, Ready, scrubbed_environment
+from autofit.runtime.dialect.dialect import Dialect
+from autofit.runtime.server.client import Client
+from autofit.trial.candidate import LaunchPlan
 from autofit.trial.measurement import MemoryReading
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A started server; it is ready within `limit_s`, or not at all."""
+
+    process: ManagedProcess
+    client: Client
+    limit_s: float
+
+    def wait_ready(self, check_stop: Callable[[], None]) -> Ready:
+        """Wait until it answers, has exited, or its limit has passed."""
+
+        def is_ready() -> bool:
+            check_stop()
+            return self.client.is_ready()
+
+        return self.process.wait_ready(is_ready, deadline_s=self.limit_s)
+
+
+def find_free_port() -> int:
+    """A port that nothing listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def start_server(plan: LaunchPlan, dialect: Dialect, log_path: Path) -> Iterator[RunningServer]:
+    """Start a plan's server; it is stopped when the block is left, whatever ends it.
+
+    Raises:
+        UsageError: there is no such program, or it cannot run here.
+        AutofitError: the log cannot be written, or the system refused to start it.
+    """
+    port = find_free_port()
+    # The client first: its imports take their time, and a load should not be timed with them.
+    with (
+        Client(f"http://{HOST}:{port}", dialect) as client,
+        ManagedProcess.start(
+            [word.replace("{port}", str(port)) for word in plan.argv],
+            env=scrubbed_environment(plan.env, also_remove=dialect.variables),
+            log_path=log_path,
+            grace_s=plan.limits.stop_s,
+        ) as process,
+    ):
+        yield RunningServer(process, client, plan.limits.load_s)
+
 
 # A process that waits for a disk, a device or the network does one of these within it.
 _LOOK_S = 3.0
@@ -21,7 +78,7 @@ _MANY_FAULTS = 2000
 _MUCH_SWAPPED_MIB = 64.0
 
 
-class OomKills:
+class OomKillCounter:
     """How many processes the kernel has killed for want of memory since this was made."""
 
     def __init__(self, count: Callable[[], int | None] | None = None) -> None:
@@ -34,7 +91,7 @@ class OomKills:
         return None if now is None or self._before is None else now - self._before
 
 
-def paging_note(ready: MemoryReading, end: MemoryReading) -> str:
+def describe_paging(ready: MemoryReading, end: MemoryReading) -> str:
     """That a server was paged while it computed, from when it was ready; empty if it was not.
 
     It is no failure: a model larger than the memory can be run no other way.
