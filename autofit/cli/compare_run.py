@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from autofit.cli.options.preset_argument import PresetOptions, preset_situation
-from autofit.cli.preparation import environment, launcher, study_header
 from autofit.cli.stopping import Stopping
 from autofit.cli.study_run import measured_folder
 from autofit.compare.compare_presets import SIDES, Comparison, Side, SideName, VerbatimLauncher
@@ -25,6 +24,7 @@ from autofit.session.budget import Budget
 from autofit.session.events import Finished, Listener, Notice, PhaseStarted
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
+from autofit.session.task_setup import make_launcher, read_environment, study_header
 from autofit.study.fingerprint import file_digest
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
@@ -108,7 +108,7 @@ class CompareRun:
                 task=task,
                 runner=TrialRunner(
                     study=study,
-                    launching=VerbatimLauncher(launcher(task)),
+                    launching=VerbatimLauncher(make_launcher(task)),
                     budget=budget,
                     emit=listener,
                     wall_clock=time.time,
@@ -153,7 +153,7 @@ class CompareRun:
                 "model": str(task.model_path),
                 "runtime": task.runtime.name,
                 "program": str(task.runtime.program),
-                "build": environment(task).build,
+                "build": read_environment(task).build,
                 "params": dict(task.baseline.params),
             }
             for name, label, task in zip(SIDES, self.labels, self.situations, strict=True)
@@ -173,7 +173,7 @@ class CompareRun:
                     "env": dict(task.env),
                     "wrapper": list(task.wrapper),
                     "rpc": task.rpc,
-                    "build": environment(task).build,
+                    "build": read_environment(task).build,
                     "model": file_digest(task.inventory.files),
                 }
                 for name, task in zip(SIDES, self.situations, strict=True)

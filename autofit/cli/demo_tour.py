@@ -11,14 +11,14 @@ from statistics import median
 from rich.console import Console
 from rich.text import Text
 
-from autofit.cli.options.task_options import TaskOptions
-from autofit.cli.preparation import build_task
 from autofit.model.synth.random_model import SynthSpec, write
 from autofit.output.text.plan_table import print_layout
 from autofit.plan.memory_plan import PlannedLayout, make_plan
 from autofit.replay.landscape import PARAMS, Landscape, Row, read_landscape
 from autofit.replay.replay_table import find_table, replay, summary
 from autofit.replay.table_problem import TableProblem
+from autofit.session.build_task import build_task
+from autofit.session.task_options import TaskOptions
 from autofit.text_format import number
 
 # A sweep on an 8 GB card that pages video memory to system RAM without an error.

@@ -12,7 +12,6 @@ import click
 
 from autofit.cli.options.own_command import OwnCommand, runtime_of, taken_apart
 from autofit.cli.options.preset_argument import PresetOptions, preset_situation
-from autofit.cli.preparation import environment, planner
 from autofit.errors import RegressionError, UsageError
 from autofit.machine.lock import machine_lock
 from autofit.memory.store import MemoryStore
@@ -34,6 +33,7 @@ from autofit.presets.read_preset import ReadPreset, read_preset
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.session.candidates import CandidateFactory
 from autofit.session.task import Task
+from autofit.session.task_setup import make_planner, read_environment
 from autofit.study.fingerprint import Environment, file_digest
 from autofit.text_format import mib, one_line
 from autofit.trial.candidate import Candidate
@@ -94,7 +94,7 @@ def check_machine(
     with machine_lock("autofit check"):
         task = preset_situation(preset, options, objective="request_s")
         _look_at_memory(found, task, own)
-    found.notes += _differences(preset, environment(task))
+    found.notes += _differences(preset, read_environment(task))
     return found
 
 
@@ -174,7 +174,7 @@ def _look_at_memory(found: MachineCheck, task: Task, own: OwnCommand) -> None:
         )
         return
     candidate = _countable(candidate, task, own)
-    maker = CandidateFactory(task, planner(task), MemoryStore())
+    maker = CandidateFactory(task, make_planner(task), MemoryStore())
     maker.ask_planner(candidate)
     if task.devices:
         estimate = maker.estimate(candidate)

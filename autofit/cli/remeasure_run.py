@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from autofit.cli.options.preset_argument import PresetOptions, preset_situation
-from autofit.cli.options.task_options import TaskOptions
-from autofit.cli.preparation import build_task, environment, launcher, study_header
 from autofit.cli.stopping import Stopping
 from autofit.cli.study_run import opened_study
 from autofit.errors import MissingError, UsageError
 from autofit.presets.read_preset import read_preset
 from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.session.budget import Budget
+from autofit.session.build_task import build_task
 from autofit.session.events import Finished, Listener, Notice, PhaseStarted
 from autofit.session.runner import Launching, TrialRunner
 from autofit.session.task import Task
+from autofit.session.task_options import TaskOptions
+from autofit.session.task_setup import make_launcher, read_environment, study_header
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
 from autofit.sweep.remeasure import BEFORE, KEPT, Contender, Remeasure, neighbours
@@ -149,7 +150,7 @@ class RemeasureRun:
             )
 
         for name, task in zip((KEPT, BEFORE), self.situations, strict=False):
-            launching = launcher(task)
+            launching = make_launcher(task)
             contender = Contender(name, self.candidate, self.layout, runner(launching))
             yield contender
             if self.has_neighbours and name == KEPT:
@@ -173,7 +174,7 @@ class RemeasureRun:
                 "env": dict(first.env),
                 "wrapper": list(first.wrapper),
                 "rpc": first.rpc,
-                "builds": [environment(one).build for one in self.situations],
+                "builds": [read_environment(one).build for one in self.situations],
             },
         )
 

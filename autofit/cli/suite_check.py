@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autofit.cli.options.task_options import TaskOptions, read_task_options
+from autofit.cli.options.shared_options import read_task_options
 from autofit.errors import UsageError
 from autofit.runtime.dialect.dialect_file import load_dialect
 from autofit.search.space_file import read_space, read_workload
+from autofit.session.task_options import TaskOptions
 from autofit.sweep.suite import Entry, Suite
 from autofit.sweep.suite_file import line_in, suite_of
 from autofit.yaml_files import did_you_mean

@@ -10,8 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from autofit.cli.options.task_options import TaskOptions
-from autofit.cli.preparation import header, launcher, planner
 from autofit.cli.stopping import Stopping
 from autofit.cli.study_run import opened_study
 from autofit.memory.store import MemoryStore
@@ -32,6 +30,8 @@ from autofit.session.events import Finished, Listener, MemoryRead, Notice
 from autofit.session.launch_memory import MemoryRecord
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
+from autofit.session.task_options import TaskOptions
+from autofit.session.task_setup import make_launcher, make_planner, search_header
 from autofit.study.study_folder import Study
 from autofit.tune.pipeline import Tune
 
@@ -99,7 +99,7 @@ class TuneRun:
     def execute(self, folder: Path | None, *, resume: bool, argv: list[str]) -> dict[str, Any]:
         """Run the tune and write study, presets and reports."""
         task = self.task
-        head = header(task, self.options, seed=self.seed, argv=argv)
+        head = search_header(task, self.options, seed=self.seed, argv=argv)
         with opened_study(
             folder,
             head,
@@ -129,7 +129,7 @@ class TuneRun:
 
     def _tune(self, study: Study, listener: Listener) -> dict[str, Any]:
         task, maker = self.task, self._maker()
-        launching = launcher(task)
+        launching = make_launcher(task)
         launching.on_reading = lambda reading: listener(MemoryRead(reading))
         runner = TrialRunner(
             study=study,
@@ -157,7 +157,7 @@ class TuneRun:
         return {**tune.run(), "budget": self._budget}
 
     def _maker(self) -> CandidateFactory:
-        return CandidateFactory(self.task, planner(self.task), MemoryStore())
+        return CandidateFactory(self.task, make_planner(self.task), MemoryStore())
 
     def _write(self, study: Study, result: dict[str, Any]) -> str | None:
         preset: str | None = None

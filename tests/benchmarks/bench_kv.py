@@ -27,12 +27,12 @@ from quality.answering_client import ALL_ALIKE, KvChanges
 from session.physical_launching import PhysicalLaunching
 from session.task_sample import options
 
-from autofit.cli.preparation import header
 from autofit.runtime.server.launcher import LaunchResult
 from autofit.runtime.server.request_plan import PlannedRequest, RequestPlan
 from autofit.search.optuna_study import SearchStudy
 from autofit.session.budget import Budget
 from autofit.session.runner import TrialRunner
+from autofit.session.task_setup import search_header
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.trial import Trial
@@ -104,7 +104,9 @@ class Comparison:
             self.machine.simulation.with_seed(1), about.workload.context, client_of=changes
         )
         self.made += 1
-        head = header(about, options(about.model_path, about.runtime.program), seed=1, argv=[])
+        head = search_header(
+            about, options(about.model_path, about.runtime.program), seed=1, argv=[]
+        )
         with Study.create(self.folder / f"study-{self.made}", head) as study:
             runner = TrialRunner(
                 study=study,

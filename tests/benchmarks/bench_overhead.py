@@ -23,11 +23,12 @@ from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
 from real_llama_cpp import clean_environment, free_port
 
-from autofit.cli.options.task_options import TaskOptions
-from autofit.cli.preparation import build_task, header, launcher
 from autofit.runtime.server.request_plan import RequestPlan, plan_measurement
 from autofit.session.budget import Budget
+from autofit.session.build_task import build_task
 from autofit.session.runner import TrialRunner
+from autofit.session.task_options import TaskOptions
+from autofit.session.task_setup import make_launcher, search_header
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request, Workload
@@ -87,8 +88,10 @@ def _runner(folder: Path) -> TrialRunner:
         wrapper=(), kv_floor="q8_0", extra_args=(),
     )  # fmt: skip
     task = build_task(options)
-    study = Study.create(folder / "study", header(task, options, seed=1, argv=[]))
-    return TrialRunner(study, launcher(task), Budget(time.monotonic), lambda _: None, time.time)
+    study = Study.create(folder / "study", search_header(task, options, seed=1, argv=[]))
+    return TrialRunner(
+        study, make_launcher(task), Budget(time.monotonic), lambda _: None, time.time
+    )
 
 
 def _seconds(call: object, *arguments: object, **options: object) -> float:

@@ -14,8 +14,6 @@ from fakes.physics import Run, Simulation
 from fakes.random_machine import Case
 from fakes.settings import KV_BYTES
 
-from autofit.cli.options.task_options import TaskOptions
-from autofit.cli.preparation import build_task, header, launcher, planner
 from autofit.probe.find_boundaries import Probe
 from autofit.probe.probe_task import chosen_layouts, chosen_points
 from autofit.runtime.diagnosis.memory_evidence import find_shared_devices
@@ -23,9 +21,12 @@ from autofit.runtime.server.launcher import Launcher
 from autofit.runtime.server.request_plan import RequestPlan, plan_fit_test, plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.budget import Budget
+from autofit.session.build_task import build_task
 from autofit.session.candidates import CandidateFactory
 from autofit.session.launch_memory import MemoryRecord
 from autofit.session.runner import TrialRunner
+from autofit.session.task_options import TaskOptions
+from autofit.session.task_setup import make_launcher, make_planner, search_header
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.trial import Phase, Trial
@@ -100,7 +101,7 @@ class ProbedMachine:
             extra_args=(),
         )
         task = build_task(options)
-        maker = CandidateFactory(task, planner(task))
+        maker = CandidateFactory(task, make_planner(task))
         return cls(case, fake, maker, options, points=chosen_points(task, CACHE_TYPES))
 
     def probe(
@@ -148,8 +149,8 @@ class ProbedMachine:
     @contextmanager
     def _runner(self, study: Path) -> Iterator[tuple[TrialRunner, Launcher]]:
         task = self.maker.task
-        launching = launcher(task)
-        with Study.create(study, header(task, self.options, seed=0, argv=[])) as folder:
+        launching = make_launcher(task)
+        with Study.create(study, search_header(task, self.options, seed=0, argv=[])) as folder:
             yield (
                 TrialRunner(
                     study=folder,

@@ -27,16 +27,17 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from autofit.cli.options.task_options import TaskOptions, read_devices
-from autofit.cli.preparation import build_task, header, launcher, planner
 from autofit.cli.stopping import Stopping
 from autofit.cli.study_run import opened_study
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.budget import Budget
+from autofit.session.build_task import build_task
 from autofit.session.candidates import CandidateFactory
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
+from autofit.session.task_options import TaskOptions, parse_devices
+from autofit.session.task_setup import make_launcher, make_planner, search_header
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric, median_metric
@@ -77,21 +78,21 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     options = _task(given, _union(grids), folder)
     task = build_task(options)
-    maker = CandidateFactory(task, planner(task))
+    maker = CandidateFactory(task, make_planner(task))
     for grid in grids:
         grid.setdefault("layout", list(maker.layout_names()[:1]))
         grid.setdefault("n_cpu_moe", [0])
     stopping = Stopping()
     with opened_study(
         given.study,
-        header(task, options, seed=given.seed, argv=sys.argv),
+        search_header(task, options, seed=given.seed, argv=sys.argv),
         task,
         resume=(given.study / "study.json").exists(),
         stopping=stopping,
     ) as (study, tell):
         runner = TrialRunner(
             study=study,
-            launching=launcher(task),
+            launching=make_launcher(task),
             budget=Budget(time.monotonic),
             emit=tell,
             wall_clock=time.time,
@@ -231,7 +232,7 @@ def _task(given: argparse.Namespace, axes: Grid, folder: Path) -> TaskOptions:
     return TaskOptions(
         model=given.model, runtime=given.runtime, dialect=given.dialect, space=str(space),
         workload=str(workload), context=None, parallel=None, rpc=given.rpc, pins={}, env={},
-        devices_mib=read_devices(tuple(given.device)), wrapper=(), kv_floor="q4_0",
+        devices_mib=parse_devices(tuple(given.device)), wrapper=(), kv_floor="q4_0",
         extra_args=(),
     )  # fmt: skip
 

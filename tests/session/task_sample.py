@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autofit.cli.options.task_options import TaskOptions
-from autofit.cli.preparation import build_task, header, launcher
 from autofit.session.budget import Budget
+from autofit.session.build_task import build_task
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
+from autofit.session.task_options import TaskOptions
+from autofit.session.task_setup import make_launcher, search_header
 from autofit.study.study_folder import Study
 from autofit.trial.workload import Workload
 
@@ -44,12 +45,12 @@ def task(model: Path, runtime: Path, workload: Workload, **changes: Any) -> Task
 
 def runner(about: Task, folder: Path) -> TrialRunner:
     """Runs trials of a new study in that folder, or goes on with the one that is there."""
-    head = header(about, options(about.model_path, about.runtime.program), seed=1, argv=[])
+    head = search_header(about, options(about.model_path, about.runtime.program), seed=1, argv=[])
     has_one = (folder / "study.json").exists()
     study = Study.resume(folder, head) if has_one else Study.create(folder, head)
     return TrialRunner(
         study=study,
-        launching=launcher(about),
+        launching=make_launcher(about),
         budget=Budget(time.monotonic),
         emit=lambda _: None,
         wall_clock=time.time,

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from session.task_sample import task
 from tune_machine import TuneMachine
 
-from autofit.cli.preparation import planner
 from autofit.memory.store import MemoryStore
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Space
 from autofit.search.space_file import read_workload
 from autofit.session.candidates import CandidateFactory
+from autofit.session.task_setup import make_planner
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory, Sample
 from autofit.trial.outcome import (
@@ -143,7 +143,7 @@ def test_what_the_runtime_cannot_be_told_is_no_candidate(about):
 
 def test_the_planner_corrects_the_arithmetic(about, machine):
     """What the runtime's own planner says of one candidate moves the estimates of others."""
-    plain, asking = CandidateFactory(about), CandidateFactory(about, planner(about))
+    plain, asking = CandidateFactory(about), CandidateFactory(about, make_planner(about))
     start = {LAYOUT_AXIS: "single:CUDA0", HOST_LAYERS_AXIS: 6,
              **next(plain.problem().space.points())}  # fmt: skip
     asked, other = (plain.candidate_of({**start, HOST_LAYERS_AXIS: layers}) for layers in (6, 8))

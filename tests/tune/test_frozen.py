@@ -8,11 +8,11 @@ import pytest
 from session.task_sample import task
 from tune_machine import TuneMachine
 
-from autofit.cli.preparation import launcher, planner
 from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.runtime.server.request_plan import plan_without_measurement
 from autofit.search.space_file import read_workload
 from autofit.session.candidates import CandidateFactory
+from autofit.session.task_setup import make_launcher, make_planner
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement
 from autofit.trial.outcome import Completed
@@ -54,7 +54,7 @@ def trial_of(about, applied: dict) -> Trial:
 
 def test_what_ran_runs_again_the_same(about, machine, tmp_path):
     """The frozen candidate applies the settings and layers that the runtime's own fit chose."""
-    with_ = launcher(about)
+    with_ = make_launcher(about)
 
     def launch(candidate: Candidate, layout: str):
         plan = with_.plan(candidate, layout=layout, as_served=True)
@@ -65,7 +65,7 @@ def test_what_ran_runs_again_the_same(about, machine, tmp_path):
 
     own = launch(about.baseline, RUNTIME_FIT)
     baseline = replace(trial_of(about, {}), measurement=own)
-    frozen = frozen_baseline(about, baseline, planner(about))
+    frozen = frozen_baseline(about, baseline, make_planner(about))
     again = launch(frozen, "frozen")
 
     assert {**again.applied, "fit": own.applied["fit"]} == dict(own.applied)

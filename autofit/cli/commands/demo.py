@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from autofit.cli.options.task_options import TaskOptions
+from autofit.session.task_options import TaskOptions
 
 # Small enough for two cores beside a busy neighbour: a request takes some tenths of a second.
 _BUDGET = "120s"

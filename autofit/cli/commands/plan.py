@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autofit.cli.options.task_options import TaskOptions, read_task_options, task_options
+from autofit.cli.options.shared_options import read_task_options, task_options
 from autofit.errors import NothingFitsError
+from autofit.session.task_options import TaskOptions
 
 if TYPE_CHECKING:
     from autofit.plan.memory_plan import Plan
@@ -25,14 +26,15 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
     Launches nothing. A device named with --device need not be there: plan before you buy.
     Without any device, all is planned for system RAM.
     """
-    from autofit.cli.preparation import build_task, planner  # noqa: PLC0415 - heavy
     from autofit.output.text.console import make_console  # noqa: PLC0415
     from autofit.output.text.plan_table import print_plan  # noqa: PLC0415
     from autofit.plan.memory_plan import make_plan  # noqa: PLC0415
+    from autofit.session.build_task import build_task  # noqa: PLC0415 - heavy
+    from autofit.session.task_setup import make_planner  # noqa: PLC0415 - heavy
 
     options = read_task_options(given)
     task = build_task(options, allow_missing=True)
-    plan = make_plan(task, planner(task))
+    plan = make_plan(task, make_planner(task))
     if as_json:
         click.echo(json.dumps({**plan.to_dict(), "launch": _launch(task, options, plan)}))
     else:
@@ -51,11 +53,11 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
 
 def _launch(task: Task, options: TaskOptions, plan: Plan) -> dict[str, Any] | None:
     """How the recommended layout would be served, and on what: what `autofit export` needs."""
-    from autofit.cli.preparation import header  # noqa: PLC0415
     from autofit.runtime.command.argv_writer import (  # noqa: PLC0415
         UnsupportedSetting,
         make_launch_plan,
     )
+    from autofit.session.task_setup import search_header  # noqa: PLC0415
 
     if plan.recommended is None:
         return None
@@ -71,5 +73,5 @@ def _launch(task: Task, options: TaskOptions, plan: Plan) -> dict[str, Any] | No
     )
     if isinstance(launch, UnsupportedSetting):
         return None
-    head = header(task, options, seed=0, argv=sys.argv)
+    head = search_header(task, options, seed=0, argv=sys.argv)
     return {"argv": list(launch.argv), "env": dict(launch.env), "task": head.to_dict()}

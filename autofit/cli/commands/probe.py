@@ -12,8 +12,9 @@ from typing import Any
 
 import click
 
-from autofit.cli.options.task_options import TaskOptions, read_task_options, task_options
+from autofit.cli.options.shared_options import read_task_options, task_options
 from autofit.errors import NothingFitsError, UsageError
+from autofit.session.task_options import TaskOptions
 
 
 @click.command("probe")
@@ -88,7 +89,6 @@ def run_probe(
     yes: bool = False,
 ) -> dict[str, Any]:
     """Probe for at most `total_s` seconds, without a limit where None; returns the result."""
-    from autofit.cli.preparation import build_task, header, launcher, planner  # noqa: PLC0415 - heavy
     from autofit.cli.stopping import Stopping  # noqa: PLC0415
     from autofit.cli.study_run import ask_when_busy, opened_study  # noqa: PLC0415
     from autofit.memory.store import MemoryStore  # noqa: PLC0415
@@ -96,20 +96,26 @@ def run_probe(
     from autofit.probe.probe_task import chosen_layouts, chosen_points  # noqa: PLC0415
     from autofit.runtime.planner.planner import PlannerUsage  # noqa: PLC0415
     from autofit.session.budget import Budget  # noqa: PLC0415
+    from autofit.session.build_task import build_task  # noqa: PLC0415 - heavy
     from autofit.session.candidates import CandidateFactory  # noqa: PLC0415
     from autofit.session.events import Finished, MemoryRead  # noqa: PLC0415
     from autofit.session.runner import TrialRunner  # noqa: PLC0415
+    from autofit.session.task_setup import (  # noqa: PLC0415
+        make_launcher,
+        make_planner,
+        search_header,
+    )
 
     task = build_task(options)
-    maker = CandidateFactory(task, planner(task), MemoryStore())
+    maker = CandidateFactory(task, make_planner(task), MemoryStore())
     names = chosen_layouts(maker, layouts)
     points = chosen_points(task, cache_types)
-    head = header(task, options, seed=0, argv=sys.argv)
+    head = search_header(task, options, seed=0, argv=sys.argv)
     asked = {"command": "probe", "layouts": list(names), "cache_types": list(points)}
     head = replace(head, options={**head.options, **asked})
     if not yes:
         ask_when_busy()
-    stopping, launching = Stopping(), launcher(task)
+    stopping, launching = Stopping(), make_launcher(task)
     with opened_study(study, head, task, resume=resume, stopping=stopping, budget_s=total_s) as (
         folder,
         tell,

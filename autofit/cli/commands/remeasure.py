@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from autofit.cli.options.task_options import read_task_options, task_options
+from autofit.cli.options.shared_options import read_task_options, task_options
 from autofit.errors import UsageError
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autofit.cli.options.task_options import read_devices
 from autofit.errors import UsageError
+from autofit.session.task_options import parse_devices
 from autofit.text_format import number
 from autofit.trial.metric import METRICS, Metric
 
@@ -77,7 +77,7 @@ def _machine(model: Path | None, devices: tuple[str, ...]) -> Machine | None:
     from autofit.replay.table_problem import Machine  # noqa: PLC0415
     from autofit.trial.device import Device  # noqa: PLC0415
 
-    found = [Device(name, "", mib, mib) for name, mib in read_devices(devices).items()]
+    found = [Device(name, "", mib, mib) for name, mib in parse_devices(devices).items()]
     return Machine(inventory(model), tuple(found))
 
 

@@ -6,13 +6,15 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
-from autofit.cli.options.task_options import TaskOptions, read_task_options, task_options
+from autofit.cli.options.shared_options import read_task_options, task_options
 from autofit.errors import NothingFitsError, UsageError
+from autofit.session.task_options import TaskOptions
 from autofit.trial.metric import Metric
 
 # An objective of several metrics: a front is kept, and the preset is that of `request_s`.
@@ -118,10 +120,11 @@ def run_tune(
     checks_answers: bool = True,
 ) -> dict[str, Any] | None:
     """Tune; returns the result, None after a dry run, which prints lines or one document."""
-    from autofit.cli.preparation import build_task  # noqa: PLC0415 - heavy, and --help must be quick
+    from autofit.cli.options.baseline_option import read_baseline  # noqa: PLC0415
     from autofit.cli.study_run import ask_when_busy  # noqa: PLC0415
     from autofit.cli.tune_run import TuneRun  # noqa: PLC0415
     from autofit.session.budget import parse_duration_s  # noqa: PLC0415
+    from autofit.session.build_task import build_task  # noqa: PLC0415 - heavy, and --help must be quick
     from autofit.session.requirement import parse_requirement  # noqa: PLC0415
 
     if resume and study is None:
@@ -130,14 +133,23 @@ def run_tune(
         raise UsageError("--section names a part of --baseline, which is missing")
     total_s = parse_duration_s(budget)
     requirements = tuple(parse_requirement(text) for text in require)
+    own = None
+    if baseline is not None:
+        own, options = read_baseline(baseline, section, options)
     task = build_task(
         options,
+        runtime=own.runtime if own else None,
         objective="request_s" if objective == "pareto" else objective,
         requirements=requirements,
         keeps_front=objective == PARETO,
-        baseline=baseline,
-        section=section,
     )
+    if own is not None:
+        task = replace(
+            task,
+            baseline_params=own.command.params,
+            baseline_args=own.command.rest,
+            notices=(*own.notices, *task.notices),
+        )
     run = TuneRun(task, options, total_s, max_launches, seed, checks_answers)
     if dry_run:
         for notice in task.notices:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from autofit.cli.options.own_command import OwnCommand, own_command
-from autofit.cli.options.runtime_args import always_flags
-from autofit.cli.options.task_options import TaskOptions
 from autofit.errors import UsageError
 from autofit.model.sizes.kv_cache import kv_element_bytes, kv_types
 from autofit.presets.option import flag_groups
 from autofit.presets.read_preset import read_preset
+from autofit.session.build_task import always_flags
+from autofit.session.task_options import TaskOptions
 from autofit.trial.candidate import Candidate
 
 _USUAL_WORKLOAD = "chat"

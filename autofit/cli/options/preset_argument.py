@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autofit.cli.options.own_command import OwnCommand, own_command
-from autofit.cli.options.task_options import TaskOptions
-from autofit.cli.preparation import build_task
 from autofit.errors import UsageError
 from autofit.presets.read_preset import ReadPreset
+from autofit.session.build_task import build_task
 from autofit.session.task import Task
+from autofit.session.task_options import TaskOptions
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
 

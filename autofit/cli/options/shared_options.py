@@ -1,0 +1,144 @@
+"""The options of all commands that take a model, with shell completion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from autofit.session.task_options import (
+    TaskOptions,
+    parse_devices,
+    parse_env,
+    parse_pins,
+    parse_rpc,
+    parse_wrapper,
+)
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+_COUNT = click.IntRange(1, 2**31 - 1)  # an int of the runtime
+
+
+def complete_names(kind: str) -> Completer:
+    """Return a completer of the names of a kind of YAML file, and of paths.
+
+    A shell runs the program for each completion, so only file names are read.
+    """
+
+    def complete(_ctx: click.Context, _option: click.Parameter, word: str) -> list[CompletionItem]:
+        from autofit import yaml_files  # noqa: PLC0415 - heavy, --help is quick
+
+        if "/" in word or word.startswith("."):
+            return [CompletionItem(word, type="file")]
+        return [
+            CompletionItem(name, help=str(path.parent))
+            for name, path in sorted(yaml_files.available(kind).items())
+            if name.startswith(word)
+        ]
+
+    return complete
+
+
+def complete_parameters(
+    _ctx: click.Context, _option: click.Parameter, word: str
+) -> list[CompletionItem]:
+    """Return the parameters of all runtimes that begin with a word, as the `NAME=` of `--set`."""
+    if "=" in word:
+        return []
+    from autofit.runtime.dialect.dialect_file import load_all_dialects  # noqa: PLC0415 - heavy
+
+    known = {name for dialect in load_all_dialects().values() for name in dialect.parameters}
+    return [CompletionItem(f"{name}=") for name in sorted(known) if name.startswith(word)]
+
+
+_OPTIONS = (
+    click.option("--runtime", metavar="PATH", help="llama-server, or the folder that has it."),
+    click.option(
+        "--dialect",
+        metavar="NAME",
+        shell_complete=complete_names("dialect"),
+        help="The runtime's dialect; detected if left out.",
+    ),
+    click.option(
+        "--space",
+        metavar="NAME",
+        shell_complete=complete_names("space"),
+        help="Search space; chosen by the model if left out.",
+    ),
+    click.option(
+        "--workload",
+        default="chat",
+        show_default=True,
+        metavar="NAME_OR_FILE",
+        shell_complete=complete_names("workload"),
+        help="The requests that are measured.",
+    ),
+    click.option("--context", type=_COUNT, help="Tokens of context for all slots together."),
+    click.option("--parallel", type=_COUNT, help="Requests at the same time (slots)."),
+    click.option(
+        "--device",
+        "device",
+        multiple=True,
+        metavar="NAME=MIB",
+        help="Use this device, and at most this much of its memory (12288, 12GiB). Repeat for "
+        "several, in order.",
+    ),
+    click.option("--rpc", default="", metavar="HOST:PORT,...", help="Remote devices."),
+    click.option(
+        "--set",
+        "set_",
+        multiple=True,
+        metavar="PARAM=VALUE",
+        shell_complete=complete_parameters,
+        help="Fix a parameter instead of searching it.",
+    ),
+    click.option("--env", multiple=True, metavar="K=V", help="A variable for every launch."),
+    click.option("--wrapper", default="", help="Words before the program: 'numactl -N 0'."),
+    click.option(
+        "--kv-floor",
+        default="q8_0",
+        show_default=True,
+        help="The narrowest KV cache type that may be used.",
+    ),
+)
+
+
+def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add to a command the model, the shared options, and the runtime's arguments after `--`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    function = click.argument("extra_args", nargs=-1, type=click.UNPROCESSED)(function)
+    return click.argument("model", type=click.Path(path_type=Path))(function)
+
+
+def read_task_options(given: dict[str, Any]) -> TaskOptions:
+    """Take the shared options out of a command's keyword arguments.
+
+    Raises:
+        UsageError: the text of an option has the wrong form.
+    """
+    return TaskOptions(
+        devices_mib=parse_devices(given.pop("device")),
+        rpc=parse_rpc(given.pop("rpc")),
+        pins=parse_pins(given.pop("set_")),
+        env=parse_env(given.pop("env")),
+        wrapper=parse_wrapper(given.pop("wrapper")),
+        **{
+            name: given.pop(name)
+            for name in (
+                "model",
+                "runtime",
+                "dialect",
+                "space",
+                "workload",
+                "context",
+                "parallel",
+                "kv_floor",
+                "extra_args",
+            )
+        },
+    )

@@ -1,0 +1,195 @@
+"""A task from a user's options: runtime, model, devices, workload and search space, checked.
+
+No weights are loaded. The runtime is asked for its devices, and the model's header is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from autofit.errors import UsageError
+from autofit.machine.cpu import read_cores
+from autofit.machine.host_memory import HostMemory
+from autofit.model.sizes.inventory import ModelInventory, inventory
+from autofit.runtime.command.argv_reader import ParsedCommand, parse_command
+from autofit.runtime.discovery.find_runtime import find_runtime, make_offline_runtime
+from autofit.runtime.discovery.found_runtime import Runtime
+from autofit.runtime.discovery.program_inspector import list_devices
+from autofit.search.space import Space
+from autofit.search.space_file import read_space, read_workload
+from autofit.session.device_name import misspelt
+from autofit.session.requirement import Requirement
+from autofit.session.task import Task, fitted_space, usable_devices
+from autofit.session.task_options import TaskOptions
+from autofit.session.task_setup import with_free_memory
+from autofit.trial.device import Device
+from autofit.trial.metric import Metric
+from autofit.trial.parameter_groups import PLACEMENT_PARAMS
+from autofit.trial.workload import Workload
+
+_TASK_PARAMS = ("context", "parallel")
+
+
+def build_task(
+    options: TaskOptions,
+    *,
+    runtime: Runtime | None = None,
+    objective: Metric = "request_s",
+    requirements: tuple[Requirement, ...] = (),
+    keeps_front: bool = False,
+    allow_missing: bool = False,
+    searches: bool = True,
+) -> Task:
+    """Collect everything that a run must know before its first launch.
+
+    `runtime` is used instead of the one that the options name. With `allow_missing` neither the
+    runtime nor the named devices need to exist. If `searches` is false, the arguments for every
+    launch may set parameters of the search space.
+
+    Raises:
+        UsageError: a file, name or value is wrong.
+        NothingFitsError: the space has no values left for this runtime and model.
+    """
+    model = inventory(options.model)
+    workload = read_workload(options.workload, context=options.context, parallel=options.parallel)
+    metrics = {objective, *(requirement.metric for requirement in requirements)}
+    # A front always contains the fastest generation.
+    if keeps_front or "tg" in metrics:
+        _refuse_without_generation(workload)
+    found = runtime or _find_runtime(options, allow_missing=allow_missing)
+    listed = list_devices(found, options.rpc) if found.fingerprint else ()
+    present = with_free_memory(listed or (), found, options.env)
+    devices = usable_devices(present, options.devices_mib, allow_missing=allow_missing)
+    cores = read_cores()
+    space = read_space(options.space or _default_space(model, devices), cores=cores.performance)
+    fitted = fitted_space(space, found, model, kv_floor=options.kv_floor, pins=options.pins)
+    refuse_reserved_args(options.extra_args, found, fitted if searches else None)
+    return Task(
+        runtime=found.with_devices(present),
+        model_path=options.model.expanduser().absolute(),
+        inventory=model,
+        devices=devices,
+        cores=cores,
+        host_available_mib=HostMemory().available_mib(),
+        workload=workload,
+        space=fitted,
+        objective=objective,
+        requirements=requirements,
+        keeps_front=keeps_front,
+        rpc=options.rpc,
+        extra_args=options.extra_args,
+        env=options.env,
+        wrapper=options.wrapper,
+        chooses_devices=bool(options.devices_mib),
+        notices=(
+            *_context_notices(options, workload, model),
+            *misspelt(options.devices_mib, (device.name for device in present)),
+        ),
+    )
+
+
+def _refuse_without_generation(workload: Workload) -> None:
+    """Refuse a workload whose requests generate a single token: it has no generation rate."""
+    if workload.longest_predicted_tokens <= 1:
+        raise UsageError(
+            f"workload {workload.name} generates 1 token per request, so tg cannot be measured",
+            "give requests more predicted_tokens, or another --objective or --require",
+        )
+
+
+def _context_notices(
+    options: TaskOptions, workload: Workload, model: ModelInventory
+) -> Iterator[str]:
+    """Yield warnings about context and slots: cut requests, and more than the training context."""
+    slot = workload.slot_context
+    if workload.requests != read_workload(options.workload).requests:
+        requests = ", ".join(f"{r.prompt_tokens}+{r.predicted_tokens}" for r in workload.requests)
+        yield (
+            f"requests are cut to the {slot} tokens of context of a slot: "
+            f"{requests} prompt and generated tokens"
+        )
+    if 0 < model.context_train < slot:
+        yield (
+            f"a request may have {slot} tokens of context, but the model was trained for "
+            f"{model.context_train}"
+        )
+
+
+def _find_runtime(options: TaskOptions, *, allow_missing: bool) -> Runtime:
+    try:
+        return find_runtime(options.runtime, options.dialect)
+    except UsageError:
+        if options.runtime is not None or not allow_missing:
+            raise
+        return make_offline_runtime(options.dialect or "llama_server")
+
+
+def _default_space(model: ModelInventory, devices: tuple[Device, ...]) -> str:
+    if not devices:
+        return "cpu"
+    return "moe" if model.is_moe else "dense"
+
+
+def refuse_reserved_args(args: Sequence[str], runtime: Runtime, space: Space | None) -> None:
+    """Refuse arguments after `--` that set what autofit sets.
+
+    They come last on the command line and would win. A server at another address is never
+    found, and one with another context gets requests that do not fit. With a `space` its
+    parameters are refused too.
+
+    Raises:
+        UsageError: an argument is refused, or lacks its value; the hint gives the alternative.
+    """
+    if not args:
+        return
+    command = parse_command([*runtime.command, *args], runtime.dialect, runtime.help)
+    reserved = (*_launch_settings(command, runtime), *_searched_params(command, runtime, space))
+    for flag, hint in reserved:
+        raise UsageError(f"{flag} after `--` is set by autofit", hint)
+
+
+def _launch_settings(command: ParsedCommand, runtime: Runtime) -> Iterator[tuple[str, str]]:
+    """Yield each argument that autofit sets for every launch, with a hint."""
+    for flag in command.address:
+        what = "port" if "port" in flag else "address"
+        yield flag, f"leave it out: autofit chooses the {what}"
+    if command.model is not None:
+        yield runtime.dialect.launch.model, "leave it out: the model is autofit's own argument"
+    if command.rpc:
+        yield runtime.dialect.launch.rpc or "--rpc", f"put it before `--`: --rpc {command.rpc}"
+    for flag in command.left_out:
+        yield flag, "autofit must reach the server and read its log: set it where you serve"
+    for name in _TASK_PARAMS:
+        if name in command.params:
+            yield name, f"use --{name} {command.params[name]}, before `--`"
+
+
+def _searched_params(
+    command: ParsedCommand, runtime: Runtime, space: Space | None
+) -> Iterator[tuple[str, str]]:
+    """Yield each argument that sets a parameter of the search, with a hint."""
+    if space is None:
+        return
+    always = always_flags(runtime)
+    for word in command.rest:
+        if word.partition("=")[0] in always:
+            yield word, "leave it out: every launch but the baseline has explicit settings"
+    searched = {name for axis in space.axes for name in axis.params}
+    if space.layouts:
+        searched |= set(PLACEMENT_PARAMS)
+    for name, value in command.params.items():
+        if name in space.pinned:
+            yield name, f"leave it out: --set {name}={space.pinned[name]} has set it"
+        elif name in searched:
+            yield name, f"use --set {name}={value}, before `--`: then it is not searched"
+
+
+def always_flags(runtime: Runtime) -> frozenset[str]:
+    """Return all spellings of the flags of presets and of launches with explicit settings."""
+    flags = (group[0] for group in runtime.dialect.launch.always)
+    return frozenset(spelling for flag in flags for spelling in _spellings(flag, runtime))
+
+
+def _spellings(flag: str, runtime: Runtime) -> tuple[str, ...]:
+    listed = runtime.help.flags.get(flag)
+    return listed.synonyms(flag) if listed else (flag,)

@@ -1,0 +1,139 @@
+"""The options that describe a task, and parsers of their texts such as NAME=MIB or HOST:PORT."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from autofit.errors import UsageError
+from autofit.trial.candidate import ParamValue
+from autofit.units import MIB
+
+# Examples for hints, by the form that a text should have.
+_EXAMPLE_NAMES = {
+    "NAME=MIB": "CUDA0",
+    "PARAM=VALUE": "ubatch",
+    "NAME=VALUE": "GGML_CUDA_NO_PINNED",
+}
+_EXAMPLE_VALUES = {"NAME=MIB": "12288", "PARAM=VALUE": "512", "NAME=VALUE": "1"}
+_HOST_PORT = re.compile(r"[^\s:]+:(\d{1,5})|\[[0-9a-fA-F:.]+\]:(\d{1,5})")
+_SIZE = re.compile(r"(\d+\.?\d*|\.\d+)\s*(|[MG]i?B?)", re.IGNORECASE)
+_LARGEST_MIB = 1e9
+# A plain number is MiB. `GB` is decimal, and `G` is short for the binary unit.
+_UNITS_MIB = {
+    "": 1.0,
+    **dict.fromkeys(("m", "mi", "mib"), 1.0),
+    **dict.fromkeys(("g", "gi", "gib"), 1024.0),
+    "mb": 1e6 / MIB,
+    "gb": 1e9 / MIB,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """The options that describe a task, as the user gave them; see `autofit tune --help`."""
+
+    model: Path
+    runtime: str | None
+    dialect: str | None
+    space: str | None
+    workload: str
+    context: int | None
+    parallel: int | None
+    devices_mib: dict[str, float]
+    rpc: str
+    pins: dict[str, ParamValue]
+    env: dict[str, str]
+    wrapper: tuple[str, ...]
+    kv_floor: str
+    extra_args: tuple[str, ...]
+
+
+def parse_devices(texts: Iterable[str]) -> dict[str, float]:
+    """Return the usable MiB of each device of `NAME=MIB` texts, in order.
+
+    Raises:
+        UsageError: a text has another form, or a device is named twice.
+    """
+    devices: dict[str, float] = {}
+    for name, size in (_parse_pair(text, "--device", "NAME=MIB") for text in texts):
+        if name in devices:
+            raise UsageError(f"--device {name}: given twice", "name each device once")
+        devices[name] = _parse_mib(name, size)
+    return devices
+
+
+def parse_pins(texts: Iterable[str]) -> dict[str, ParamValue]:
+    """Return the value of each parameter of `PARAM=VALUE` texts, a number where it is one.
+
+    Raises:
+        UsageError: a text has another form.
+    """
+    pairs = (_parse_pair(text, "--set", "PARAM=VALUE") for text in texts)
+    return {name.replace("-", "_"): _parse_value(value) for name, value in pairs}
+
+
+def parse_env(texts: Iterable[str]) -> dict[str, str]:
+    """Return the variables of `NAME=VALUE` texts; a value may be empty.
+
+    Raises:
+        UsageError: a text has another form.
+    """
+    return dict(_parse_pair(text, "--env", "NAME=VALUE", may_be_empty=True) for text in texts)
+
+
+def parse_rpc(text: str) -> str:
+    """Return remote servers, `HOST:PORT` separated by commas, without blanks.
+
+    Raises:
+        UsageError: a part is not HOST:PORT.
+    """
+    servers = [part.strip() for part in text.split(",") if part.strip()]
+    for server in servers:
+        found = _HOST_PORT.fullmatch(server)
+        if found is None or not 0 < int(found[1] or found[2]) < 1 << 16:
+            raise UsageError(f"--rpc '{server}' is not HOST:PORT", "as in --rpc 10.0.0.2:50052")
+    return ",".join(servers)
+
+
+def parse_wrapper(text: str) -> tuple[str, ...]:
+    """Split a wrapper command as a shell does.
+
+    Raises:
+        UsageError: a quotation mark is missing.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--wrapper: {error}", "quote it as a shell would") from error
+
+
+def _parse_pair(
+    text: str, option: str, form: str, *, may_be_empty: bool = False
+) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name or not (value or may_be_empty):
+        example = f"{name or _EXAMPLE_NAMES[form]}={_EXAMPLE_VALUES[form]}"
+        raise UsageError(f"{option} '{text}' is not {form}", f"for example {option} {example}")
+    return name, value
+
+
+def _parse_mib(name: str, text: str) -> float:
+    found = _SIZE.fullmatch(text.strip())
+    mib = float(found[1]) * _UNITS_MIB[found[2].lower()] if found else 0.0
+    if not 0 < mib <= _LARGEST_MIB:
+        raise UsageError(
+            f"--device {name}={text}: not a size in MiB",
+            f"--device {name}=12288 or --device {name}=12GiB",
+        )
+    return mib
+
+
+def _parse_value(text: str) -> ParamValue:
+    try:
+        return int(text)
+    except ValueError:
+        return text
