@@ -25,7 +25,7 @@ from autofit.session.rounds import Contender, confirm, round_purpose
 from autofit.session.rounds_result import Confirmation
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
-from autofit.statistics.sequential import FIRST_LOOK, Rule
+from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.metric import Metric
 from autofit.trial.outcome import Rejected, Stage
@@ -229,7 +229,9 @@ class Comparison:
             by_program=by_program,
         )
 
-    def _further_rounds(self, rng: random.Random, rule: Rule, made: list[Trial]) -> Confirmation:
+    def _further_rounds(
+        self, rng: random.Random, rule: StoppingRule, made: list[Trial]
+    ) -> Confirmation:
         self._look_at_budget(made)
         return confirm(
             [self._contender(side) for side in self.sides],
@@ -246,9 +248,9 @@ class Comparison:
         """Say beforehand when a budget is too small for what tells A and B apart."""
         launch_s = sum(trial.seconds for trial in made) / len(made)
         least, sensible = (
-            len(self.sides) * min(self.rounds, rounds) for rounds in (FIRST_LOOK, _SENSIBLE_ROUNDS)
+            len(self.sides) * min(self.rounds, rounds) for rounds in (MIN_ROUNDS, _SENSIBLE_ROUNDS)
         )
-        purpose = "telling which is faster" if self.rounds >= FIRST_LOOK else "measuring both"
+        purpose = "telling which is faster" if self.rounds >= MIN_ROUNDS else "measuring both"
         need = launches_need(launch_s, least, sensible, purpose)
         words = shortage(self.sides[0].runner.budget, launch_s, need)
         if words:
@@ -266,7 +268,7 @@ class Comparison:
 
         return Contender(side.name, launch)
 
-    def _rule(self, first_round: list[Trial]) -> Rule:
+    def _rule(self, first_round: list[Trial]) -> StoppingRule:
         """Rounds as wanted that the budget has room for, fixed before speeds are looked at.
 
         The rule spends its chance of error over all its rounds: cut off before their end it
@@ -277,10 +279,10 @@ class Comparison:
         most = self.rounds
         if left_s is not None:
             most = min(most, 1 + int(left_s / max(0.1, round_s)))
-        return Rule(
-            max_rounds=max(FIRST_LOOK, most),
+        return StoppingRule(
+            max_rounds=max(MIN_ROUNDS, most),
             min_effect=self.min_effect,
-            ended_at=self.rounds if self.rounds < FIRST_LOOK else None,
+            ended_at=self.rounds if self.rounds < MIN_ROUNDS else None,
         )
 
     def _may_launch(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from autofit.compare.compare_presets import SIDES, ComparisonResult, SideName
 from autofit.session.machine_load import host_report
 from autofit.statistics.estimate import estimate
-from autofit.statistics.sequential import FIRST_LOOK, Rule, Verdict, decide
+from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule, Verdict, decide
 from autofit.trial.measurement import Sample, extremes
 from autofit.trial.metric import METRIC_KEYS, METRICS, Metric, median_metric, time_ratio
 from autofit.trial.outcome import Completed, outcome_to_dict
@@ -77,7 +77,7 @@ def comparison_document(
     """
     judgement = judge(compared)
     confirmation = compared.confirmation
-    rule = confirmation.rule if confirmation else Rule(min_effect=min_effect)
+    rule = confirmation.rule if confirmation else StoppingRule(min_effect=min_effect)
     figures = list(_figures(workload))
     ratios = {figure.key: _ratio(compared, figure, rule) for figure in figures}
     return {
@@ -132,7 +132,9 @@ def _request_value(
     return read
 
 
-def _ratio(compared: ComparisonResult, figure: _Figure, rule: Rule) -> dict[str, Any] | None:
+def _ratio(
+    compared: ComparisonResult, figure: _Figure, rule: StoppingRule
+) -> dict[str, Any] | None:
     """How many times faster B is, over the rounds in which both have the figure."""
     logs = []
     for a, b in zip(*(compared.trials[name] for name in SIDES), strict=False):
@@ -213,7 +215,7 @@ def _headline(
     if judgement.verdict == "undecided":
         rounds = compared.confirmation.rounds if compared.confirmation else 0
         more = "more rounds might tell"
-        if rounds < FIRST_LOOK:
-            more = f"fewer than {FIRST_LOOK} rounds decide nothing"
+        if rounds < MIN_ROUNDS:
+            more = f"fewer than {MIN_ROUNDS} rounds decide nothing"
         return f"undecided: {times}; {more}"
     return f"{judgement.verdict}: {times}"

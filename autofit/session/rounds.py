@@ -21,7 +21,7 @@ from autofit.session.events import Listener, RoundEnded
 from autofit.session.preference import prefer
 from autofit.session.rounds_result import Confirmation, Dropped, Ended, Standing
 from autofit.statistics.estimate import center
-from autofit.statistics.sequential import FIRST_LOOK, Decision, Rule, decide
+from autofit.statistics.stopping_rule import MIN_ROUNDS, Decision, StoppingRule, decide
 from autofit.trial.metric import Metric, median_metric, time_ratio
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
@@ -51,7 +51,7 @@ def confirm(
     workload: Workload,
     metric: Metric,
     rng: random.Random,
-    rule: Rule | None = None,
+    rule: StoppingRule | None = None,
     has_baseline: bool = True,
     budget_left: Callable[[], bool] = lambda: True,
     made: Sequence[Trial] = (),
@@ -74,7 +74,7 @@ def confirm(
     contest = _Contest(
         contenders={contender.id: contender for contender in contenders},
         baseline=baseline,
-        rule=replace(rule or Rule(), comparisons=max(len(ids) - 1, 1)),
+        rule=replace(rule or StoppingRule(), comparisons=max(len(ids) - 1, 1)),
         workload=workload,
         metric=metric,
         made=_by_round(made),
@@ -96,7 +96,7 @@ def _by_round(trials: Sequence[Trial]) -> dict[tuple[str, int], Trial]:
 class _Contest:
     contenders: Mapping[str, Contender]
     baseline: str | None
-    rule: Rule
+    rule: StoppingRule
     workload: Workload
     metric: Metric
     made: Mapping[tuple[str, int], Trial]
@@ -121,7 +121,7 @@ class _Contest:
             if not self._alive():
                 ended = "failed"
                 break
-            if number >= FIRST_LOOK and self._is_decided():
+            if number >= MIN_ROUNDS and self._is_decided():
                 ended = "decided"
                 break
         return self._conclude(ended)
@@ -202,7 +202,7 @@ class _Contest:
         return told_at is not None and self.rounds >= told_at + _ROUNDS_FOR_RIVALS
 
     def _conclude(self, ended: Ended) -> Confirmation:
-        if ended == "budget" and self.rounds >= FIRST_LOOK:
+        if ended == "budget" and self.rounds >= MIN_ROUNDS:
             self.rule = replace(self.rule, ended_at=self.rounds)
         leader = self._leader()
         baseline = self.baseline if self.baseline not in self.dropped else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from autofit.statistics.estimate import Estimate, estimate, outliers
-from autofit.statistics.sequential import Decision, Rule, Verdict
+from autofit.statistics.stopping_rule import Decision, StoppingRule, Verdict
 from autofit.trial.metric import Metric
 from autofit.trial.outcome import Outcome, outcome_to_dict
 from autofit.trial.trial import Trial
@@ -92,7 +92,7 @@ class Confirmation:
     """
 
     metric: Metric
-    rule: Rule
+    rule: StoppingRule
     rounds: int
     ended: Ended
     baseline: str | None

@@ -1,1 +1,1 @@
-"""Sequential tests, noise and intervals. Pure functions on numbers."""
+"""Estimates, significance tests and stopping rules: functions of numbers, without launches."""

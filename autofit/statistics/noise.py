@@ -1,7 +1,7 @@
-"""Noise between launches as a sign of its own, and cliffs: losses beyond it.
+"""Noise between launches, and cliffs: losses beyond that noise.
 
-A candidate at the edge of memory loads differently each time, so launches that differ far
-more than those of its peers mark a cliff as surely as a loss does.
+A candidate at the edge of memory loads differently each time. So launches that differ far
+more than those of other candidates mark an edge, as a cliff does.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ import numpy as np
 
 from autofit.trial.metric import Metric, time_ratio
 
-# A spread below this is nobody's trouble, however quiet the peers are.
+# A smaller standard deviation disturbs no decision, however steady the other candidates are.
 MIN_SPREAD = 0.05
-# Chance that a candidate as steady as its peers is called unsteady, over all candidates.
+# Probability, over all candidates, that one as steady as the others is called unsteady.
 UNSTEADY_LEVEL = 0.01
-# A loss is sharp from here on, and where it is at least three times what the same step
-# costs elsewhere on the same line.
+# A cliff loses at least this share, and at least three times what the same step costs
+# elsewhere along the parameter.
 MIN_LOSS = 0.05
 SHARPNESS = 3.0
 
 Direction = Literal["up", "down"]
 
 
-def spread(values: Sequence[float]) -> float | None:
-    """The middle half of the values over their median, 0.05 being 5%; None below two."""
-    if len(values) < 2:  # noqa: PLR2004 - one value has no spread
-        return None
-    low, high = np.percentile(values, [25, 75])
-    return float((high - low) / median(values))
-
-
 @dataclass(frozen=True, slots=True)
-class Unsteady:
-    """A candidate whose launches differ `times` as much as those of its peers."""
+class UnsteadyCandidate:
+    """A candidate whose launches differ far more than those of others.
+
+    Attributes:
+        key: of the candidate.
+        spread: standard deviation of the logarithms.
+        times: `spread` over the usual one.
+        n: the number of launches.
+    """
 
     key: str
     spread: float
@@ -47,12 +46,15 @@ class Unsteady:
     n: int
 
 
-def unsteady(launches: Mapping[str, Sequence[float]]) -> list[Unsteady]:
-    """The candidates whose launches differ far more than their peers', worst first.
+def find_unsteady(launches: Mapping[str, Sequence[float]]) -> list[UnsteadyCandidate]:
+    """Return the candidates whose launches differ far more than those of others, worst first.
 
-    `launches` holds one positive value per launch by candidate key. Variances of the
-    logarithms are compared by an F-test with the median variance of the peers, so that one
-    unsteady peer does not hide another; fewer than two launches say nothing.
+    An F-test compares the variance of a candidate's logarithms with the median variance of the
+    others. The median keeps one unsteady candidate from hiding another. Candidates with a
+    single launch are ignored.
+
+    Args:
+        launches: by candidate key, one positive value per launch.
     """
     from scipy.stats import f  # noqa: PLC0415 - takes half a second to import
 
@@ -63,16 +65,16 @@ def unsteady(launches: Mapping[str, Sequence[float]]) -> list[Unsteady]:
     }
     found = []
     for key, variance in variances.items():
-        peers = [other for other in variances if other != key]
-        if not peers:
+        others = [other for other in variances if other != key]
+        if not others:
             continue
-        usual = median(variances[other] for other in peers)
-        freedom = sum(len(launches[other]) - 1 for other in peers)
+        usual = median(variances[other] for other in others)
+        freedom = sum(len(launches[other]) - 1 for other in others)
         times = math.inf if usual == 0 else variance / usual
-        chance = float(f.sf(times, len(launches[key]) - 1, freedom)) if usual else 0.0
+        p_value = float(f.sf(times, len(launches[key]) - 1, freedom)) if usual else 0.0
         deviation = math.sqrt(variance)
-        if deviation > MIN_SPREAD and chance < UNSTEADY_LEVEL / len(variances):
-            found.append(Unsteady(key, deviation, math.sqrt(times), len(launches[key])))
+        if deviation > MIN_SPREAD and p_value < UNSTEADY_LEVEL / len(variances):
+            found.append(UnsteadyCandidate(key, deviation, math.sqrt(times), len(launches[key])))
     return sorted(found, key=lambda one: -one.spread)
 
 
@@ -80,8 +82,8 @@ def unsteady(launches: Mapping[str, Sequence[float]]) -> list[Unsteady]:
 class Cliff:
     """A sharp loss between two neighbours that both run.
 
-    `ratio` is the speed at `to_value` over that at `from_value` (0.84 loses 16%), between
-    `low` and `high`; these are None where too few launches tell their noise.
+    `ratio` is the speed at `to_value` over that at `from_value`: 0.84 loses 16%. `low` and
+    `high` are the limits of its interval, None if too few launches show the noise.
     """
 
     param: str
@@ -95,7 +97,7 @@ class Cliff:
     cache_type: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The cliff as JSON data."""
+        """Return the cliff as JSON data."""
         return {
             "param": self.param,
             "from": self.from_value,
@@ -116,7 +118,7 @@ class Cliff:
         return f"{loss}{against} ({1 - self.high:.0%} to {1 - self.low:.0%})"
 
 
-def cliffs(
+def find_cliffs(
     param: str,
     launches: Mapping[float, Sequence[float]],
     metric: Metric,
@@ -126,28 +128,34 @@ def cliffs(
     layout: str = "",
     cache_type: str = "",
 ) -> list[Cliff]:
-    """The sharp losses along one parameter, all else being equal.
+    """Return the sharp losses along one parameter, all else being equal.
 
-    `launches` holds the metric once per launch by the parameter's value; `toward` is the
-    direction that asks more of the device (`down` for n_cpu_moe, `up` for ubatch).
-    `noise` is the relative standard deviation of one launch where it is known from
-    elsewhere; else it is told from values launched more than once, and where there are
-    none either, a loss has no interval and must be twice as large to count.
+    Args:
+        param: the parameter.
+        launches: by value of the parameter, the metric of each launch.
+        metric: what was measured.
+        toward: the direction that needs more device memory (`down` for n_cpu_moe, `up` for
+            ubatch).
+        noise: the relative standard deviation of one launch, if it is known from elsewhere.
+            Otherwise it is estimated from values launched more than once. Without any, a loss
+            has no interval and must be twice as large to count.
+        layout: recorded in the result.
+        cache_type: recorded in the result.
     """
     values = sorted((v for v in launches if launches[v]), reverse=toward == "down")
     steps = list(pairwise(values))
     half = _half_width(launches) if noise is None else 1.96 * noise
     changes = [
-        math.log(time_ratio(_typical(launches[a]), _typical(launches[b]), metric))
+        math.log(time_ratio(_log_median(launches[a]), _log_median(launches[b]), metric))
         for a, b in steps
     ]
     found = []
-    for place, ((before, after), change) in enumerate(zip(steps, changes, strict=True)):
+    for index, ((before, after), change) in enumerate(zip(steps, changes, strict=True)):
         low, high = _interval(change, half, len(launches[before]), len(launches[after]))
         needed = math.log1p(-(MIN_LOSS if high is not None else 2 * MIN_LOSS))
         if change > needed or (high is not None and high >= 0):
             continue
-        if change > SHARPNESS * abs(before - after) * -_usual_slope(steps, changes, place):
+        if change > SHARPNESS * abs(before - after) * -_usual_slope(steps, changes, index):
             continue
         found.append(
             Cliff(
@@ -165,24 +173,24 @@ def cliffs(
     return found
 
 
-def _typical(values: Sequence[float]) -> float:
+def _log_median(values: Sequence[float]) -> float:
     return math.exp(median(math.log(value) for value in values))
 
 
 def _usual_slope(
     steps: Sequence[tuple[float, float]], changes: Sequence[float], left_out: int
 ) -> float:
-    """The median loss per unit of the other steps, 0 where they gain."""
+    """Return the median loss per unit of the other steps, 0 if they gain."""
     slopes = [
         -change / abs(a - b)
-        for place, ((a, b), change) in enumerate(zip(steps, changes, strict=True))
-        if place != left_out
+        for index, ((a, b), change) in enumerate(zip(steps, changes, strict=True))
+        if index != left_out
     ]
     return max(median(slopes), 0.0) if slopes else 0.0
 
 
 def _half_width(launches: Mapping[float, Sequence[float]]) -> float | None:
-    """Half of a 95% t-interval of one launch's logarithm, from all repeated values."""
+    """Return half of a 95% t-interval of one launch's logarithm; None without repeats."""
     from scipy.special import stdtrit  # noqa: PLC0415 - heavy
 
     logs = [np.log(values) for values in launches.values() if len(values) > 1]
@@ -196,7 +204,7 @@ def _half_width(launches: Mapping[float, Sequence[float]]) -> float | None:
 def _interval(
     change: float, half: float | None, n_before: int, n_after: int
 ) -> tuple[float, float] | tuple[None, None]:
-    """95% limits of a difference of two means of logarithms."""
+    """Return 95% limits of a difference of two means of logarithms."""
     if half is None:
         return None, None
     half *= math.sqrt(1 / n_before + 1 / n_after)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autofit.statistics.night import NightValue
+from autofit.statistics.night_change import NightValue
 from autofit.sweep.answer_verdict import answer_verdicts
 from autofit.sweep.entry_record import EntryRecord, Failure
 from autofit.sweep.environment_snapshot import EnvironmentSnapshot

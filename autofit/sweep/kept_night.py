@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from autofit.statistics.night import NightValue, night_value
+from autofit.statistics.night_change import NightValue, night_value
 from autofit.sweep.entry_record import EntryRecord, LaunchValues
 
 _DIGITS = 5

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from autofit.statistics.night import (
+from autofit.statistics.night_change import (
     Change,
     NightValue,
     change_in_pairs,
@@ -139,8 +139,8 @@ def _changed(figures: list[_Figure], thresholds: Thresholds) -> list[MetricVerdi
 
 def _verdicts(figures: list[_Figure], thresholds: Thresholds) -> list[MetricVerdict]:
     told = [(figure, figure.change) for figure in figures if figure.change is not None]
-    slower = hochberg([change.chance_below() for _, change in told])
-    faster = hochberg([change.chance_above() for _, change in told])
+    slower = hochberg([change.p_value_below() for _, change in told])
+    faster = hochberg([change.p_value_above() for _, change in told])
     chances = {
         figure.key: pair
         for (figure, _), pair in zip(told, zip(slower, faster, strict=True), strict=True)

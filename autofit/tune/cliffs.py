@@ -20,7 +20,7 @@ from autofit.model.placement.placed_layers import place
 from autofit.model.sizes.kv_cache import kv_types
 from autofit.session.machine_load import host_report
 from autofit.session.task import Task
-from autofit.statistics.noise import Cliff, Direction, cliffs, unsteady
+from autofit.statistics.noise import Cliff, Direction, find_cliffs, find_unsteady
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric, median_metric
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
@@ -69,7 +69,7 @@ def cliffs_of(trials: Sequence[Trial], task: Task) -> list[Cliff]:
     for metric in _METRICS:
         noise = _noise(trials, task, metric)
         for line, launches in _lines(trials, task, metric).items():
-            found += cliffs(
+            found += find_cliffs(
                 line.param,
                 launches,
                 metric,
@@ -92,7 +92,7 @@ def unsteady_notes(trials: Sequence[Trial], task: Task) -> list[str]:
         f"launches {', '.join(str(trial.number) for trial in launches[one.key])} of one candidate "
         f"differ by {one.spread:.0%}, {_times(one.times)} those of others: "
         f"{_why_unsteady(launches[one.key])}"
-        for one in unsteady(values)
+        for one in find_unsteady(values)
     ]
 
 

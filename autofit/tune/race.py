@@ -14,7 +14,7 @@ from autofit.session.rounds import Contender, confirm, round_purpose
 from autofit.session.rounds_result import Confirmation
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
-from autofit.statistics.sequential import FIRST_LOOK, Rule
+from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule
 from autofit.trial.trial import Trial
 
 # Contenders beside the baseline: the incumbent and the runner-up, for with noise the second
@@ -59,7 +59,7 @@ class Confirmer:
             emit=self.emit,
         )
 
-    def _rule(self, baseline: Trial, finalists: Sequence[Finalist]) -> Rule:
+    def _rule(self, baseline: Trial, finalists: Sequence[Finalist]) -> StoppingRule:
         """As many rounds as the budget affords, fixed before the first.
 
         The rule spends its chance of error over all its rounds: one made for twelve rounds
@@ -71,15 +71,15 @@ class Confirmer:
             if trial is baseline or (trial.candidate.key in keys and trial.phase != "prove"):
                 seconds[trial.candidate.key] = trial.seconds
         left_s = self.runner.budget.left_for_s("confirm")
-        most = Rule().max_rounds
+        most = StoppingRule().max_rounds
         if left_s is not None:
             most = min(most, int(left_s / max(0.1, sum(seconds.values()))))
-        return Rule(max_rounds=max(FIRST_LOOK, most), min_effect=self.task.min_effect)
+        return StoppingRule(max_rounds=max(MIN_ROUNDS, most), min_effect=self.task.min_effect)
 
     def _has_time(self) -> bool:
         budget = self.runner.budget
         confirmed = sum(trial.phase == "confirm" for trial in self.runner.trials)
-        if confirmed < FIRST_LOOK * 2 and budget.total_s is not None:
+        if confirmed < MIN_ROUNDS * 2 and budget.total_s is not None:
             return budget.spent_s < budget.total_s * _OVERTIME
         trials = [trial.seconds for trial in self.runner.trials]
         return budget.allows("confirm", sum(trials) / max(1, len(trials)))

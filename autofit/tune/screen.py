@@ -16,14 +16,14 @@ from autofit.quality.answer_verdict import QualityGate
 from autofit.session.budget_advice import proof_seconds
 from autofit.session.events import Listener, PhaseStarted
 from autofit.session.finalist import Finalist
-from autofit.statistics.sequential import FIRST_LOOK
+from autofit.statistics.stopping_rule import MIN_ROUNDS
 from autofit.tune.finalist_proof import Prover
 from autofit.tune.race import CONTENDERS
 
 # Launches of the runtime's own program for a score, and of the fewest rounds that tell
 # anything: of the baseline and one candidate.
 _PROGRAM_LAUNCHES = 2
-_ROUND_LAUNCHES = 2 * FIRST_LOOK
+_ROUND_LAUNCHES = 2 * MIN_ROUNDS
 
 
 @dataclass(frozen=True, slots=True)

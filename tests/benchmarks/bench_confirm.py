@@ -26,9 +26,9 @@ from benchmarks.launch_noise import WORKLOAD, Noise, NoisyMachine
 
 from autofit.session.rounds import confirm
 from autofit.session.rounds_result import Confirmation
-from autofit.statistics.sequential import Rule
+from autofit.statistics.stopping_rule import StoppingRule
 
-RULE = Rule()
+RULE = StoppingRule()
 MOST_FIXED_ROUNDS = 60
 
 

@@ -17,7 +17,7 @@ from autofit.search.problem import Observation
 from autofit.search.space import Point
 from autofit.session.goal_of_task import token_seconds
 from autofit.session.rounds import Contender, confirm
-from autofit.statistics.sequential import Rule
+from autofit.statistics.stopping_rule import StoppingRule
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import fastest_repeats, median_metric
 from autofit.trial.trial import Phase, Trial
@@ -171,7 +171,7 @@ def _confirmed(session: Session, candidate_of, ranked: list[Observation]) -> flo
         workload=machine.task.workload,
         metric="request_s",
         rng=random.Random(session.seed),
-        rule=Rule(min_effect=machine.task.min_effect),
+        rule=StoppingRule(min_effect=machine.task.min_effect),
         has_baseline=session.baseline_cost is not None,
     )
     if found.winner == machine.task.baseline.key:

@@ -16,7 +16,7 @@ from autofit.runtime.server.launcher import Launcher
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.runtime.server.send_requests import PromptSource, read_prompt_text
 from autofit.session.rounds import Contender, confirm, round_purpose
-from autofit.statistics.sequential import Rule
+from autofit.statistics.stopping_rule import StoppingRule
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Request, Workload
@@ -91,7 +91,7 @@ def _confirm(case: Case, folder, seed: int):
         workload=WORKLOAD,
         metric="request_s",
         rng=random.Random(seed),
-        rule=Rule(),
+        rule=StoppingRule(),
     )
     return fake, result
 

@@ -14,7 +14,7 @@ from autofit.compare.comparison import comparison_document, judge
 from autofit.output.text.conclusion import answer
 from autofit.quality.answer_check import AnswerCheck
 from autofit.session.rounds import confirm
-from autofit.statistics.sequential import Rule
+from autofit.statistics.stopping_rule import StoppingRule
 from autofit.trial.measurement import Measurement, Sample
 from autofit.trial.outcome import Crashed
 
@@ -32,7 +32,11 @@ def _compared(a_s=1.0, b_s=1.0, answers=SAME, *, a_fails=None, b_fails=None) -> 
         bench.contender("B", b_s, fails_in=b_fails, outcome=DIED),
     ]
     confirmation = confirm(
-        contenders, workload=WORKLOAD, metric="request_s", rng=random.Random(1), rule=Rule()
+        contenders,
+        workload=WORKLOAD,
+        metric="request_s",
+        rng=random.Random(1),
+        rule=StoppingRule(),
     )
     trials = {
         name: tuple(t for t in bench.trials if t.candidate.params["name"] == name)

@@ -10,7 +10,7 @@ from session.confirm_sample import WORKLOAD, Bench, names, trial_of
 
 from autofit.session.rounds import Contender, confirm, round_purpose
 from autofit.session.rounds_result import Confirmation
-from autofit.statistics.sequential import Rule
+from autofit.statistics.stopping_rule import StoppingRule
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric
 from autofit.trial.outcome import Crashed, OutOfMemory
@@ -314,7 +314,7 @@ def test_outliers_are_kept_and_shown():
     bench = Bench(noise=0.01)
     burst = bench.contender("base", lambda number: 30.0 if number == 4 else 10.0)
     # A close second keeps the rounds going.
-    result = _confirm([burst, bench.contender("close", 9.8)], rule=Rule(min_effect=0.001))
+    result = _confirm([burst, bench.contender("close", 9.8)], rule=StoppingRule(min_effect=0.001))
 
     standing = result.standing("base")
     assert standing.outlier_rounds == (4,)

@@ -1,4 +1,4 @@
-"""Spread between launches, unsteady candidates and cliffs."""
+"""Unsteady candidates and cliffs."""
 
 from __future__ import annotations
 
@@ -6,27 +6,11 @@ import json
 
 import pytest
 
-from autofit.statistics.noise import Cliff, cliffs, spread, unsteady
+from autofit.statistics.noise import Cliff, find_cliffs, find_unsteady
 
 
-def test_spread_is_relative():
-    """The spread is a share of the median, the same in any unit."""
-    assert spread([9.0, 10.0, 11.0]) == pytest.approx(0.1)
-    assert spread([900.0, 1000.0, 1100.0]) == pytest.approx(0.1)
-
-
-def test_one_launch_has_no_spread():
-    """A single launch says nothing about the next, and that is not zero."""
-    assert spread([5.0]) is None
-
-
-def test_spread_shrugs_at_one_outlier():
-    """One launch hit by a burst does not make a candidate look unsteady."""
-    assert spread([10.0, 10.1, 9.9, 10.0, 10.1, 9.9, 50.0]) < 0.03
-
-
-def test_the_unsteady_candidate_is_named():
-    """A candidate whose launches differ many times over beside steady peers is flagged."""
+def test_the_unsteady_candidate_is_found():
+    """A candidate whose launches differ many times as much as those of others is found."""
     launches = {
         "a": [40.1, 40.6, 39.8],
         "b": [42.0, 41.5, 42.2],
@@ -34,7 +18,7 @@ def test_the_unsteady_candidate_is_named():
         "c": [39.0, 39.4, 38.8],
     }
 
-    found = unsteady(launches)
+    found = find_unsteady(launches)
 
     assert [one.key for one in found] == ["edge"]
     assert found[0].times > 10
@@ -42,11 +26,11 @@ def test_the_unsteady_candidate_is_named():
 
 
 def test_two_unsteady_candidates_do_not_hide_each_other():
-    """The usual noise is that of the middle peer, not that of the noisiest."""
+    """The usual variance is the median of the others, not their largest."""
     launches = {name: [40.0, 40.5, 39.7] for name in "abcd"}
     launches |= {"x": [40.0, 10.0, 30.0], "y": [41.0, 15.0, 38.0]}
 
-    assert {"x", "y"} == {one.key for one in unsteady(launches)}
+    assert {"x", "y"} == {one.key for one in find_unsteady(launches)}
 
 
 @pytest.mark.parametrize(
@@ -59,13 +43,13 @@ def test_two_unsteady_candidates_do_not_hide_each_other():
         {"a": [40.0], "b": [20.0]},
     ],
 )
-def test_nobody_is_flagged_without_cause(launches):
-    """All alike, no peers, single launches and differences below 5% flag nobody."""
-    assert unsteady(launches) == []
+def test_ordinary_launches_are_not_unsteady(launches):
+    """Equal noise, no other candidates, single launches and small differences are ignored."""
+    assert find_unsteady(launches) == []
 
 
 def test_the_published_cliff_is_found():
-    """One step from 20 to 19 host expert layers costs 16% of generation, beyond noise."""
+    """A step from 20 to 19 host expert layers that loses 16% of generation is a cliff."""
     launches = {
         22: [40.9, 41.1, 41.0],
         21: [41.5, 41.7, 41.6],
@@ -73,7 +57,7 @@ def test_the_published_cliff_is_found():
         19: [35.4, 35.6, 35.3],
     }
 
-    (cliff,) = cliffs("n_cpu_moe", launches, "tg", toward="down")
+    (cliff,) = find_cliffs("n_cpu_moe", launches, "tg", toward="down")
 
     assert (cliff.from_value, cliff.to_value) == (20, 19)
     assert cliff.ratio == pytest.approx(0.84, abs=0.01)
@@ -81,65 +65,65 @@ def test_the_published_cliff_is_found():
     assert str(cliff).startswith("n_cpu_moe 19 loses 16% of tg against 20 (")
 
 
-def test_a_metric_in_seconds_falls_off_upwards():
-    """More seconds per request are a loss like fewer tokens per second."""
+def test_more_seconds_are_a_loss():
+    """A metric in seconds has a cliff where it increases."""
     launches = {20: [2.0, 2.01], 19: [3.0, 3.02]}
 
-    (cliff,) = cliffs("n_cpu_moe", launches, "request_s", toward="down")
+    (cliff,) = find_cliffs("n_cpu_moe", launches, "request_s", toward="down")
 
     assert cliff.ratio == pytest.approx(2 / 3, abs=0.01)
 
 
 def test_single_launches_count_with_known_noise():
-    """Values launched once give an interval where the noise is known from elsewhere."""
+    """Values launched once have an interval if the noise is given."""
     launches = {12: [50.0], 8: [10.5]}
 
-    (cliff,) = cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.03)
+    (cliff,) = find_cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.03)
 
     assert cliff.low < 0.21 < cliff.high < 0.25
 
 
 def test_a_loss_within_the_noise_is_no_cliff():
-    """The same loss under ten times the noise is not claimed."""
+    """A loss that is a cliff at 1% noise is none at 10%."""
     launches = {20: [42.0], 19: [38.0]}
 
-    assert cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.01)
-    assert not cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.1)
+    assert find_cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.01)
+    assert not find_cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.1)
 
 
 def test_without_any_noise_known_only_a_large_loss_counts():
-    """Single launches of unknown noise show a halving, without limits, but not 7%."""
-    (cliff,) = cliffs("n_cpu_moe", {12: [50.0], 8: [10.5]}, "tg", toward="down")
+    """Without known noise a loss of 79% is a cliff without an interval, and one of 7% is none."""
+    (cliff,) = find_cliffs("n_cpu_moe", {12: [50.0], 8: [10.5]}, "tg", toward="down")
 
     assert (cliff.low, cliff.high) == (None, None)
     assert str(cliff) == "n_cpu_moe 8 loses 79% of tg against 12"
-    assert not cliffs("n_cpu_moe", {20: [42.0], 19: [39.0]}, "tg", toward="down")
+    assert not find_cliffs("n_cpu_moe", {20: [42.0], 19: [39.0]}, "tg", toward="down")
 
 
 def test_a_steady_slope_is_no_cliff():
-    """Where every step loses alike, as on backends with a slow link, none is a cliff."""
+    """Steps that all lose the same share, as on backends with a slow link, are no cliffs."""
     launches = {n: [10.0 * 1.08 ** (n - 10)] for n in range(10, 20)}
 
-    assert cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.005) == []
+    assert find_cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.005) == []
 
 
 def test_a_gain_is_no_cliff():
-    """A step that gains is not a loss in the other direction."""
+    """A step that gains speed is no cliff."""
     launches = {20: [30.0, 30.1], 19: [40.0, 40.1]}
 
-    assert cliffs("n_cpu_moe", launches, "tg", toward="down") == []
+    assert find_cliffs("n_cpu_moe", launches, "tg", toward="down") == []
 
 
-def test_ubatch_falls_off_upwards():
-    """Parameters that ask for more when they rise are read in that direction."""
+def test_a_cliff_toward_larger_values():
+    """A parameter that needs more memory as it increases is read in that direction."""
     launches = {512: [800.0], 1024: [1200.0], 2048: [1711.0], 4096: [94.0]}
 
-    (cliff,) = cliffs("ubatch", launches, "pp", toward="up", noise=0.02)
+    (cliff,) = find_cliffs("ubatch", launches, "pp", toward="up", noise=0.02)
 
     assert (cliff.from_value, cliff.to_value) == (2048, 4096)
 
 
-def test_cliff_speaks_the_contract_of_the_json():
+def test_json_keys_of_a_cliff():
     """The JSON keys of a cliff are those users read."""
     cliff = Cliff("n_cpu_moe", 20, 19, "tg", 0.84, 0.83, 0.85, "balanced", "q8_0")
 
