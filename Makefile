@@ -10,7 +10,7 @@ GROUPS_STAMP := $(VENV)/.groups-installed
 AGAIN = echo "once more, one at a time; what passes now is unsteady:" && \
 	$(BIN)/python -m pytest -v --last-failed -m "not slow"
 
-.PHONY: demo test slow bench check clean
+.PHONY: demo test slow bench check docs clean
 
 $(STAMP): pyproject.toml
 	@echo "installing autofit and a prebuilt llama.cpp into $(VENV) (a few minutes, once)"
@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 
 $(GROUPS_STAMP): $(STAMP)
 	@echo "installing what tests and checks need"
-	$(BIN)/python -m pip install --quiet --group test --group check
+	$(BIN)/python -m pip install --quiet --group test --group check --group docs
 	touch $@
 
 demo: $(STAMP)
@@ -40,13 +40,16 @@ slow: $(GROUPS_STAMP)
 
 # Tables of numbers, printed; each script takes --output FILE to keep one.
 bench: $(GROUPS_STAMP)
-	for script in tests/benchmarks/bench_*.py; do PYTHONPATH=tests $(BIN)/python $$script || exit 1; done
+	for script in benchmarks/bench_*.py; do PYTHONPATH=.:tests $(BIN)/python $$script || exit 1; done
 
 check: $(GROUPS_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(GROUPS_STAMP)
+	$(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) dist build

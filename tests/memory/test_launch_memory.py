@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from benchmarks.probe_machine import ProbedMachine
 from fakes.machine import Device, Host, Machine
 from fakes.random_machine import Case
 from fakes.synthetic_model import ModelShape, build_model
@@ -14,6 +13,7 @@ from autofit.session.launch_memory import MemoryRecord
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory, Sample
 from autofit.trial.outcome import Completed, Spilled
 from autofit.trial.trial import Trial
+from benchmarks.probe_machine import ProbedMachine
 
 TOTAL = 8000.0
 OTHER = 500.0  # what a launch takes beside its buffers

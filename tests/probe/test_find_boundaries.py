@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from benchmarks.probe_machine import ProbedMachine
 from fakes.machine import Device, Host, Machine
 from fakes.random_machine import Case, random_case
 from fakes.synthetic_model import ModelShape, build_model
@@ -14,6 +13,7 @@ from fakes.synthetic_model import ModelShape, build_model
 from autofit.session.launch_memory import MemoryRecord
 from autofit.session.ruling_out import lacks_host_memory, ruled_out
 from autofit.trial.outcome import OutOfMemory, Rejected
+from benchmarks.probe_machine import ProbedMachine
 
 MODEL = build_model(ModelShape(layers=24, experts=64, used=4, embd=1024, ff=1024, vocab=512))
 CARD = Device("CUDA0", total_mib=2400, context_mib=300, pool_mib=60, reserve_mib=0)

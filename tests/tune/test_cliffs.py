@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from benchmarks.probe_machine import ProbedMachine
 from fakes.machine import Device, Host, Machine, Quirks
 from fakes.random_machine import Case
 from fakes.synthetic_model import ModelShape, build_model
@@ -16,6 +15,7 @@ from autofit.trial.measurement import Measurement, Sample
 from autofit.trial.outcome import Completed, OutOfMemory
 from autofit.trial.trial import Trial
 from autofit.tune.cliffs import cliffs_of, unsteady_notes
+from benchmarks.probe_machine import ProbedMachine
 
 MODEL = build_model(ModelShape(layers=24, experts=64, used=4, embd=1024, ff=1024, vocab=512))
 

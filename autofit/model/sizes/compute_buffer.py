@@ -6,7 +6,7 @@ are in it. Layers of a kind that follow each other add nothing, so a few stand f
 
 Compared with the buffers of llama-server b11434 on CUDA and on remote devices: mixture of
 experts and dense models, ubatch 512 to 4096, context 4,096 to 131,072, one and two devices,
-with and without host experts (`tests/benchmarks/bench_estimator.py`).
+with and without host experts (`benchmarks/bench_estimator.py`).
 """
 
 from __future__ import annotations

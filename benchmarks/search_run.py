@@ -7,8 +7,6 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from benchmarks.search_machine import SearchMachine
-from benchmarks.search_rivals import STRATEGIES
 from fakes.physics import Simulation
 
 from autofit.search.optuna_study import SearchStudy
@@ -22,6 +20,8 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.metric import fastest_repeats, median_metric
 from autofit.trial.trial import Phase, Trial
 from autofit.tune.explore import lacked_memory
+from benchmarks.search_machine import SearchMachine
+from benchmarks.search_rivals import STRATEGIES
 
 GOOD_ENOUGH = 0.98
 MOST_LAUNCHES = 200

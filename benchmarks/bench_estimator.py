@@ -1,6 +1,6 @@
 """Compares memory by arithmetic with what the runtime says, device by device.
 
-Run it as `python tests/benchmarks/bench_estimator.py`, with `tests` on PYTHONPATH; the table is
+Run it as `python benchmarks/bench_estimator.py`, with `tests` on PYTHONPATH; the table is
 kept in `results/benchmarks/estimator.md`. It asks `llama-fit-params --fit-print on` on remote
 devices of this machine, about headers without data, and takes buffers that CUDA servers
 reported from `tests/data/memory`.
@@ -188,9 +188,7 @@ def main() -> int:
         served = list(compared(models(Path(work))))
     close = sum(row.is_close for row in on_grid)
     print("# Memory by arithmetic, beside what the runtime says\n")
-    print(
-        "Made by `tests/benchmarks/bench_estimator.py`. Errors are relative to the runtime, beyond"
-    )
+    print("Made by `benchmarks/bench_estimator.py`. Errors are relative to the runtime, beyond")
     print("what its rounding down to a MiB explains.\n")
     print("## Compute buffers of CUDA servers (b11434, H200)\n")
     print("\n".join(server_table(served)))

@@ -1,6 +1,6 @@
 """How often a sweep finds an entry that became slower, and how often it cries for nothing.
 
-    python tests/benchmarks/bench_sweep.py [--repeats 200] [--output FILE]
+    python benchmarks/bench_sweep.py [--repeats 200] [--output FILE]
 
 Each repeat is one entry: nights are simulated launch by launch and kept in a baseline as
 `--update-baseline` does; beside so many kept nights one more is judged that is like them, and
@@ -22,14 +22,13 @@ from statistics import median
 import numpy as np
 
 # The benchmark is also run as a program, from any folder.
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks.launch_noise import Noise, NoisyMachine
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
 from autofit.sweep.baseline_file import Baseline
 from autofit.sweep.entry_record import EntryRecord, LaunchValues
 from autofit.sweep.judge import judge
 from autofit.sweep.thresholds import Thresholds
+from benchmarks.launch_noise import Noise, NoisyMachine
 
 NAME = "entry"
 NIGHTS = (1, 2, 3, 5, 10)
@@ -194,7 +193,7 @@ def row(setting: Setting, found: dict[int, Rates]) -> str:
 INTRODUCTION = """\
 # Sweeps under noise
 
-Made by `tests/benchmarks/bench_sweep.py`: {repeats} simulated entries for each line, through the
+Made by `benchmarks/bench_sweep.py`: {repeats} simulated entries for each line, through the
 baseline and the judge that `autofit sweep` uses. Nights are kept one after another; beside 1, 2,
 3, 5 and 10 of them two more are judged, one slower, one like them. A launch answers three
 requests, and all four figures of speed are judged together: alpha {alpha:.0%}, smallest change

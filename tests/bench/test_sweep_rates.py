@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from benchmarks.bench_sweep import BY_KIND, BY_LAUNCHES, Simulation, rates
 
 AT_3 = BY_KIND[0]
@@ -60,7 +61,7 @@ def test_the_simulation_is_the_same_every_time():
 @pytest.mark.slow
 def test_the_benchmark_prints_its_tables(tmp_path):
     """Run as a program it prints a line for each setting and writes the same."""
-    program = Path(__file__).with_name("bench_sweep.py")
+    program = Path(__file__).parents[2] / "benchmarks/bench_sweep.py"
     output = tmp_path / "table.md"
 
     done = subprocess.run(

@@ -1,6 +1,6 @@
 """How many launches a search needs, on simulated machines and on recorded tables.
 
-    python tests/benchmarks/bench_search.py [--machines 30] [--seeds 20] [--rival-seeds 20]
+    python benchmarks/bench_search.py [--machines 30] [--seeds 20] [--rival-seeds 20]
         [--first 0] [--jobs 2] [--only NAME ...] [--store FOLDER] [--no-run] [--tables]
         [--output FILE]
 
@@ -20,7 +20,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 # The benchmark is also run as a program, from any folder.
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
+
+from fakes.random_machine import random_case
 
 from benchmarks.search_machine import SearchMachine
 from benchmarks.search_optimum import optimum
@@ -29,7 +31,6 @@ from benchmarks.search_rivals import STRATEGIES
 from benchmarks.search_run import MOST_LAUNCHES, run_autofit, run_rival
 from benchmarks.search_store import OURS, MachineFacts, SearchStore
 from benchmarks.search_table import table_lines
-from fakes.random_machine import random_case
 
 HABITS = {"ubatch": 2048, "load_mode": "none", "cache_type_k": "q8_0", "cache_type_v": "q8_0"}
 STORE = Path(tempfile.gettempdir()) / "autofit-bench-search"
@@ -89,7 +90,7 @@ def report(results: Sequence[MachineResult]) -> str:
         "# Launches until the search is good enough",
         "",
         (
-            f"Made by `tests/benchmarks/bench_search.py`: {len(results)} simulated machines, "
+            f"Made by `benchmarks/bench_search.py`: {len(results)} simulated machines, "
             f"{odd} of them with effects that"
         ),
         (

@@ -13,7 +13,7 @@ import pytest
 from fakes.machine_fixtures import FakeMachine
 from fakes.random_machine import random_case
 
-SCRIPT = Path(__file__).parent / "record_grid.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks/cards/record_grid.py"
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from autofit.replay.table_problem import TableProblem
 from autofit.search.space import Point
 from autofit.trial.metric import cost
 
-FOLDER = Path(__file__).parents[2] / "results" / "landscapes"
+FOLDER = Path(__file__).parents[1] / "results" / "landscapes"
 # Groups with fewer settings are shown, and decide nothing.
 LARGE = 10
 

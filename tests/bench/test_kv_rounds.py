@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.bench_kv import POOR, Comparison, ScoringLastTune
-from benchmarks.search_machine import SearchMachine
 from fakes.random_machine import random_case
 
 from autofit.tune.pipeline import Tune
+from benchmarks.bench_kv import POOR, Comparison, ScoringLastTune
+from benchmarks.search_machine import SearchMachine
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Prints how fast a large model's header is read, and how fast a model is written.
 
-Run it as `python tests/benchmarks/bench_header.py [FOLDER]`; the folder gets a model of 2 GB
+Run it as `python benchmarks/bench_header.py [FOLDER]`; the folder gets a model of 2 GB
 for a moment. A header of 152,000 tokens should be read in 0.5 s.
 """
 

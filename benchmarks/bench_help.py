@@ -1,6 +1,6 @@
 """Prints how long each command takes to answer `--help`: the median of five.
 
-Run it as `python tests/benchmarks/bench_help.py [--output FILE]`. The target is 0.3 s.
+Run it as `python benchmarks/bench_help.py [--output FILE]`. The target is 0.3 s.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LIMIT_S = 0.3
 TABLE = """\
 # How long `--help` takes
 
-Made by `tests/benchmarks/bench_help.py`: the median of {repeats} runs each, by the clock and in
+Made by `benchmarks/bench_help.py`: the median of {repeats} runs each, by the clock and in
 processor time. The target is {limit_s} s.
 
 | command | clock | processor |

@@ -3,7 +3,7 @@
 # Studies, tables and a log come to OUT.
 #
 #   OUT=DIR CUDA=llama-server [VULKAN=llama-server] PARTS='chat same' [AUTOFIT='python3 -P -m autofit'] \
-#       tests/cards/run.sh MODEL CUDA0_MIB [CUDA1_MIB]
+#       benchmarks/cards/run.sh MODEL CUDA0_MIB [CUDA1_MIB]
 #
 # Parts, run in the order in which they are named:
 #   chat, long, vulkan   a whole tune on the first card

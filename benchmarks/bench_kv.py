@@ -1,6 +1,6 @@
 """What a tune saves by scoring narrow KV types before rounds, where q8_0 is poor and where not.
 
-    python tests/benchmarks/bench_kv.py [--machines 16] [--launches 30 10] [--output FILE]
+    python benchmarks/bench_kv.py [--machines 16] [--launches 30 10] [--output FILE]
 
 Whole tunes of random simulated machines, launch by launch and on a clock of their own; beside
 each one that scores a KV type with the winner, after all rounds. Where launches have no
@@ -19,9 +19,8 @@ from pathlib import Path
 from statistics import fmean, median
 
 # The benchmark is also run as a program, from any folder.
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
-from benchmarks.search_machine import SearchMachine
 from fakes.random_machine import random_case
 from quality.answering_client import ALL_ALIKE, KvChanges
 from session.physical_launching import PhysicalLaunching
@@ -38,6 +37,7 @@ from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.trial import Trial
 from autofit.tune.pipeline import Tune
 from autofit.tune.screen import Shortlist
+from benchmarks.search_machine import SearchMachine
 
 POOR = KvChanges({"q8_0": 0.3})
 BUDGET_S = 7200.0
@@ -134,7 +134,7 @@ class Comparison:
 INTRODUCTION = """\
 # Scores of narrow KV types
 
-Made by `tests/benchmarks/bench_kv.py`: whole tunes of random simulated machines with two hours
+Made by `benchmarks/bench_kv.py`: whole tunes of random simulated machines with two hours
 each, beside ones that score a KV type with the winner, after all rounds. Answers with q8_0 are
 either poor (three tokens in ten are others) or the same as those with f16.
 

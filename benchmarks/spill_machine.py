@@ -8,11 +8,11 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from benchmarks.probe_machine import ProbedMachine
 from fakes.random_machine import random_case
 
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Spilled
+from benchmarks.probe_machine import ProbedMachine
 
 LARGE_MIB = 300.0
 CACHE_TYPE, OTHER_CACHE_TYPE = "f16", "q8_0"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from benchmarks.bench_confirm import HEADER, SETTINGS, rates, row
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -35,7 +36,7 @@ def test_the_simulation_is_the_same_every_time():
 
 def test_the_benchmark_prints_a_table(tmp_path):
     """Run as a program it prints a line for each kind of noise and writes the same."""
-    program = Path(__file__).with_name("bench_confirm.py")
+    program = Path(__file__).parents[2] / "benchmarks/bench_confirm.py"
     output = tmp_path / "table.md"
 
     done = subprocess.run(

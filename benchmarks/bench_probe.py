@@ -1,6 +1,6 @@
 """Whether a probe finds every fit boundary, at what price, and whether spills are told.
 
-    python tests/benchmarks/bench_probe.py [--machines 30] [--cache FOLDER] [--output FILE]
+    python benchmarks/bench_probe.py [--machines 30] [--cache FOLDER] [--output FILE]
 
 With a cache, machines that are done are not probed again: delete what code has changed for.
 Every launch is a real process on a simulated machine; the truth is the simulation's own, over
@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 # The benchmark is also run as a program, from any folder.
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
+
+from fakes.random_machine import random_case
 
 from benchmarks.probe_machine import ProbedMachine, Truth
 from benchmarks.spill_machine import SpillCount, count_spills
-from fakes.random_machine import random_case
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def is_right(row: dict, truth: Truth, machine: ProbedMachine) -> bool:
 INTRODUCTION = """\
 # Boundaries and spills
 
-Made on {today} by `PYTHONPATH=tests python tests/benchmarks/bench_probe.py --output
+Made on {today} by `PYTHONPATH=.:tests python benchmarks/bench_probe.py --output
 results/benchmarks/probe.md`; with `--cache FOLDER` it goes on where it was interrupted. Every
 launch is a real process on a simulated machine (`tests/fakes`), the truth the simulation's own
 over every number of host expert layers of every layout and KV type (q8_0, f16). Seconds are

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cards import memory_table
 from study.study_sample import header, trial
 
 from autofit.model.sizes.inventory import inventory
@@ -19,8 +18,9 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory
 from autofit.trial.outcome import OutOfMemory
+from benchmarks.cards import memory_table
 
-SCRIPT = Path(__file__).parent / "memory_table.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks/cards/memory_table.py"
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 # What the studies of real cards were made of.
 RECORDED = SynthSpec(

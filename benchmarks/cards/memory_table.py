@@ -1,6 +1,6 @@
 """Compare memory by arithmetic with what launches of recorded studies showed.
 
-    python tests/cards/memory_table.py MODEL [NAME=]STUDY ...
+    python benchmarks/cards/memory_table.py MODEL [NAME=]STUDY ...
 
 MODEL need only be a header (`autofit synth --header-only`). For every device of every completed
 launch whose placement is explicit: weights, cache and compute buffers beside the runtime's own

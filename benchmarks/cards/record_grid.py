@@ -1,6 +1,6 @@
 """Record a grid of settings of one model on one machine, as a table that `replay` reads.
 
-    python tests/cards/record_grid.py MODEL --runtime PATH --device CUDA0=12288 \
+    python benchmarks/cards/record_grid.py MODEL --runtime PATH --device CUDA0=12288 \
         --grid 'n_cpu_moe=17,18,19 ubatch=512,2048 cache_type=f16,q8_0' \
         --grid 'n_cpu_moe=24,32,40 ubatch=512,1024,4096 cache_type=f16,q8_0' \
         --prompt 2048 --generate 64 --repeats 2 --seconds 500 --study DIR --output FILE.csv

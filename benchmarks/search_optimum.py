@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.search_machine import SearchMachine
-
 from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.candidates import CandidateFactory
+from benchmarks.search_machine import SearchMachine
 
 # Host layers between the points that are looked at first, at least.
 _STRIDE = 6

@@ -1,6 +1,6 @@
 """How often a confirmation is wrong, how often it finds a gain, and what it costs.
 
-    python tests/benchmarks/bench_confirm.py [--repeats 400] [--output FILE]
+    python benchmarks/bench_confirm.py [--repeats 400] [--output FILE]
 
 Each line of the table is one kind of noise, simulated launch by launch through the engine
 that a tune uses: equal candidates first, then one with a true gain.
@@ -20,13 +20,12 @@ import numpy as np
 from scipy import stats
 
 # The benchmark is also run as a program, from any folder.
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks.launch_noise import WORKLOAD, Noise, NoisyMachine
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
 from autofit.session.rounds import confirm
 from autofit.session.rounds_result import Confirmation
 from autofit.statistics.stopping_rule import StoppingRule
+from benchmarks.launch_noise import WORKLOAD, Noise, NoisyMachine
 
 RULE = StoppingRule()
 MOST_FIXED_ROUNDS = 60
@@ -196,7 +195,7 @@ def row(setting: Setting, found: Rates) -> str:
 INTRODUCTION = """\
 # Confirmation under noise
 
-Made by `tests/benchmarks/bench_confirm.py`: {repeats} simulated confirmations of two equal
+Made by `benchmarks/bench_confirm.py`: {repeats} simulated confirmations of two equal
 candidates and {repeats} of one with a true gain, for each kind of noise, through the engine a
 tune uses; at most {max_rounds} rounds, alpha {alpha:.0%}, smallest effect {min_effect:.0%}.
 A launch answers three requests; their median is its value.

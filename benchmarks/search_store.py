@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.search_run import Outcome
 
 OURS = "autofit"
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[1]
 # What decides how a search of ours goes, beside the machine.
 _SOURCES = ("autofit/search/*.py", "autofit/model/*.py", "autofit/tuning/candidates.py")
 

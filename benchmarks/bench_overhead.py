@@ -4,7 +4,7 @@ The same fake server is started, asked the same requests and stopped by a driver
 nothing else, and by a tune's runner, which also guards the process, watches its memory, reads
 its log, judges, and writes the trial to disk. Both take turns; the difference is the overhead.
 
-Run it as `python tests/benchmarks/bench_overhead.py [--launches N] [--output FILE]`.
+Run it as `python benchmarks/bench_overhead.py [--launches N] [--output FILE]`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def measure(launches: int) -> tuple[list[float], list[float]]:
 TABLE = """\
 # What autofit adds to a launch
 
-Made by `tests/benchmarks/bench_overhead.py`: {launches} launches of a fake server by a driver
+Made by `benchmarks/bench_overhead.py`: {launches} launches of a fake server by a driver
 that only starts, asks and stops it, and as many by a tune's runner, taking turns. The runner
 also guards the process, watches memory, reads the log, judges, and writes the trial to disk.
 Loading, measuring and waiting for memory are in both. The target is {limit_s} s.
