@@ -26,9 +26,9 @@ from autofit.errors import (
 AUTOFIT = [sys.executable, "-m", "autofit"]
 # Runs autofit with one more command, a module in the current folder.
 WITH_BROKEN = (
-    "import autofit.cli, os, sys\n"
+    "import autofit.cli.commands, os, sys\n"
     "from autofit.cli import main\n"
-    "autofit.cli.__path__.append(os.getcwd())\n"
+    "autofit.cli.commands.__path__.append(os.getcwd())\n"
     "main.COMMANDS['broken'] = ('broken', 'Fails.')\n"
     "main.main()\n"
 )

@@ -285,12 +285,12 @@ def test_launches_that_tell_nothing_change_nothing(maker, about):
 def test_a_pinned_placement_keeps_the_devices_that_were_named(machine):
     """Candidates of a space without layouts say which devices, in order, and all their layers."""
     workload = read_workload(str(machine.workload))
-    task = {
+    options = {
         "space": "moe",
         "devices_mib": {"CUDA1": 2300.0, "CUDA0": 2600.0},
         "pins": {"n_cpu_moe": 9},
     }
-    pinned = CandidateFactory(task(machine.model, machine.server, workload, **task))
+    pinned = CandidateFactory(task(machine.model, machine.server, workload, **options))
     candidate = pinned.candidate_of(next(pinned.problem().space.points()))
 
     assert candidate.params["devices"] == "CUDA1,CUDA0"
