@@ -1,4 +1,4 @@
-"""What the README shows of nightly sweeps: a workflow, units of systemd, and command lines."""
+"""The workflow, systemd units and command lines on the page about nightly sweeps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from autofit.cli.commands.check import command as check
 from autofit.cli.commands.sweep import command as sweep
 
 ROOT = Path(__file__).parents[2]
-SECTION = re.search(
-    r"^## Nightly sweeps$(.*?)^## ", (ROOT / "README.md").read_text(encoding="utf-8"),
-    re.DOTALL | re.MULTILINE,
-)[1]  # fmt: skip
+SECTION = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
 
 
 def _blocks(kind: str) -> list[str]:
