@@ -12,7 +12,7 @@ from typing import Any
 from autofit.errors import UsageError
 from autofit.presets.option import with_absolute_paths
 from autofit.presets.override_order import OVERRIDES
-from autofit.runtime.dialect.dialect import ContainerRules, IniRules, Words
+from autofit.runtime.dialect.dialect import ContainerRules, IniRules
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.help_text import HelpText
 from autofit.study.fingerprint import Environment
@@ -87,7 +87,7 @@ class PresetFacts:
         """Whether a flag or variable, by its spellings, is a tune's to choose."""
         return not self.decided.isdisjoint(spellings)
 
-    def served_at(self, address: Words) -> tuple[str, ...]:
+    def served_at(self, address: tuple[str, ...]) -> tuple[str, ...]:
         """The arguments for listening at another address, whatever the user's own say."""
         arguments = list(with_absolute_paths(self.arguments, self.help, self.folder))
         for flag in {pair[0] for pair in _pairs(self.address)}:
@@ -102,7 +102,7 @@ class PresetFacts:
         return (*self.wrapper, *self.command, *self.served_arguments)
 
 
-def _pairs(address: Words) -> Iterator[Words]:
+def _pairs(address: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The flags of an address, each with its value."""
     for place, word in enumerate(address):
         if word.startswith("-"):
@@ -181,7 +181,9 @@ def of_runtime(runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def split_command(argv: Words, command: Words) -> tuple[Words, Words]:
+def split_command(
+    argv: tuple[str, ...], command: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The wrapper before the command, and the arguments after it."""
     length = len(command)
     for start in range(len(argv) - length + 1):

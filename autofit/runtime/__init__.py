@@ -1,1 +1,4 @@
-"""A runtime as data, its devices and abilities, its server, its answers, its failures."""
+"""Everything that knows an inference runtime: its options, server, log lines and failures.
+
+The search, trials and statistics do not belong here.
+"""

@@ -127,7 +127,7 @@ def test_a_cache_that_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
         ("kill -SEGV $$", "ends with status -11", "--runtime"),
         (
             "echo 'x: error while loading shared libraries: libcublas.so.13: no' >&2; exit 127",
-            "lacks the shared library libcublas.so.13",
+            "needs the shared library libcublas.so.13",
             "LD_LIBRARY_PATH",
         ),
     ],
@@ -161,12 +161,12 @@ def test_a_program_that_hangs_is_told_of_before_it_is_given_up(
 ) -> None:
     """Whoever waits learns after two seconds for what, and for how long at most."""
     program = write_script(tmp_path / "llama-server", "exec sleep 50")
-    probe = ProgramInspector(program, (str(program),), tmp_path / "cache")
+    inspector = ProgramInspector(program, (str(program),), tmp_path / "cache")
 
     with pytest.raises(UsageError, match="does not answer --help within 3 s"):
-        probe.help(("--help",), timeout_s=2.6)
+        inspector.read_output(("--help",), timeout_s=2.6)
     assert [record.getMessage() for record in caplog.records] == [
-        f"autofit: waiting for `{program} --help` to answer, at most 3 s"
+        f"autofit: waiting for `{program} --help`, at most 3 s"
     ]
 
 
@@ -210,7 +210,7 @@ def test_unknown_places_list_what_there_is(tmp_path: Path) -> None:
 def test_a_program_of_no_dialect_is_told(tmp_path: Path) -> None:
     """A program with flags, but not those of any dialect, lists the dialects."""
     program = write_script(tmp_path / "tool", "echo '  -o, --output FILE   where to write'")
-    with pytest.raises(UsageError, match="speaks no dialect") as raised:
+    with pytest.raises(UsageError, match="is not a supported llama-server") as raised:
         find_runtime(program, cache=tmp_path / "cache")
     assert "llama_server" in raised.value.hint
 
@@ -240,5 +240,5 @@ def test_the_real_llama_server_is_found(llama_cpp: Path, tmp_path: Path) -> None
 def test_a_real_program_without_its_libraries_is_told(llama_cpp: Path, tmp_path: Path) -> None:
     """The loader's own message names the library that is missing."""
     shutil.copy(llama_cpp / "llama-server", tmp_path)
-    with pytest.raises(UsageError, match=r"lacks the shared library libllama"):
+    with pytest.raises(UsageError, match=r"shared library libllama"):
         find_runtime(tmp_path, cache=tmp_path / "cache")

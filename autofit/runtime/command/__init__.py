@@ -1,1 +1,4 @@
-"""The command line of a runtime: written from settings and read back."""
+"""The command line of a runtime: written from settings, parsed, and redacted.
+
+Starting a command does not belong here.
+"""

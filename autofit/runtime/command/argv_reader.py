@@ -1,8 +1,8 @@
-"""Reads a launch command back into params; the inverse of `argv`, and the start of an import.
+"""The parser of a launch command: from words back to parameters.
 
-Every spelling counts that the program's help or the dialect knows: long, short, with
-underscores, `--flag=value`, also spellings that this build no longer has. What is not a
-parameter is handed back untouched and in order.
+It accepts every spelling that the program's help or the dialect lists: long, short, with
+underscores, `--flag=value`, and spellings that this build no longer has. Words that are not
+parameters are returned unchanged and in order.
 """
 
 from __future__ import annotations
@@ -12,35 +12,41 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Literal
 
 from autofit.errors import UsageError
-from autofit.runtime.dialect.dialect import Dialect, Spelling, Words
+from autofit.runtime.dialect.dialect import Dialect, Spelling
 from autofit.runtime.discovery.help_text import HelpText
 from autofit.trial.candidate import ParamValue
 
-# Names of variables that hold what nobody else may know.
-_SECRET = re.compile(r"(?:^|_)(?:TOKEN|API_KEY|SECRET|PASSWORD)$")
+_SECRET_VARIABLE = re.compile(r"(?:^|_)(?:TOKEN|API_KEY|SECRET|PASSWORD)$")
 _TRUE = frozenset({"on", "true", "enabled", "1"})
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCommand:
-    """A launch command, taken apart.
+    """The parts of a launch command.
 
-    `program` are the words up to the program, a wrapper's included; `rest` is what is neither
-    a parameter, the model, the remote servers nor the address; `env` are the variables that
-    are no parameters; `address` are the flags that gave one, and `left_out` those that no
-    launch of autofit has, both without their values, which may be secret.
+    Attributes:
+        program: the words up to the program, with those of a wrapper.
+        params: the parameters.
+        model: the path of the model.
+        rpc: the remote servers.
+        rest: all other words.
+        env: the variables that are not parameters.
+        address: the flags and variables that set an address, without their values.
+        left_out: the flags and variables that autofit removes from launches, without their
+            values, which may be secret.
     """
 
-    program: Words
+    program: tuple[str, ...]
     params: Mapping[str, ParamValue]
     model: str | None = None
     rpc: str = ""
-    rest: Words = ()
+    rest: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    address: Words = ()
-    left_out: Words = ()
+    address: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def parse_command(
@@ -49,114 +55,93 @@ def parse_command(
     help_text: HelpText,
     env: Mapping[str, str] | None = None,
 ) -> ParsedCommand:
-    """Take a launch command apart, with the variables that were set for it.
+    """Parse a launch command and the variables that were set for it.
 
-    `argv` begins with the program or its wrapper. Of a flag given twice the last counts, but
-    tensor overrides add up, and flags win over variables.
+    `argv` begins with the program or its wrapper. If a flag is repeated, the last value
+    counts, but tensor overrides are joined. Flags take precedence over variables.
 
     Raises:
         UsageError: a flag's value is missing.
     """
-    return _Reader(dialect, help_text).read(argv, dict(env or {}))
+    return _Parser(dialect, help_text).parse(argv, env or {})
 
 
-class _Reader:
-    """What is known of flags, and what was read so far."""
+_Role = Literal["model", "rpc", "address", "left_out"]
+
+
+class _Parser:
+    """The known flags, and the parts that were parsed so far."""
 
     def __init__(self, dialect: Dialect, help_text: HelpText) -> None:
         self.dialect = dialect
         self.help = help_text
         launch = dialect.launch
-        self.model_flags = self.synonyms(launch.model)
-        self.rpc_flags = self.synonyms(launch.rpc) if launch.rpc else ()
-        own = (word for word in launch.address if word.startswith("-"))
-        self.address_flags = {synonym for word in own for synonym in self.synonyms(word)}
-        self.left_out_flags = {s for word in launch.left_out for s in self.synonyms(word)}
-        self.flag_of = {
+        groups: tuple[tuple[_Role, Sequence[str]], ...] = (
+            ("left_out", launch.left_out),
+            ("address", [word for word in launch.address if word.startswith("-")]),
+            ("rpc", (launch.rpc,) if launch.rpc else ()),
+            ("model", (launch.model,)),
+        )
+        self.roles: dict[str, _Role] = {
+            synonym: role
+            for role, flags in groups
+            for flag in flags
+            for synonym in help_text.synonyms(flag)
+        }
+        self.flag_of_variable = {
             flag.env: flag.spellings[0] for flag in help_text.flags.values() if flag.env
         }
-        # A flag that is followed by a parameter's value, and one that is part of its words.
-        self.valued: dict[str, tuple[str, Spelling]] = {}
-        self.worded: dict[str, tuple[str, str]] = {}
+        # Flags that are followed by a parameter's value, and flags whose presence is the value.
+        self.value_flags: dict[str, tuple[str, Spelling]] = {}
+        self.switches: dict[str, tuple[str, str]] = {}
         for name, parameter in dialect.parameters.items():
             for spelling in parameter.spellings:
                 for flag in spelling.flags:
-                    for synonym in self.synonyms(flag):
+                    for synonym in help_text.synonyms(flag):
                         if spelling.words is None:
-                            self.valued.setdefault(synonym, (name, spelling))
+                            self.value_flags.setdefault(synonym, (name, spelling))
                         else:
-                            self.worded.setdefault(synonym, (name, flag))
+                            self.switches.setdefault(synonym, (name, flag))
         self.params: dict[str, ParamValue] = {}
-        self.words_given: dict[str, list[tuple[str, str]]] = {}
+        self.given_switches: dict[str, list[tuple[str, str]]] = {}
         self.model: str | None = None
         self.rpc = ""
         self.rest: list[str] = []
         self.address: list[str] = []
         self.left_out: list[str] = []
 
-    def synonyms(self, flag: str) -> Words:
-        listed = self.help.flags.get(flag)
-        return listed.synonyms(flag) if listed else (flag,)
-
-    def read(self, argv: Sequence[str], env: dict[str, str]) -> ParsedCommand:
-        start = self.program_length(argv)
+    def parse(self, argv: Sequence[str], env: Mapping[str, str]) -> ParsedCommand:
+        start = self.count_program_words(argv)
         words = deque(argv[start:])
         while words:
             word = words.popleft()
-            flag, has_value, value = self.split(word)
-            if not self.wants_value(flag):
-                self.take_switch(flag, word, words)
+            flag, value = self.split(word)
+            if not self.takes_value(flag):
+                self.add_switch(flag, word, words)
                 continue
-            if not has_value:
+            given = [word]
+            if value is None:
                 if not words:
                     raise UsageError(f"{flag}: a value is missing")
                 value = words.popleft()
-            if not self.take_value(flag, value):
-                self.rest += [word] if has_value else [word, value]
-        self.settle_words()
-        left = self.read_variables(env)
+                given.append(value)
+            if not self.add_value(flag, value):
+                self.rest += given
+        self.convert_switches()
+        unused_env = self.add_variables(env)
         return ParsedCommand(
             program=tuple(argv[:start]),
             params=self.params,
             model=self.model,
             rpc=self.rpc,
             rest=tuple(self.rest),
-            env=left,
+            env=unused_env,
             address=tuple(self.address),
             left_out=tuple(self.left_out),
         )
 
-    def take_switch(self, flag: str, word: str, words: deque[str]) -> None:
-        """Take a flag without a value."""
-        if flag in self.left_out_flags:
-            self.left_out.append(flag)
-            # Where the help does not tell that it takes a value, none may be kept.
-            if flag not in self.help.flags and words and not words[0].startswith("-"):
-                words.popleft()
-        elif flag in self.worded:
-            name, canonical = self.worded[flag]
-            self.words_given.setdefault(name, []).append((canonical, word))
-        else:
-            self.rest.append(word)
-
-    def take_value(self, flag: str, value: str) -> bool:
-        """Take a flag's value, and tell whether it is one that is known."""
-        if flag in self.model_flags:
-            self.model = value
-        elif flag in self.rpc_flags:
-            self.rpc = value
-        elif flag in self.valued:
-            self.set(*self.valued[flag], value)
-        elif flag in self.address_flags:
-            self.address.append(flag)
-        elif flag in self.left_out_flags:
-            self.left_out.append(flag)
-        else:
-            return False
-        return True
-
-    def program_length(self, argv: Sequence[str]) -> int:
-        """How many words come up to the program: a wrapper may have flags of its own."""
+    def count_program_words(self, argv: Sequence[str]) -> int:
+        """Return the number of words up to the program; a wrapper may have its own flags."""
         program = self.dialect.program
         for index, word in enumerate(argv):
             if PurePath(word).name.removesuffix(".exe") in program.names:
@@ -168,82 +153,111 @@ class _Reader:
         flags = (index for index, word in enumerate(argv) if word.startswith("-"))
         return next(flags, len(argv))
 
-    def split(self, word: str) -> tuple[str, bool, str]:
-        """A word's flag, and its value where both are one word."""
-        flag, has_value, value = word, False, ""
-        if word.startswith("--"):
-            flag, equals, value = word.partition("=")
-            flag, has_value = flag.replace("_", "-"), bool(equals)
-            if has_value and not self.wants_value(flag):
-                return word, False, ""
-        return flag, has_value, value
+    def split(self, word: str) -> tuple[str, str | None]:
+        """Return a word's flag, and its value if the word contains both."""
+        if not word.startswith("--"):
+            return word, None
+        name, equals, value = word.partition("=")
+        flag = name.replace("_", "-")
+        if equals and not self.takes_value(flag):
+            return word, None
+        return flag, value if equals else None
 
-    def wants_value(self, flag: str) -> bool:
+    def takes_value(self, flag: str) -> bool:
         listed = self.help.flags.get(flag)
         if listed is not None:
             return listed.takes_value
-        is_ours = flag in self.model_flags or flag in self.rpc_flags or flag in self.address_flags
-        return is_ours or (flag in self.valued and flag not in self.worded)
+        if self.roles.get(flag) in ("model", "rpc", "address"):
+            return True
+        return flag in self.value_flags and flag not in self.switches
 
-    def set(self, name: str, spelling: Spelling, text: str) -> None:
-        """Take a value as a flag or a variable has it."""
+    def add_switch(self, flag: str, word: str, words: deque[str]) -> None:
+        if self.roles.get(flag) == "left_out":
+            self.left_out.append(flag)
+            # The help does not show whether a value follows: a secret must not be kept.
+            if flag not in self.help.flags and words and not words[0].startswith("-"):
+                words.popleft()
+        elif flag in self.switches:
+            name, canonical = self.switches[flag]
+            self.given_switches.setdefault(name, []).append((canonical, word))
+        else:
+            self.rest.append(word)
+
+    def add_value(self, flag: str, value: str) -> bool:
+        """Store a flag's value; return False for an unknown flag."""
+        role = self.roles.get(flag)
+        if role == "model":
+            self.model = value
+        elif role == "rpc":
+            self.rpc = value
+        elif flag in self.value_flags:
+            self.set_param(*self.value_flags[flag], value)
+        elif role == "address":
+            self.address.append(flag)
+        elif role == "left_out":
+            self.left_out.append(flag)
+        else:
+            return False
+        return True
+
+    def set_param(self, name: str, spelling: Spelling, text: str) -> None:
+        """Set a parameter to the value of a flag or variable."""
         kind = self.dialect.parameters[name].type
-        ours = {told: value for value, told in spelling.values.items()}
-        text = ours.get(text, text)
+        names = {written: value for value, written in spelling.values.items()}
+        text = names.get(text, text)
         if kind == "list":
             text = text.replace(spelling.join, ",")
             before = self.params.get(name)
             if name == "override_tensor" and before:
                 text = f"{before},{text}"
-        self.params[name] = _value(kind, text)
+        self.params[name] = _convert(kind, text)
 
-    def settle_words(self) -> None:
-        """Find the value that each parameter's words say; words without one are no parameter."""
-        for name, given in self.words_given.items():
-            said = {flag for flag, _ in given}
-            value = next(
-                (
-                    value
-                    for spelling in self.dialect.parameters[name].spellings
-                    for value, words in (spelling.words or {}).items()
-                    if words and set(words) == said
-                ),
-                None,
+    def convert_switches(self) -> None:
+        """Set the parameters whose values the given switches spell; keep other switches."""
+        for name, given in self.given_switches.items():
+            parameter = self.dialect.parameters[name]
+            flags = {flag for flag, _ in given}
+            matching = (
+                value
+                for spelling in parameter.spellings
+                for value, words in (spelling.words or {}).items()
+                if words and set(words) == flags
             )
+            value = next(matching, None)
             if value is None:
                 self.rest += [word for _, word in given]
             elif name not in self.params:
-                self.params[name] = _value(self.dialect.parameters[name].type, value)
+                self.params[name] = _convert(parameter.type, value)
 
-    def read_variables(self, env: dict[str, str]) -> dict[str, str]:
-        """Take what variables say where no flag has said it; returns the others."""
-        left = dict(env)
+    def add_variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Store the variables that no flag overrides; return the variables without a meaning."""
+        unused = dict(env)
         for variable, value in env.items():
-            flag = self.flag_of.get(variable, "")
-            if flag in self.address_flags:
+            role = self.roles.get(self.flag_of_variable.get(variable, ""))
+            if role == "address":
                 self.address.append(variable)
-            elif flag in self.left_out_flags or _SECRET.search(variable):
+            elif role == "left_out" or _SECRET_VARIABLE.search(variable):
                 self.left_out.append(variable)
-            elif flag in self.model_flags:
+            elif role == "model":
                 self.model = self.model or value
-            elif flag in self.rpc_flags:
+            elif role == "rpc":
                 self.rpc = self.rpc or value
             else:
                 continue
-            del left[variable]
+            del unused[variable]
         for name, parameter in self.dialect.parameters.items():
             for spelling in parameter.spellings:
                 listed = self.help.get(spelling.flag) if spelling.flag else None
-                named = spelling.env or (listed.env if listed else None)
-                if named in left:
-                    text = left.pop(named)
+                used = spelling.env or (listed.env if listed else None)
+                if used in unused:
+                    text = unused.pop(used)
                     if name not in self.params:
-                        self.set(name, spelling, text)
-        return left
+                        self.set_param(name, spelling, text)
+        return unused
 
 
-def _value(kind: str, text: str) -> ParamValue:
-    """A value of a parameter's type; text such as `auto` stays text."""
+def _convert(kind: str, text: str) -> ParamValue:
+    """Convert to a parameter's type; a text such as `auto` stays text."""
     if kind == "boolean":
         return text in _TRUE
     try:

@@ -1,8 +1,8 @@
-"""The command that launches a candidate.
+"""The command and environment that launch a candidate.
 
-Order matters to llama.cpp: arguments act as they are read, so remote servers come before
-anything about devices, and of two tensor overrides the first that matches wins, so
-`override_tensor` comes before `n_cpu_moe` (the params' canonical order).
+llama.cpp acts on arguments in the order of the command. Remote servers therefore come before
+arguments about devices. Of two tensor overrides the first match counts, so `override_tensor`
+comes before `n_cpu_moe` (the canonical order of parameters).
 """
 
 from __future__ import annotations
@@ -12,26 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from autofit.runtime.dialect.dialect import Spelling, Words
+from autofit.runtime.dialect.dialect import Spelling
 from autofit.runtime.discovery.found_runtime import Runtime, format_value
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits, ParamValue
 from autofit.trial.outcome import Rejected, RejectedReason
 
-# measure    explicit settings, nothing that blurs a measurement
-# prove      as it will be served, and watched
-# preset     as it will be served: no address, nothing of autofit's own
-# baseline   the runtime's own choices (its automatic fit left on), watched
-# own_fit    like preset, but what is not set is left to the runtime's automatic fit
+# measure    explicit settings, without features that disturb a measurement
+# prove      as it will be served, with autofit's log level
+# preset     as it will be served: without an address and without autofit's own options
+# baseline   the runtime's automatic fit chooses, with autofit's log level
+# own_fit    a preset for which the runtime's automatic fit chooses what is not set
 Purpose = Literal["measure", "prove", "preset", "baseline", "own_fit"]
-
-
-# What is written down for others to start: no address, nothing of autofit's own.
-_SERVED = ("preset", "own_fit")
+_PRESETS = ("preset", "own_fit")
 
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedSetting:
-    """Why a runtime cannot be told a candidate; `parameter` is the one at fault."""
+    """The reason why a runtime cannot launch a candidate, and the parameter at fault."""
 
     parameter: str
     message: str
@@ -55,60 +52,57 @@ def make_launch_plan(
     wrapper: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> LaunchPlan | UnsupportedSetting:
-    """The command and environment of a candidate, or why the runtime cannot be told it.
+    """Return the command and environment of a candidate, or why there is none.
 
     `extra_args` (what the user gave after `--`) come last and unchanged; `env` are the
-    user's variables. The model's path is made absolute.
+    user's variables. The model's path becomes absolute.
     """
     problem = find_unsupported(runtime, candidate)
     if problem:
         return problem
     launch = runtime.dialect.launch
+    is_preset = purpose in _PRESETS
     words, variables = spell_params(runtime, candidate)
-    remote = (launch.rpc, rpc) if rpc and launch.rpc else ()
     argv = (
         *wrapper,
         *runtime.command,
-        *remote,
+        *((launch.rpc, rpc) if rpc and launch.rpc else ()),
         *(launch.model, str(model_path.absolute())),
-        *(launch.address if purpose not in _SERVED else ()),
+        *(() if is_preset else launch.address),
         *words,
-        *_fixed(runtime, purpose),
+        *_fixed_words(runtime, purpose),
         *extra_args,
     )
-    own = launch.env if purpose not in _SERVED else {}
     return LaunchPlan(
         candidate=candidate,
         argv=argv,
-        env={**runtime.env, **own, **variables, **(env or {})},
+        env={**runtime.env, **({} if is_preset else launch.env), **variables, **(env or {})},
         limits=limits or Limits(),
     )
 
 
 def find_unsupported(runtime: Runtime, candidate: Candidate) -> UnsupportedSetting | None:
-    """The first thing about a candidate that the runtime does not know or refuses."""
+    """Return the first setting that the runtime does not have or refuses, or None."""
     for name, value in candidate.params.items():
         if not runtime.supports(name):
             message = f"{runtime.dialect.name}: this program has no {name}"
             return UnsupportedSetting(name, message, "unknown_flag")
         if not runtime.supports(name, value):
             known = ", ".join(runtime.values(name))
-            message = (
-                f"{name}: this program does not know {format_value(value)} (it knows {known})"
-            )
+            message = f"{name}: this program does not know {format_value(value)} (known: {known})"
             return UnsupportedSetting(name, message, "bad_value")
-    set_values = {name: format_value(value) for name, value in candidate.params.items()}
-    values = {**runtime.dialect.defaults, **set_values}
+    values = dict(runtime.dialect.defaults)
+    values |= {name: format_value(value) for name, value in candidate.params.items()}
     for refusal in runtime.dialect.refuse:
         if refusal.matches(values):
-            asked = ", ".join(f"{name} {values[name]}" for name in refusal.when)
-            first = next(name for name in refusal.when)
-            return UnsupportedSetting(first, f"{asked}: {refusal.because}", "combination")
+            combination = ", ".join(f"{name} {values[name]}" for name in refusal.when)
+            message = f"{combination}: {refusal.because}"
+            return UnsupportedSetting(next(iter(refusal.when)), message, "combination")
     return None
 
 
-def spell_params(runtime: Runtime, candidate: Candidate) -> tuple[Words, dict[str, str]]:
-    """The words and the variables that say a candidate's params; unknown ones are left out."""
+def spell_params(runtime: Runtime, candidate: Candidate) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the words and variables that set a candidate's parameters, without unknown ones."""
     words: list[str] = []
     variables: dict[str, str] = {}
     for name, value in candidate.params.items():
@@ -126,18 +120,18 @@ def spell_params(runtime: Runtime, candidate: Candidate) -> tuple[Words, dict[st
 
 
 def spell_value(spelling: Spelling, value: ParamValue) -> str | None:
-    """A value as a flag or a variable takes it; None where the variable is left out."""
+    """Return a value as a flag or variable accepts it; None if the variable stays unset."""
     text = format_value(value)
-    told = spelling.values.get(text, text)
-    return told.replace(",", spelling.join) if told is not None else None
+    written = spelling.values.get(text, text)
+    return None if written is None else written.replace(",", spelling.join)
 
 
-def _fixed(runtime: Runtime, purpose: Purpose) -> Words:
-    """The dialect's own words for a purpose, as far as the program knows them."""
+def _fixed_words(runtime: Runtime, purpose: Purpose) -> tuple[str, ...]:
+    """Return the dialect's own words for a purpose, less those that the program lacks."""
     launch = runtime.dialect.launch
     groups = (
         *(launch.always if purpose not in ("baseline", "own_fit") else ()),
         *(launch.measure if purpose == "measure" else ()),
-        *(launch.observe if purpose not in _SERVED else ()),
+        *(launch.observe if purpose not in _PRESETS else ()),
     )
     return tuple(word for group in groups if group[0] in runtime.help for word in group)

@@ -114,7 +114,7 @@ def diagnose_answer(status: int, body: str, dialect: Dialect) -> Outcome | None:
     text = message or body.strip() or f"HTTP {status}"
     tracker = FailureTracker(dialect.failures)
     for number, failure in enumerate(dialect.failures):
-        groups = CompiledPattern.of(None, failure.line).groups(text)
+        groups = CompiledPattern.of(None, failure).groups(text)
         if groups is not None:
             tracker.see(number, groups, text, "prompt")
     finding = tracker.finding()

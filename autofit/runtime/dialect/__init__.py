@@ -1,1 +1,4 @@
-"""A runtime as data: flags, endpoints, log lines and failure messages."""
+"""The data that describe a kind of runtime: its flags, endpoints, log lines and failures.
+
+Code that uses the data does not belong here.
+"""

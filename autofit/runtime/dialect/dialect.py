@@ -1,7 +1,7 @@
-"""A runtime as data: how it is asked, spelled, started, watched and requested.
+"""The sections of a dialect file.
 
-The classes are the sections of a dialect file, one field for each key; `runners/
-llama_server.yaml` explains every key. They hold data and check what one section can know.
+Each class is one section and each field one key; `runners/llama_server.yaml` explains every
+key. The classes hold data and check what a single section can know.
 """
 
 from __future__ import annotations
@@ -10,31 +10,26 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict
+from pydantic import AfterValidator, ConfigDict
 
-from autofit.runtime.dialect.log_patterns import FailurePattern, LogPatterns
-
-Words = tuple[str, ...]
-# Keys that are not known are mistakes; `0` may stand for "0", as YAML's numbers often do.
-_STRICT: ConfigDict = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+from autofit.runtime.dialect.log_patterns import FailurePattern, LogPatterns, Regex
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern, re.MULTILINE)
-    except re.error as error:
-        raise ValueError(f"not a regex: {error}: {pattern}") from error
-
-
-def _need_groups(pattern: str, names: set[str]) -> None:
-    missing = names - set(_compile(pattern).groupindex)
+def _require_groups(pattern: str, *names: str) -> str:
+    missing = set(names) - set(re.compile(pattern).groupindex)
     if missing:
         raise ValueError(f"named groups are missing: {', '.join(sorted(missing))}")
+    return pattern
 
 
-def _need_one(**alternatives: object) -> None:
+def _groups(*names: str) -> AfterValidator:
+    """Return a check that a regex has these named groups."""
+    return AfterValidator(lambda pattern: _require_groups(pattern, *names))
+
+
+def _require_one(**alternatives: object) -> None:
     given = [name for name, value in alternatives.items() if value is not None]
     if len(given) != 1:
         raise ValueError(f"give one of {', '.join(alternatives)}")
@@ -42,9 +37,7 @@ def _need_one(**alternatives: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PythonPackage:
-    """An installed Python package that brings the program."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    """An installed Python package that contains the program."""
 
     module: str
     path: str
@@ -52,13 +45,11 @@ class PythonPackage:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How the program is found and started."""
+    """The names and places of the program, or the command that starts it."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    names: Words = ()
+    names: tuple[str, ...] = ()
     packages: tuple[PythonPackage, ...] = ()
-    command: Words = ()
+    command: tuple[str, ...] = ()
     module: str | None = None
 
     def __post_init__(self) -> None:
@@ -70,28 +61,18 @@ class Program:
 class Evidence:
     """One sign of a dialect: a listed flag, a text in a file, or a match in the help."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
     flag: str | None = None
     text: str | None = None
-    files: Words = ()
-    help: str | None = None
+    files: tuple[str, ...] = ()
+    help: Regex | None = None
 
     def __post_init__(self) -> None:
-        _need_one(flag=self.flag, text=self.text, help=self.help)
-        if self.help is not None:
-            _compile(self.help)
-
-    def matches_help(self, text: str) -> bool:
-        """Whether the sign is a match in the help, and this help has it."""
-        return self.help is not None and _compile(self.help).search(text) is not None
+        _require_one(flag=self.flag, text=self.text, help=self.help)
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """The evidence by which a program is recognised."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    """The evidence that identifies a program."""
 
     all: tuple[Evidence, ...] = ()
     any: tuple[Evidence, ...] = ()
@@ -104,52 +85,44 @@ class Detection:
 
 @dataclass(frozen=True, slots=True)
 class InspectionRules:
-    """What a program is asked before any model is loaded, and how its answers read."""
+    """Options that print the help, the version and the devices, and patterns of the output."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    help: Words
-    version: Words
-    version_patterns: Words
-    devices: Words = ()
-    device_pattern: str = ""
-    unified_pattern: str | None = None
+    help: tuple[str, ...]
+    version: tuple[str, ...]
+    version_patterns: tuple[Regex, ...]
+    devices: tuple[str, ...] = ()
+    device_pattern: Regex = ""
+    unified_pattern: Regex | None = None
     timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        for pattern in self.version_patterns:
-            _compile(pattern)
-        if self.unified_pattern is not None:
-            _compile(self.unified_pattern)
         if self.devices:
-            _need_groups(self.device_pattern, {"name", "total_mib", "free_mib"})
+            _require_groups(self.device_pattern, "name", "total_mib", "free_mib")
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """One way to say a parameter: `flag VALUE`, words for each value, or a variable."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    """One way to set a parameter: `flag VALUE`, words for each value, or a variable."""
 
     flag: str | None = None
-    words: Mapping[str, Words] | None = None
+    words: Mapping[str, tuple[str, ...]] | None = None
     env: str | None = None
     values: Mapping[str, str | None] = field(default_factory=dict)
     join: str = ","
     unlisted: bool = False
     text: str | None = None
-    files: Words = ()
+    files: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _need_one(flag=self.flag, words=self.words, env=self.env)
+        _require_one(flag=self.flag, words=self.words, env=self.env)
         if self.env is None and (self.text is not None or self.files):
             raise ValueError("text and files are for a variable")
         if self.env is None and None in self.values.values():
             raise ValueError("only a variable can be left out for a value")
 
     @property
-    def flags(self) -> Words:
-        """Every flag that the spelling may write."""
+    def flags(self) -> tuple[str, ...]:
+        """Every flag that the spelling can write."""
         if self.words is not None:
             every = [word for words in self.words.values() for word in words]
             return tuple(dict.fromkeys(word for word in every if word.startswith("-")))
@@ -158,13 +131,11 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A setting by autofit's name for it; the first spelling that the program has is used."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    """A setting under autofit's name; the first spelling that the program has is used."""
 
     type: Literal["integer", "number", "text", "list", "boolean"]
     spellings: tuple[Spelling, ...]
-    allowed: Words = ()
+    allowed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.spellings:
@@ -173,22 +144,20 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRules:
-    """The words around the parameters in every launch.
+    """The words of every launch, except the parameters.
 
-    Each group of words is left out where the help does not list its first word. `left_out` are
-    flags of a user's own command that autofit launches without: they say who may ask (a key)
-    and how, or where the log goes. Their values are never written down.
+    A group of words is left out if the help does not list its first word. `left_out` are
+    flags that autofit removes from a user's command: they control access or redirect the log.
+    Their values are never stored.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
     model: str
-    address: Words
+    address: tuple[str, ...]
     rpc: str | None = None
-    always: tuple[Words, ...] = ()
-    observe: tuple[Words, ...] = ()
-    measure: tuple[Words, ...] = ()
-    left_out: Words = ()
+    always: tuple[tuple[str, ...], ...] = ()
+    observe: tuple[tuple[str, ...], ...] = ()
+    measure: tuple[tuple[str, ...], ...] = ()
+    left_out: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -200,9 +169,7 @@ class LaunchRules:
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """When a started server can be used: what `path` answers."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    """The path that shows whether a started server is ready, and its HTTP status codes."""
 
     path: str
     status: int = 200
@@ -211,9 +178,7 @@ class HealthCheck:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where requests go; None where the runtime has no such thing."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    """The paths of requests; null for a request that the runtime does not have."""
 
     completion: str
     tokenize: str | None = None
@@ -224,9 +189,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Keys under `timings` of an answer; times are in milliseconds."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    """Keys under `timings` of a response; times are in milliseconds."""
 
     cached_tokens: str
     prompt_tokens: str
@@ -237,55 +200,43 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class EstimatorRules:
-    """How a companion tells memory per device without loading weights."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    """A companion program that predicts memory per device without loading weights."""
 
     companion: str
-    words: Words
-    row_pattern: str
+    words: tuple[str, ...]
+    row_pattern: Annotated[Regex, _groups("device", "model", "context", "compute")]
     host: str
     counts_logits_of_ubatch: bool = False
     timeout_s: float = 60.0
 
-    def __post_init__(self) -> None:
-        _need_groups(self.row_pattern, {"device", "model", "context", "compute"})
-
 
 @dataclass(frozen=True, slots=True)
 class DivergenceRules:
-    """How a companion tells how far the chances of next tokens move under other settings.
+    """A companion program that measures how other settings change next-token probabilities.
 
-    It runs twice: `keep` writes the chances of a text's tokens to the file {base}, `score`
-    holds those of other settings against them. {text} is the file of the text, {chunks} how
-    many pieces of `context` tokens are taken from it; the later half of each counts.
+    It runs twice. `keep` writes the probabilities of a text's tokens to the file {base};
+    `score` compares those of other settings with it. {text} is the file of the text. {chunks}
+    is the number of pieces of `context` tokens; the later half of each piece is scored.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     companion: str
     context: int
-    keep: Words
-    score: Words
-    chunks_pattern: str
-    mean_pattern: str
-    most_pattern: str
-    same_pattern: str
+    keep: tuple[str, ...]
+    score: tuple[str, ...]
+    chunks_pattern: Annotated[Regex, _groups("chunks")]
+    mean_pattern: Annotated[Regex, _groups("nats")]
+    most_pattern: Annotated[Regex, _groups("nats")]
+    same_pattern: Annotated[Regex, _groups("percent")]
 
-    def __post_init__(self) -> None:
-        _need_groups(self.chunks_pattern, {"chunks"})
-        for pattern in (self.mean_pattern, self.most_pattern):
-            _need_groups(pattern, {"nats"})
-        _need_groups(self.same_pattern, {"percent"})
+
+Condition = str | tuple[str, ...] | Mapping[Literal["not"], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedCombination:
-    """A combination of values that the runtime refuses, and why."""
+    """A combination of values that the runtime refuses, and the reason."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    when: Mapping[str, str | Words | Mapping[Literal["not"], Words]]
+    when: Mapping[str, Condition]
     because: str
 
     def __post_init__(self) -> None:
@@ -293,61 +244,55 @@ class RefusedCombination:
             raise ValueError("give at least one parameter")
 
     def matches(self, values: Mapping[str, str]) -> bool:
-        """Whether these values, by parameter, are the refused combination."""
-        return all(_agrees(values.get(name), wanted) for name, wanted in self.when.items())
+        """Return whether these values, by parameter, are the refused combination."""
+        return all(
+            name in values and _meets(values[name], condition)
+            for name, condition in self.when.items()
+        )
 
 
-def _agrees(value: str | None, wanted: str | Words | Mapping[Literal["not"], Words]) -> bool:
-    if value is None:
-        return False
-    if isinstance(wanted, str):
-        return value == wanted
-    if isinstance(wanted, Mapping):
-        return value not in wanted["not"]
-    return value in wanted
+def _meets(value: str, condition: Condition) -> bool:
+    if isinstance(condition, Mapping):
+        return value not in condition["not"]
+    return value == condition if isinstance(condition, str) else value in condition
 
 
 @dataclass(frozen=True, slots=True)
 class IniRules:
-    """What a preset file in INI form can hold."""
+    """Limits of a preset file in INI form."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    cannot_hold: Words = ()
-    reserved: Words = ()
+    cannot_hold: tuple[str, ...] = ()
+    reserved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRules:
-    """What a container runs: an image by the start of a device's name, and its program."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    """The container image for each kind of device, by the start of its name, and the program."""
 
     images: Mapping[str, str] = field(default_factory=dict)
     program: str = ""
 
     def image(self, devices: Sequence[str]) -> str | None:
-        """The image for the devices, by name; the one under `CPU` where there is none."""
+        """Return the image for the named devices; without a local device, the one of `CPU`."""
         local = [device for device in devices if not device.startswith("RPC")] or ["CPU"]
         return next((i for kind, i in self.images.items() if local[0].startswith(kind)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class PresetRules:
-    """In which formats presets are written for this runtime."""
+    """The formats in which presets are written for this runtime."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    formats: Words = ("shell", "systemd", "compose", "env", "json", "args")
+    formats: tuple[str, ...] = ("shell", "systemd", "compose", "env", "json", "args")
     ini: IniRules = field(default_factory=IniRules)
     container: ContainerRules = field(default_factory=ContainerRules)
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Everything autofit knows about a kind of runtime; `name` is its file's name."""
+    """The description of a kind of runtime; `name` is the name of its file."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    # Unknown keys are mistakes, and YAML's `0` may mean the text "0". Applies to all sections.
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
     name: str
     path: Path
@@ -367,14 +312,14 @@ class Dialect:
     divergence: DivergenceRules | None = None
     defaults: Mapping[str, str] = field(default_factory=dict)
     refuse: tuple[RefusedCombination, ...] = ()
-    memory_command: Words | None = None
+    memory_command: tuple[str, ...] | None = None
     preset: PresetRules = field(default_factory=PresetRules)
     log: LogPatterns = field(default_factory=LogPatterns)
     failures: tuple[FailurePattern, ...] = ()
 
     @property
     def variables(self) -> frozenset[str]:
-        """Environment variables that are parameters: a child's environment is cleared of them."""
+        """Environment variables that are parameters; they are removed from a server's env."""
         spellings = (s for parameter in self.parameters.values() for s in parameter.spellings)
         return frozenset(spelling.env for spelling in spellings if spelling.env is not None)
 

@@ -1,4 +1,4 @@
-"""Dialect files: read, extended by one level, checked."""
+"""Dialect files: reading, extending by one level, and checking."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from autofit import yaml_files
 from autofit.errors import UsageError
 from autofit.runtime.dialect.dialect import Dialect
 
-# Lists in which an extending file's entries come before the other's; others are replaced.
+# In these lists the entries of the extending file are put before the others. Other lists are
+# replaced.
 _PREPENDED = ("refuse", "failures")
-# Taken from the file's path, so not to be written in it.
+# Keys that come from the file's path.
 _IMPLIED = ("name", "path")
 
 
 class _DialectFile(RootModel[Dialect]):
-    """The whole file as a pydantic model."""
+    """A whole dialect file as a pydantic model."""
 
 
 def load_dialect(name: str) -> Dialect:
-    """The dialect of a name or of an explicit path.
+    """Return the dialect with a name or at an explicit path.
 
     Raises:
-        UsageError: there is none, or its file is faulty; faults come as `file:line: what`.
+        UsageError: there is none, or its file is faulty; faults have the form `file:line: text`.
     """
     path = yaml_files.find("dialect", name).resolve()
     return _load(path, path.stat().st_mtime_ns)
 
 
 def load_all_dialects() -> dict[str, Dialect]:
-    """Every dialect that can be found by name.
+    """Return every dialect that can be found by name.
 
     Raises:
         UsageError: a file is faulty.
@@ -43,7 +44,7 @@ def load_all_dialects() -> dict[str, Dialect]:
 
 
 def find_dialect_files() -> dict[str, Path]:
-    """The file of every dialect that can be found by name."""
+    """Return the file of every dialect that can be found by name."""
     return yaml_files.available("dialect")
 
 
@@ -51,17 +52,11 @@ def find_dialect_files() -> dict[str, Path]:
 def _load(path: Path, _modified_ns: int) -> Dialect:
     data = _read(path)
     if "extends" in data:
-        data = _extended(data, path)
+        _extend(data, path)
     for key, value in (("name", path.stem), ("path", str(path))):
         data.insert(0, key, value)
         data.lc.add_kv_line_col(key, [0, 0, 0, 0])
     return yaml_files.validate(data, _DialectFile, path).root
-
-
-@lru_cache(maxsize=64)
-def _parent(path: Path, _modified_ns: int) -> CommentedMap:
-    """What another dialect's file says; shared, so not to be changed."""
-    return _read(path)
 
 
 def _read(path: Path) -> CommentedMap:
@@ -75,24 +70,30 @@ def _read(path: Path) -> CommentedMap:
     return data
 
 
-def _extended(data: CommentedMap, path: Path) -> CommentedMap:
+@lru_cache(maxsize=64)
+def _read_parent(path: Path, _modified_ns: int) -> CommentedMap:
+    """Return the data of another dialect's file; they are shared and must not be changed."""
+    return _read(path)
+
+
+def _extend(data: CommentedMap, path: Path) -> None:
     line = yaml_files.line_of(data, ("extends",))
     parent = yaml_files.find("dialect", str(data["extends"])).resolve()
-    parent_data = _parent(parent, parent.stat().st_mtime_ns)
+    modified_ns = parent.stat().st_mtime_ns
+    parent_data = _read_parent(parent, modified_ns)
     if "extends" in parent_data:
         raise UsageError(
             f"{path}:{line}: extends: {parent.stem} extends another dialect itself",
             f"extend {parent_data['extends']} instead: one level is allowed",
         )
-    _load(parent, parent.stat().st_mtime_ns)  # its faults are told as its own
+    _load(parent, modified_ns)  # reports the parent's faults with the parent's lines
     _merge(data, parent_data)
-    return data
 
 
 def _merge(ours: CommentedMap, theirs: CommentedMap) -> None:
-    """Fill our mapping with what is only in theirs, key by key; our null takes a key away.
+    """Add to our mapping the keys that only theirs has; our null removes a key.
 
-    What is taken over gets the line of our mapping, for messages about the whole.
+    Added keys get the line of our mapping, for messages about the whole.
     """
     line, column = ours.lc.line or 0, ours.lc.col or 0
     for key, value in theirs.items():

@@ -1,26 +1,23 @@
-"""Kinds of log lines: the `log` section of a dialect file.
+"""The `log` and `failures` sections of a dialect file: kinds of log lines and their meaning.
 
-Runtimes tell much of what they do only in their log. Which lines tell what is data; what is
-done with it is in `server_log.py` and `failure.py`. `runners/llama_server.yaml` explains
-every key.
+Many facts about a launch are only in the server's log. `runners/llama_server.yaml` explains
+every key; the code that reads logs is in `runtime/logs/`.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BeforeValidator
 
 from autofit.trial.outcome import Buffer, CrashedReason, RejectedReason, Stage, Where
 
-STRICT: ConfigDict = ConfigDict(extra="forbid")
 
-
-def _text(text: str) -> str:
-    # Lines that differ only in digits are looked at once, so the text must hold no digit;
-    # quotes and backslashes are written otherwise in JSON logs.
+def _check_text(text: str) -> str:
+    # Lines that differ only in digits share one lookup, so the text must not contain a digit.
+    # JSON logs escape quotes and backslashes.
     if not text.strip():
         raise ValueError("must hold more than spaces")
     if re.search(r"[\d\"\\]", text):
@@ -28,7 +25,7 @@ def _text(text: str) -> str:
     return text
 
 
-def _expression(text: str) -> str:
+def _check_regex(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
@@ -36,69 +33,61 @@ def _expression(text: str) -> str:
     return text
 
 
-def _some(value: object) -> object:
+def _make_tuple(value: object) -> object:
     if not value:
         raise ValueError("give at least one text")
     return (value,) if isinstance(value, str) else value
 
 
-LineText = Annotated[str, AfterValidator(_text)]
-Expression = Annotated[str, AfterValidator(_expression)]
+Regex = Annotated[str, AfterValidator(_check_regex)]
+LineText = Annotated[str, AfterValidator(_check_text)]
 LineTexts = Annotated[
     tuple[LineText, ...],
-    BeforeValidator(_some, json_schema_input_type=str | tuple[str, ...]),
+    BeforeValidator(_make_tuple, json_schema_input_type=str | tuple[str, ...]),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class LinePattern:
-    """A kind of line: one of the texts `has` is in it, and the regex `match`, if any, too.
+    """A kind of line: it contains one of the texts `has`, and the regex `match`, if any, matches.
 
-    `has` is the cheap test; named groups of `match` are values.
+    `has` is the fast test. Named groups of `match` are values.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
     has: LineTexts
-    match: Expression | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StageMark:
-    """A line that shows that a launch has reached a stage."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    stage: Stage
-    has: LineTexts
+    match: Regex | None = None
 
 
 LinePatterns = tuple[LinePattern, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class BufferTypes:
-    """How the runtime's names of buffer types tell where a buffer lies.
+class StageMark:
+    """A line that shows that a launch has reached a stage."""
 
-    `remote` has the groups `index` and `endpoint`: the how-manieth device of which server.
+    stage: Stage
+    has: LineTexts
+
+
+@dataclass(frozen=True, slots=True)
+class BufferTypes:
+    """Patterns of buffer type names that show where a buffer is.
+
+    `remote` has the groups `endpoint`, a server, and `index`, the number of its device.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    host: Expression | None = None
-    pinned: Expression | None = None
-    remote: Expression | None = None
+    host: Regex | None = None
+    pinned: Regex | None = None
+    remote: Regex | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The lines that tell what was applied and how much memory it takes.
+    """Lines that report the applied settings and the memory they use.
 
-    Each named group of `values` is a fact by that name; `refused` are allocations that were
-    refused, whether the runtime then went on or not.
+    Each named group of `values` is a fact under that name. `refused` are allocations that
+    failed, whether or not the runtime then continued.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     device: LinePatterns = ()
     used_device: LinePatterns = ()
@@ -114,9 +103,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class LogPatterns:
-    """Every kind of line that is of use, failures apart."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    """All kinds of lines that autofit uses, except failures."""
 
     stages: tuple[StageMark, ...] = ()
     started: LinePatterns = ()
@@ -133,25 +120,21 @@ class LogPatterns:
 
 
 FailureKind = Literal["out_of_memory", "spilled", "rejected", "timed_out", "incorrect", "crashed"]
-
 _REASONS = {"rejected": get_args(RejectedReason), "crashed": get_args(CrashedReason)}
 
 
 @dataclass(frozen=True, slots=True)
-class FailurePattern:
-    """A failure message, what it means, and what shows that it did no harm.
+class FailurePattern(LinePattern):
+    """A failure message, its meaning, and the lines that show that it was harmless.
 
-    Without a `kind` the line only adds its values to the failure that another line shows.
-    Values are given here, or by named groups of `match`: `buffer_type` (the runtime's name
-    of one: tells where and device), `index` (a device's number, also put for `{index}` in
-    `device`), `bytes`, `mib`. `cancelled_by` are texts of later lines. `may_be_memory` says that
-    the line tells no cause: on a device that was nearly full it was memory.
+    A line without a `kind` only adds values to the failure that another line reports. Values
+    are given here or by named groups of `match`: `buffer_type` (the runtime's name of one,
+    which gives where and device), `index` (the number of a device, which also replaces
+    `{index}` in `device`), `bytes`, `mib`. `cancelled_by` are texts of later lines.
+    `may_be_memory` marks a line without a cause: if a device was almost full, the cause was
+    memory.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    has: LineTexts
-    match: Expression | None = None
     kind: FailureKind | None = None
     where: Where | None = None
     buffer: Buffer | None = None
@@ -165,11 +148,6 @@ class FailurePattern:
     def __post_init__(self) -> None:
         reasons = _REASONS.get(self.kind or "")
         if reasons and self.reason and self.reason not in reasons:
-            raise ValueError(f"'{self.reason}' is no reason of '{self.kind}'")
+            raise ValueError(f"'{self.reason}' is not a reason of '{self.kind}'")
         if self.kind not in {None, "out_of_memory"} and (self.where or self.buffer):
-            raise ValueError(f"'where' and 'buffer' tell nothing of '{self.kind}'")
-
-    @property
-    def line(self) -> LinePattern:
-        """The kind of line alone."""
-        return LinePattern(self.has, self.match)
+            raise ValueError(f"'where' and 'buffer' do not apply to '{self.kind}'")

@@ -1,1 +1,4 @@
-"""Find runtimes on this machine, their dialect, abilities and devices."""
+"""Runtimes on this machine: their programs, dialects, supported settings and devices.
+
+Nothing here loads a model.
+"""

@@ -1,9 +1,9 @@
-"""What a program's `--help` says about each of its flags.
+"""The flags that a program's `--help` lists.
 
-Read are llama.cpp's two layouts (options in column 0, text in column 40; llama-bench's
-indented options) and ik_llama.cpp's (options indented by two, text in column 34). An option
-begins with its spellings, separated by commas; one space and a value hint may follow; at
-least two spaces or the end of the line come before the text.
+Three layouts are known: llama.cpp's (options in column 0, text in column 40), llama-bench's
+(indented options) and ik_llama.cpp's (options indented by two, text in column 34). An option
+begins with its spellings, separated by commas. One space and a value hint may follow. At
+least two spaces or the end of the line separate the text.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 
-# Deeper than that a line belongs to the text of the option above, whatever it begins with.
+# A line that is indented further belongs to the text of the option above.
 _DEEPEST_OPTION = 20
 _SPELLING = re.compile(r"(--?[A-Za-z][\w.-]*)(\(s\))?")
 _BETWEEN = re.compile(r",\s*(?=-)| (?=--)")
@@ -29,8 +30,8 @@ _HINT_END = re.compile(r"  | (?=\(default: )")
 class Flag:
     """One option of a program.
 
-    `hint` stands for its value and is None where it takes none; `allowed` are the values
-    the help lists, empty where it lists none; `text` is its description on one line.
+    `hint` names its value; None for a switch. `allowed` are the values that the help lists,
+    if any. `text` is its description on one line.
     """
 
     spellings: tuple[str, ...]
@@ -42,67 +43,73 @@ class Flag:
 
     @property
     def is_removed(self) -> bool:
-        """Whether the program knows the flag only to refuse it."""
+        """True if the program only recognises the flag to refuse it."""
         return "has been removed" in self.text
 
     @property
     def takes_value(self) -> bool:
-        """Whether a value follows the flag."""
+        """True if a value follows the flag."""
         return self.hint is not None
 
     def synonyms(self, spelling: str) -> tuple[str, ...]:
-        """The spellings that say the same as this one.
+        """Return the spellings with the same meaning as this one.
 
-        An option such as `-kvo, --kv-offload, -nkvo, --no-kv-offload` has two sides: the
+        An option such as `-kvo, --kv-offload, -nkvo, --no-kv-offload` has two meanings. The
         second begins with `--no-` and the short spellings before it.
         """
-        sides = self.spellings
-        first_no = next((i for i, word in enumerate(sides) if word.startswith("--no-")), 0)
-        while first_no > 0 and sides[first_no - 1].startswith("-n"):
+        words = self.spellings
+        first_no = next((i for i, word in enumerate(words) if word.startswith("--no-")), 0)
+        while first_no > 0 and words[first_no - 1].startswith("-n"):
             first_no -= 1
-        yes, no = sides[:first_no], sides[first_no:]
-        return yes if spelling in yes else no
+        on, off = words[:first_no], words[first_no:]
+        return on if spelling in on else off
 
 
 @dataclass(frozen=True, slots=True)
 class HelpText:
-    """The flags of a program by every spelling, and the whole text."""
+    """The flags of a program by spelling, and the whole text."""
 
     text: str
     flags: Mapping[str, Flag] = field(default_factory=dict)
 
     def get(self, spelling: str) -> Flag | None:
-        """The flag of a spelling, None where it is not listed or has been removed."""
+        """Return the flag of a spelling, or None if it is not listed or has been removed."""
         flag = self.flags.get(spelling)
         return None if flag is None or flag.is_removed else flag
 
     def __contains__(self, spelling: str) -> bool:
         return self.get(spelling) is not None
 
-    def accepted(self, words: Iterable[str], other: HelpText) -> tuple[str, ...]:
-        """Of the words for another program those that this one knows, each with its value."""
+    def synonyms(self, spelling: str) -> tuple[str, ...]:
+        """Return the spellings with the same meaning as this one, itself included."""
+        flag = self.flags.get(spelling)
+        return flag.synonyms(spelling) if flag else (spelling,)
+
+    def filter_words(self, words: Iterable[str], other: HelpText) -> tuple[str, ...]:
+        """Return the words of another program's command that this one accepts, with values."""
         kept: list[str] = []
         rest = iter(words)
         for word in rest:
-            listed = self.get(word) or other.get(word)
-            value = [next(rest, "")] if listed is not None and listed.takes_value else []
+            flag = self.get(word) or other.get(word)
+            value = [next(rest, "")] if flag is not None and flag.takes_value else []
             if word in self:
                 kept += [word, *value]
         return tuple(kept)
 
 
+@lru_cache(maxsize=16)
 def parse_help(text: str) -> HelpText:
-    """Read a help text; text without options gives no flags."""
+    """Parse a help text; a text without options has no flags."""
     flags: dict[str, Flag] = {}
-    for head, body in _options(text):
-        flag = _flag(head, body)
+    for head, body in _split_options(text):
+        flag = _parse_flag(head, body)
         for spelling in flag.spellings:
             flags.setdefault(spelling, flag)
     return HelpText(text, MappingProxyType(flags))
 
 
-def _options(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Each option's first line, and the lines of text below it."""
+def _split_options(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the first line of each option and the lines of text below it."""
     head, body = "", list[str]()
     for line in text.splitlines():
         start = line.lstrip()
@@ -119,7 +126,7 @@ def _options(text: str) -> Iterator[tuple[str, list[str]]]:
         yield head, body
 
 
-def _flag(head: str, body: list[str]) -> Flag:
+def _parse_flag(head: str, body: list[str]) -> Flag:
     spellings, rest = _split_spellings(head)
     hint, text = None, rest.strip()
     if rest.startswith(" ") and not rest.startswith("  "):
@@ -133,7 +140,7 @@ def _flag(head: str, body: list[str]) -> Flag:
         text=joined,
         env=env[1] if env else None,
         default=default[1] if default else None,
-        allowed=_allowed(hint, lines),
+        allowed=_find_allowed(hint, lines),
     )
 
 
@@ -152,7 +159,7 @@ def _split_spellings(head: str) -> tuple[tuple[str, ...], str]:
     return tuple(spellings), head[position:].removeprefix(",")
 
 
-def _allowed(hint: str | None, lines: list[str]) -> tuple[str, ...]:
+def _find_allowed(hint: str | None, lines: list[str]) -> tuple[str, ...]:
     listed = _ALLOWED.search(" ".join(lines))
     if listed:
         return tuple(listed[1].split(", "))

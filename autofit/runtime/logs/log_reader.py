@@ -309,7 +309,7 @@ def handlers(
     for cause in sorted({cause for failure in failures for cause in failure.cancelled_by}):
         yield partial(LogRun.cancel, cause=cause), LinePattern((cause,))
     for number, failure in enumerate(failures):
-        yield partial(LogRun.fail, number=number), failure.line
+        yield partial(LogRun.fail, number=number), failure
     for kind in FACT_KINDS:
         for pattern in getattr(patterns.facts, kind):
             yield partial(LogRun.tell, kind=kind), pattern

@@ -15,7 +15,7 @@ from autofit.machine.memory_watcher import used_mib, wait_for_release
 from autofit.process import ManagedProcess, scrubbed_environment
 from autofit.runtime.command.argv_writer import find_unsupported, spell_params
 from autofit.runtime.diagnosis.diagnose import diagnose
-from autofit.runtime.dialect.dialect import DivergenceRules, Words
+from autofit.runtime.dialect.dialect import DivergenceRules
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.help_text import HelpText
 from autofit.runtime.discovery.program_inspector import ProgramInspector
@@ -95,7 +95,7 @@ class DivergenceLauncher:
             *command,
             *remote,
             *(launch.model, str(launcher.model_path.absolute())),
-            *_help(runtime, command).accepted(given, runtime.help),
+            *_help(runtime, command).filter_words(given, runtime.help),
             *(self._filled(word) for word in (rules.keep if self.keeps else rules.score)),
         )
         env = {**runtime.env, **launch.env, **variables, **launcher.env}
@@ -203,11 +203,11 @@ def kept_bytes(rules: DivergenceRules, n_vocab: int) -> int:
     return (rules.context - rules.context // 2) * (2 * n_vocab + 16)
 
 
-def _command(runtime: Runtime) -> Words | None:
+def _command(runtime: Runtime) -> tuple[str, ...] | None:
     rules = runtime.dialect.divergence
     return runtime.companions.get(rules.companion) if rules else None
 
 
-def _help(runtime: Runtime, command: Words) -> HelpText:
+def _help(runtime: Runtime, command: tuple[str, ...]) -> HelpText:
     ask = runtime.dialect.ask
-    return ProgramInspector(Path(command[0]), command).help(ask.help, ask.timeout_s)
+    return ProgramInspector(Path(command[0]), command).read_help(ask)

@@ -38,7 +38,7 @@ from autofit.model.gguf.copy_without_vocabulary import (
 from autofit.model.gguf.header import read_header
 from autofit.runtime.command.argv_reader import parse_command
 from autofit.runtime.command.argv_writer import spell_params
-from autofit.runtime.dialect.dialect import EstimatorRules, Words
+from autofit.runtime.dialect.dialect import EstimatorRules
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.help_text import HelpText
 from autofit.runtime.discovery.program_inspector import ProgramInspector, run_program
@@ -151,25 +151,25 @@ class RuntimePlanner:
     def _words(
         self,
         rules: EstimatorRules,
-        command: Words,
+        command: tuple[str, ...],
         candidate: Candidate,
         *,
         asks_sizes: bool = True,
-    ) -> tuple[Words, dict[str, str]]:
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
         """What the planner is given but for the model, less what it does not know."""
         if self._help is None:
             ask = self.runtime.dialect.ask
-            self._help = ProgramInspector(Path(command[0]), command).help(ask.help, ask.timeout_s)
+            self._help = ProgramInspector(Path(command[0]), command).read_help(ask)
         launch = self.runtime.dialect.launch
         remote = (launch.rpc, self.rpc) if self.rpc and launch.rpc else ()
         words, variables = spell_params(self.runtime, candidate)
-        given = self._help.accepted((*words, *self.extra_args), self.runtime.help)
+        given = self._help.filter_words((*words, *self.extra_args), self.runtime.help)
         return (*remote, *given, *(rules.words if asks_sizes else ())), variables
 
     def _ask(
         self,
         rules: EstimatorRules,
-        words: Words,
+        words: tuple[str, ...],
         variables: Mapping[str, str],
         model: Path | None = None,
     ) -> DeviceSizes | None:
@@ -192,7 +192,7 @@ class RuntimePlanner:
         self,
         rules: EstimatorRules,
         candidate: Candidate,
-        words: Words,
+        words: tuple[str, ...],
         variables: Mapping[str, str],
         sizes: DeviceSizes,
     ) -> DeviceSizes:
