@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from autofit.cli.options.own_command import OwnCommand, runtime_of, taken_apart
-from autofit.cli.options.preset_argument import PresetOptions, preset_situation
+from autofit.cli.options.preset_argument import PresetOptions, build_preset_task
 from autofit.errors import RegressionError, UsageError
 from autofit.machine.lock import machine_lock
 from autofit.memory.store import MemoryStore
@@ -92,7 +92,7 @@ def check_machine(
         found.notes.append("free memory was not looked at")
         return found
     with machine_lock("autofit check"):
-        task = preset_situation(preset, options, objective="request_s")
+        task = build_preset_task(preset, options, objective="request_s")
         _look_at_memory(found, task, own)
     found.notes += _differences(preset, read_environment(task))
     return found

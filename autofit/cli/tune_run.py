@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from autofit.cli.stopping import Stopping
-from autofit.cli.study_run import opened_study
+from autofit.cli.options.shared_options import RunOptions
+from autofit.cli.run_setup import Run, open_run
 from autofit.memory.store import MemoryStore
 from autofit.output.report.html_report import html_report
 from autofit.output.report.markdown_report import markdown_report
@@ -22,16 +21,13 @@ from autofit.presets.preset_text import preset_text
 from autofit.process import removed_variables
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
 from autofit.runtime.diagnosis.memory_evidence import find_shared_devices
-from autofit.runtime.planner.planner import PlannerUsage
 from autofit.search.optuna_study import SearchStudy
-from autofit.session.budget import Budget
 from autofit.session.candidates import CandidateFactory
-from autofit.session.events import Finished, Listener, MemoryRead, Notice
+from autofit.session.events import Finished
 from autofit.session.launch_memory import MemoryRecord
-from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions
-from autofit.session.task_setup import make_launcher, make_planner, search_header
+from autofit.session.task_setup import make_planner, search_header
 from autofit.study.study_folder import Study
 from autofit.tune.pipeline import Tune
 
@@ -48,11 +44,10 @@ class TuneRun:
 
     task: Task
     options: TaskOptions
-    total_s: float
+    total_s: float | None
     max_launches: int
     seed: int
     checks_answers: bool = True
-    _stopping: Stopping = field(default_factory=Stopping)
 
     def commands(self) -> Iterator[tuple[str, str]]:
         """The commands that a tune would begin with: what each is for, and its shell line."""
@@ -96,63 +91,55 @@ class TuneRun:
         unset = removed_variables({}, also_remove=task.runtime.dialect.variables)
         return command_line(plan.argv, plan.env, port=_PORT, unset=unset)
 
-    def execute(self, folder: Path | None, *, resume: bool, argv: list[str]) -> dict[str, Any]:
+    def execute(self, run_options: RunOptions, *, argv: list[str]) -> dict[str, Any]:
         """Run the tune and write study, presets and reports."""
-        task = self.task
-        head = search_header(task, self.options, seed=self.seed, argv=argv)
-        with opened_study(
-            folder,
-            head,
-            task,
-            resume=resume,
-            stopping=self._stopping,
-            budget_s=self.total_s,
-        ) as (study, console):
-            result = self._finished(study, console) or self._tune(study, console)
-            result["preset"] = self._write(study, result)
-            console(Finished(result))
+        task, maker = self.task, self._maker()
+        with open_run(
+            run_options,
+            search_header(task, self.options, seed=self.seed, argv=argv),
+            [task],
+            notices=self._notices(),
+            max_launches=self.max_launches,
+            planner=maker.estimator,
+        ) as run:
+            result = self._finished(run) or self._tune(run, maker)
+            result["preset"] = self._write(run.study, result)
+            run.emit(Finished(result))
         return result
+
+    def _notices(self) -> Iterator[str]:
+        task = self.task
+        yield from (*task.inventory.notices, *task.notices)
+        for name, value in task.task_params.items():
+            own = (task.baseline_params or {}).get(name, value)
+            if own != value:
+                yield f"the baseline runs with {name} {value} like all launches, not with {own}"
 
     @property
     def _budget(self) -> dict[str, Any]:
         return {"seconds": self.total_s, "max_launches": self.max_launches}
 
-    def _finished(self, study: Study, listener: Listener) -> dict[str, Any] | None:
-        """What the study has concluded within this very budget and still holds, else None."""
-        result = study.result
+    def _finished(self, run: Run) -> dict[str, Any] | None:
+        """Return the study's result if it was made with this very budget, else None."""
+        result = run.study.result
         if not result or result.get("budget") != self._budget:
             return None
-        if result["launches"] != len(study.started()):
+        if result["launches"] != len(run.study.started()):
             return None
-        listener(Notice("this tune is finished; a larger --budget or --max-launches goes on"))
+        run.notice("this tune is finished; a larger --budget or --max-launches continues it")
         return dict(result)
 
-    def _tune(self, study: Study, listener: Listener) -> dict[str, Any]:
-        task, maker = self.task, self._maker()
-        launching = make_launcher(task)
-        launching.on_reading = lambda reading: listener(MemoryRead(reading))
-        runner = TrialRunner(
-            study=study,
-            launching=launching,
-            budget=Budget(
-                time.monotonic,
-                self.total_s,
-                self.max_launches,
-                asked=maker.estimator.asked if maker.estimator else PlannerUsage(),
-            ),
-            emit=listener,
-            wall_clock=time.time,
-            should_stop=self._stopping.is_asked,
-        )
-        shared = find_shared_devices(task.devices)
-        record = MemoryRecord(maker, runner.trials, shared)
-        launching.unreported_mib = record.unreported_mib
+    def _tune(self, run: Run, maker: CandidateFactory) -> dict[str, Any]:
+        task, launcher = self.task, run.make_launcher(self.task)
+        runner = run.make_runner(launcher)
+        record = MemoryRecord(maker, runner.trials, find_shared_devices(task.devices))
+        launcher.unreported_mib = record.unreported_mib
         # A user's own command is taken as it is: with the slots that it gets.
-        launching.wanted_slots = lambda candidate: (
+        launcher.wanted_slots = lambda candidate: (
             None if candidate == task.baseline else record.wanted_slots(candidate)
         )
         search = SearchStudy(maker.problem(), seed=self.seed)
-        tune = Tune(task, runner, maker, search, listener, self.seed)
+        tune = Tune(task, runner, maker, search, run.emit, self.seed)
         tune.checks_answers = self.checks_answers
         return {**tune.run(), "budget": self._budget}
 

@@ -27,17 +27,15 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from autofit.cli.stopping import Stopping
-from autofit.cli.study_run import opened_study
+from autofit.cli.options.shared_options import RunOptions
+from autofit.cli.run_setup import open_run
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
-from autofit.session.budget import Budget
 from autofit.session.build_task import build_task
 from autofit.session.candidates import CandidateFactory
-from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions, parse_devices
-from autofit.session.task_setup import make_launcher, make_planner, search_header
+from autofit.session.task_setup import make_planner, search_header
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric, median_metric
@@ -82,22 +80,13 @@ def main() -> None:
     for grid in grids:
         grid.setdefault("layout", list(maker.layout_names()[:1]))
         grid.setdefault("n_cpu_moe", [0])
-    stopping = Stopping()
-    with opened_study(
-        given.study,
+    with open_run(
+        RunOptions(given.study, resume=(given.study / "study.json").exists()),
         search_header(task, options, seed=given.seed, argv=sys.argv),
-        task,
-        resume=(given.study / "study.json").exists(),
-        stopping=stopping,
-    ) as (study, tell):
-        runner = TrialRunner(
-            study=study,
-            launching=make_launcher(task),
-            budget=Budget(time.monotonic),
-            emit=tell,
-            wall_clock=time.time,
-            should_stop=stopping.is_asked,
-        )
+        [task],
+        notices=(*task.inventory.notices, *task.notices),
+    ) as run:
+        runner = run.make_runner(run.make_launcher(task))
         started = time.monotonic()
         for repeat in range(1, given.repeats + 1):
             for point in _shuffled(grids, given.seed + repeat):
@@ -112,7 +101,7 @@ def main() -> None:
                 runner.run(
                     "confirm", candidate, request_plan, layout=layout, purpose=f"repeat {repeat}"
                 )
-                write_table(study, task, given.output)
+                write_table(run.study, task, given.output)
 
 
 def _shuffled(grids: Sequence[Grid], seed: int) -> Iterator[Point]:

@@ -99,7 +99,7 @@ def test_the_same_twice_is_a_tie(compare, served):
     found = compare(served("-ncmoe 6"), served("-ncmoe 6"), "--fail", "--min-effect", 15)
 
     assert found["verdict"] == "tie"
-    assert "A and B are the same command: what differs is noise" in found["notes"]
+    assert any("same command" in note for note in found["notes"])
 
 
 def test_the_first_request_is_told_apart(compare, served, fake):
@@ -320,4 +320,4 @@ def test_sides_that_answer_different_numbers_at_once_are_refused(cli, served):
     ended = cli("compare", served("-ncmoe 2"), served("-ncmoe 2").replace("-np 1", "-np 4"))
 
     assert ended.code == 2
-    assert "say how many with --parallel" in ended.err
+    assert "with --parallel" in ended.err

@@ -182,7 +182,7 @@ def test_unknown_names_list_the_known(refused, option, kind):
         (["--baseline", "X=1 llama-server", "--env", "X=2"], "sets X=1, and --env X=2"),
         (["--baseline", "numactl -N 0 llama-server", "--wrapper", "nice"], "`numactl -N 0`"),
         (["--baseline", "llama-server --rpc host:1", "--rpc", "host:2"], "has `host:1`"),
-        (["--section", "big"], "--section names a part of --baseline"),
+        (["--section", "big"], "--section needs --baseline"),
         (["--resume"], "is no study"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

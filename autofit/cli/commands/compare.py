@@ -1,4 +1,4 @@
-"""`autofit compare`: two presets, or one on two runtimes, against each other."""
+"""`autofit compare`: measure two presets, or one preset on two runtimes, against each other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from autofit.cli.options.shared_options import RunOptions, read_run_options, run_options
 from autofit.errors import AutofitError, NothingFitsError, RegressionError, UsageError
 from autofit.trial.metric import Metric
 
@@ -18,35 +19,36 @@ from autofit.trial.metric import Metric
 @click.argument("a")
 @click.argument("b", required=False)
 @click.argument("extra_args", nargs=-1, type=click.UNPROCESSED)
-@click.option("--model", type=click.Path(path_type=Path), help="The model, in place of theirs.")
-@click.option("--runtime", metavar="PATH", help="What starts both, in place of their programs.")
-@click.option("--runtime-a", metavar="PATH", help="What starts A.")
-@click.option("--runtime-b", metavar="PATH", help="What starts B.")
-@click.option("--section", metavar="NAME", help="The part of the presets' files that is meant.")
-@click.option("--section-a", metavar="NAME", help="The part of A's file.")
-@click.option("--section-b", metavar="NAME", help="The part of B's file.")
-@click.option("--dialect", metavar="NAME", help="The runtimes' dialect; found out by itself.")
+@click.option("--model", type=click.Path(path_type=Path), help="Replaces the presets' model.")
+@click.option("--runtime", metavar="PATH", help="Starts both, in place of their own programs.")
+@click.option("--runtime-a", metavar="PATH", help="Starts A.")
+@click.option("--runtime-b", metavar="PATH", help="Starts B.")
+@click.option("--section", metavar="NAME", help="The section of both files.")
+@click.option("--section-a", metavar="NAME", help="The section of A's file.")
+@click.option("--section-b", metavar="NAME", help="The section of B's file.")
+@click.option("--dialect", metavar="NAME", help="The runtimes' dialect; detected if left out.")
 @click.option(
     "--workload",
     metavar="NAME_OR_FILE",
-    help="What is asked; by default what A, or else B, was tuned for, or else chat. A .args file "
-    "does not tell it, and only .json tells a text of your own.",
+    help="The requests that are measured. Default: what A, or else B, was tuned for, or else "
+    "chat. A .args file does not store its workload, and only .json stores your own text.",
 )
 @click.option("--context", type=click.IntRange(1), help="Tokens of context, for both.")
-@click.option("--parallel", type=click.IntRange(1), help="Requests side by side, for both.")
+@click.option("--parallel", type=click.IntRange(1), help="Requests at the same time, for both.")
 @click.option(
     "--objective",
     type=click.Choice(["request_s", "pp", "tg", "ttft"]),
     default="request_s",
     show_default=True,
-    help="What decides: seconds per request, prompt or generation rate, first token.",
+    help="The metric that decides: seconds per request, prompt or generation rate, or time to "
+    "first token.",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(1),
     default=12,
     show_default=True,
-    help="At most so many launches of each; fewer than 3 decide nothing.",
+    help="The most launches of each; fewer than 3 decide nothing.",
 )
 @click.option(
     "--min-effect",
@@ -56,71 +58,78 @@ from autofit.trial.metric import Metric
     metavar="PERCENT",
     help="A smaller difference is a tie.",
 )
-@click.option("--budget", default="60m", show_default=True, help="Time to spend: 90s, 30m, 2h.")
-@click.option("--fail", is_flag=True, help="Exit 5 when B is worse.")
-@click.option("--study", type=click.Path(path_type=Path), help="The study's folder.")
-@click.option("--resume", is_flag=True, help="Go on with the study; repeats no launch.")
+@run_options(budget="60m")
+@click.option("--fail", is_flag=True, help="Exit with 5 if B is worse.")
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401, FBT001 - click's
-    """Measure A and B in turns, in fresh processes, until it is known which one is faster.
+def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's
+    """Measure A and B in turns, in fresh processes, until it is clear which one is faster.
 
-    A and B are presets (files that autofit has written, the folder of a tune, your own scripts,
-    units, compose or llama-swap files, or launch commands, quoted).
+    A and B are presets: files that autofit wrote, the folder of a tune, your own scripts,
+    units, compose or llama-swap files, or launch commands in quotes.
 
-    Without B, A is started by --runtime-a and by --runtime-b. Their answers
-    are compared, too. What comes after `--` goes unchanged to every launch.
+    Without B, --runtime-a and --runtime-b each start A. The answers of both are compared too.
+    What comes after `--` is passed unchanged to every launch.
     """
     from autofit.output.text.comparison_text import print_comparison  # noqa: PLC0415 - heavy
     from autofit.output.text.console import make_console  # noqa: PLC0415
 
-    result = run_compare(**given)
+    result = _compare(read_run_options(given), **given)
     print_comparison(result, make_console(sys.stderr if as_json else sys.stdout))
     if as_json:
         click.echo(json.dumps(result, ensure_ascii=False))
     if result["because"] == "failure" and result["verdict"] == "undecided":
-        return _ended("neither A nor B runs", NothingFitsError, result)
+        return _report_failure("neither A nor B runs", NothingFitsError, result)
     if fail and result["verdict"] == "worse":
-        return _ended("B is worse than A", RegressionError, result)
+        return _report_failure("B is worse than A", RegressionError, result)
     return 0
 
 
-def _ended(what: str, error: type[AutofitError], result: dict[str, Any]) -> int:
-    """Say on stderr why this is no success; stdout has its one document already."""
-    click.echo(f"autofit: {what}", err=True)
+def _report_failure(message: str, error: type[AutofitError], result: dict[str, Any]) -> int:
+    """Print on stderr why the exit code is not 0; stdout has its one document already."""
+    click.echo(f"autofit: {message}", err=True)
     click.echo(f"hint: `autofit show {shlex.quote(result['study'])}` lists the launches", err=True)
     return error.exit_code
 
 
-def run_compare(
-    a: str,
-    b: str | None = None,
+def _compare(
+    run_options: RunOptions,
     *,
-    extra_args: tuple[str, ...] = (),
-    model: Path | None = None,
-    runtime: str | None = None,
-    runtime_a: str | None = None,
-    runtime_b: str | None = None,
-    section: str | None = None,
-    section_a: str | None = None,
-    section_b: str | None = None,
-    dialect: str | None = None,
-    workload: str | None = None,
-    context: int | None = None,
-    parallel: int | None = None,
-    objective: Metric = "request_s",
-    rounds: int = 12,
-    min_effect: float = 3.0,
-    budget: str = "60m",
-    study: Path | None = None,
-    resume: bool = False,
-    seed: int = 1,
+    a: str,
+    b: str | None,
+    extra_args: tuple[str, ...],
+    model: Path | None,
+    runtime: str | None,
+    runtime_a: str | None,
+    runtime_b: str | None,
+    section: str | None,
+    section_a: str | None,
+    section_b: str | None,
+    dialect: str | None,
+    workload: str | None,
+    context: int | None,
+    parallel: int | None,
+    objective: Metric,
+    rounds: int,
+    min_effect: float,
+    seed: int,
 ) -> dict[str, Any]:
-    """Compare and print; returns the result."""
-    from autofit.cli.compare_run import CompareRun  # noqa: PLC0415 - heavy, --help is quick
-    from autofit.cli.options.preset_argument import PresetOptions  # noqa: PLC0415
+    """Compare, and return the result."""
+    from autofit.cli.options.preset_argument import (  # noqa: PLC0415 - heavy, --help is quick
+        PresetOptions,
+        build_preset_task,
+    )
+    from autofit.cli.run_setup import open_run  # noqa: PLC0415
+    from autofit.compare.compare_presets import (  # noqa: PLC0415
+        SIDES,
+        Comparison,
+        Side,
+        VerbatimLauncher,
+    )
+    from autofit.compare.compared_tasks import ComparedTasks, label_presets  # noqa: PLC0415
+    from autofit.compare.comparison import comparison_document  # noqa: PLC0415
     from autofit.presets.read_preset import read_preset  # noqa: PLC0415
-    from autofit.session.budget import parse_duration_s  # noqa: PLC0415
+    from autofit.session.events import PhaseStarted  # noqa: PLC0415
+    from autofit.study.fingerprint import file_digest  # noqa: PLC0415
 
     if b is not None and b.startswith("-"):  # it came after `--`
         extra_args, b = (b, *extra_args), None
@@ -128,35 +137,66 @@ def run_compare(
         raise UsageError(
             "nothing to compare A with", "give a second preset, or --runtime-a and --runtime-b"
         )
-    if resume and study is None:
-        raise UsageError("--resume needs --study DIR", "`ls results/` shows your studies")
-    total_s = parse_duration_s(budget)
     presets = (
         read_preset(a, section=section_a or section, model=model),
         read_preset(a if b is None else b, section=section_b or section, model=model),
     )
     tuned_for = next((preset.workload for preset in presets if preset.workload), None)
-    own = tuned_for if workload is None and context is None and parallel is None else None
-
-    def options(of_side: str | None) -> PresetOptions:
-        return PresetOptions(
-            runtime=of_side or runtime,
-            dialect=dialect,
-            model=model,
-            workload=workload or "chat",
-            context=context,
-            parallel=parallel,
-            extra_args=extra_args,
+    is_default = workload is None and context is None and parallel is None
+    first, second = (
+        build_preset_task(
+            preset,
+            PresetOptions(
+                runtime=own_runtime or runtime,
+                dialect=dialect,
+                model=model,
+                workload=workload or "chat",
+                context=context,
+                parallel=parallel,
+                extra_args=extra_args,
+            ),
+            objective=objective,
+            workload=tuned_for if is_default else None,
         )
-
-    run = CompareRun.of(
-        presets,
-        (options(runtime_a), options(runtime_b)),
-        objective=objective,
-        workload=own,
-        rounds=rounds,
-        min_effect=min_effect / 100,
-        total_s=total_s,
-        seed=seed,
+        for preset, own_runtime in zip(presets, (runtime_a, runtime_b), strict=True)
     )
-    return run.execute(study, resume=resume, argv=sys.argv)
+    pair = ComparedTasks((first, second), label_presets(*presets))
+    header = pair.header(seed=seed, argv=sys.argv)
+    with open_run(
+        run_options,
+        header,
+        pair.tasks,
+        notices=pair.notices(),
+        folder_name=f"compare-{header.model_name}",
+    ) as run:
+        side_a, side_b = (
+            Side(
+                name=name,
+                task=task,
+                runner=run.make_runner(VerbatimLauncher(run.make_launcher(task))),
+                model_digest=file_digest(task.inventory.files),
+            )
+            for name, task in zip(SIDES, pair.tasks, strict=True)
+        )
+        run.emit(PhaseStarted("confirm"))
+        comparison = Comparison(
+            sides=(side_a, side_b),
+            workload=pair.workload,
+            slot_context=pair.slot_context,
+            metric=objective,
+            note=run.notice,
+            rounds=rounds,
+            min_effect=min_effect / 100,
+            seed=seed,
+        )
+        document = comparison_document(
+            comparison.run(), pair.workload, objective, min_effect / 100, pair.facts()
+        )
+        result = {
+            "study": str(run.study.path),
+            **document,
+            "seconds": round(run.budget.spent_s, 1),
+            "notes": run.notices[1:],
+        }
+        run.conclude(result)
+    return result

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
+from autofit.cli.options.shared_options import RunOptions
 from autofit.session.task_options import TaskOptions
 
 # Small enough for two cores beside a busy neighbour: a request takes some tenths of a second.
-_BUDGET = "120s"
+_BUDGET_S = 120.0
 _MAX_LAUNCHES = 14
 _MODEL = {
     "layers": 6,
@@ -63,10 +64,8 @@ def command(study: Path | None, *, as_json: bool) -> int:
     click.echo(f"tuning {model.name} (random weights) on this machine's CPU", err=True)
     result = run_tune(
         options,
-        budget=_BUDGET,
+        RunOptions(study, budget_s=_BUDGET_S),
         max_launches=_MAX_LAUNCHES,
-        study=study,
-        yes=True,
         checks_answers=False,  # those of random weights mean nothing
     )
     return show(result or {}, options, as_json=as_json)
@@ -74,11 +73,11 @@ def command(study: Path | None, *, as_json: bool) -> int:
 
 def show(result: dict[str, Any], options: TaskOptions, *, as_json: bool) -> int:
     """Tell the tune's result and, after it and on the same stream, the tour."""
-    from autofit.cli.commands.tune import told  # noqa: PLC0415
+    from autofit.cli.commands.tune import print_result  # noqa: PLC0415
     from autofit.cli.demo_tour import tour  # noqa: PLC0415 - heavy, and --help must be quick
     from autofit.output.text.console import make_console  # noqa: PLC0415
 
-    code = told(result, as_json=as_json)
+    code = print_result(result, as_json=as_json)
     tour(make_console(sys.stderr if as_json else sys.stdout), options)
     return code
 

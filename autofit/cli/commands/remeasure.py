@@ -1,71 +1,229 @@
-"""`autofit remeasure`: kept settings again. What a sweep runs for an entry; not listed."""
+"""`autofit remeasure`: measure given settings again, for an entry of a sweep; not listed."""
 
 from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from autofit.cli.options.shared_options import read_task_options, task_options
-from autofit.errors import UsageError
+from autofit.cli.options.shared_options import (
+    RunOptions,
+    read_run_options,
+    read_task_options,
+    run_options,
+    task_options,
+)
+from autofit.errors import MissingError, UsageError
+from autofit.session.task_options import TaskOptions
+from autofit.trial.candidate import Candidate, Params
+
+if TYPE_CHECKING:
+    from autofit.cli.run_setup import Run
+    from autofit.session.task import Task
+    from autofit.study.study_header import StudyHeader
+    from autofit.sweep.remeasure import Contender
+
+# The layout of settings that place all layers themselves.
+_EXPLICIT = "explicit"
 
 
 @click.command("remeasure", hidden=True)
 @task_options
 @click.option("--params", metavar="JSON", help="The settings, by name.")
 @click.option("--preset", metavar="FILE_OR_COMMAND", help="The settings, as a preset.")
-@click.option("--against", metavar="PATH", help="An old runtime, measured beside the new one.")
-@click.option("--neighbours", is_flag=True, help="One layer more and less in host memory, too.")
+@click.option("--against", metavar="PATH", help="An old runtime, measured in the same rounds.")
+@click.option("--neighbours", is_flag=True, help="Also one layer more and less in host memory.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--answers/--no-answers", default=True, help="Ask for answers in the first round.")
-@click.option("--budget", default="20m", show_default=True, help="Time to spend: 90s, 30m, 2h.")
-@click.option("--study", type=click.Path(path_type=Path), help="The study's folder.")
-@click.option("--resume", is_flag=True, help="Go on with the study; repeats no launch.")
+@click.option("--answers/--no-answers", default=True, help="Record answers in the first round.")
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(  # noqa: PLR0917 - click passes them by name
+@run_options(budget="20m")
+def command(
+    *,
     params: str | None,
     preset: str | None,
     against: str | None,
-    neighbours: bool,  # noqa: FBT001
+    neighbours: bool,
     rounds: int,
-    answers: bool,  # noqa: FBT001
-    budget: str,
-    study: Path | None,
-    resume: bool,  # noqa: FBT001
+    answers: bool,
     seed: int,
-    as_json: bool,  # noqa: FBT001
+    as_json: bool,
     **given: Any,  # noqa: ANN401 - click's keyword arguments
 ) -> int:
-    """Measure settings of MODEL that were kept, in rounds of fresh processes.
+    """Measure known settings of MODEL again, in rounds of fresh processes.
 
     Without --params and --preset the runtime's own choice is measured.
     """
-    from autofit.cli.remeasure_run import RemeasureRun, settings_of  # noqa: PLC0415 - heavy
-    from autofit.session.budget import parse_duration_s  # noqa: PLC0415
-
-    if resume and study is None:
-        raise UsageError("--resume needs --study DIR", "`ls results/` shows your studies")
     if params and preset:
         raise UsageError("--params and --preset exclude one another", "give one of them")
-    options = read_task_options(given)
-    run = RemeasureRun.of(
-        options,
-        settings_of(params) if params else None,
-        preset,
-        against,
-        has_neighbours=neighbours,
-        rounds=rounds,
-        asks=answers,
-        total_s=parse_duration_s(budget),
-        seed=seed,
+    run_options, options = read_run_options(given), read_task_options(given)
+    settings = _find_settings(options, _parse_params(params) if params else None, preset, against)
+    result = _remeasure(
+        run_options, settings, has_neighbours=neighbours, rounds=rounds, asks=answers, seed=seed
     )
-    result = run.execute(study, resume=resume, argv=sys.argv)
     if as_json:
         click.echo(json.dumps(result))
     else:
         click.echo("\n".join(result["words"]))
     return 0
+
+
+def _parse_params(text: str) -> Params:
+    """Return the settings of a JSON object.
+
+    Raises:
+        UsageError: it is not an object of numbers, texts and truth values.
+    """
+    try:
+        params = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--params: {error}", "a JSON object of settings by name") from error
+    if not isinstance(params, dict) or not all(
+        isinstance(value, str | int | float | bool) for value in params.values()
+    ):
+        raise UsageError("--params is not an object of plain values", 'such as {"ubatch": 512}')
+    return params
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """The settings to measure, and their task on each runtime: the new one, then the old one."""
+
+    tasks: tuple[Task, ...]
+    candidate: Candidate
+    layout: str
+
+    @property
+    def slot_context(self) -> int:
+        slots = max(1, self.candidate.get_int("parallel", 1))
+        return max(1, self.candidate.get_int("context", self.tasks[0].workload.context) // slots)
+
+    def header(self, seed: int) -> StudyHeader:
+        from autofit.session.task_setup import read_environment, study_header  # noqa: PLC0415
+
+        first = self.tasks[0]
+        return study_header(
+            first,
+            space={"name": "remeasure"},
+            seed=seed,
+            argv=sys.argv,
+            options={
+                "params": dict(self.candidate.params),
+                "args": [*first.baseline_args, *first.extra_args],
+                "env": dict(first.env),
+                "wrapper": list(first.wrapper),
+                "rpc": first.rpc,
+                "builds": [read_environment(task).build for task in self.tasks],
+            },
+        )
+
+
+def _find_settings(
+    options: TaskOptions, params: Params | None, preset: str | None, against: str | None
+) -> _Settings:
+    """Read model, machine and runtimes, and return the settings with their tasks.
+
+    Raises:
+        UsageError: something does not exist, or cannot be launched here.
+    """
+    from autofit.runtime.server.launcher import RUNTIME_FIT  # noqa: PLC0415 - heavy
+
+    runtimes = [options.runtime, *([against] if against else [])]
+    tasks = tuple(_build_task(replace(options, runtime=runtime), preset) for runtime in runtimes)
+    first = tasks[0]
+    candidate, layout = first.baseline, RUNTIME_FIT
+    if params is not None:
+        candidate, layout = Candidate({**params, **first.task_params}), _EXPLICIT
+        if first.devices and "n_gpu_layers" not in params and "tensor_split" not in params:
+            layout = RUNTIME_FIT
+            own = dict(candidate.params)
+            tasks = tuple(replace(task, baseline_params=own) for task in tasks)
+    named = candidate.get_str("devices", "").split(",")
+    names = [*options.devices_mib, *(name for name in named if name not in ("", "none"))]
+    present = {device.name for device in first.runtime.devices or ()}
+    missing = [name for name in dict.fromkeys(names) if name not in present]
+    if missing:
+        listed = ", ".join(sorted(present)) or "none"
+        raise MissingError(f"no device {', '.join(missing)}", f"the runtime lists: {listed}")
+    return _Settings(tasks, candidate, layout)
+
+
+def _build_task(options: TaskOptions, preset: str | None) -> Task:
+    from autofit.cli.options.preset_argument import (  # noqa: PLC0415 - heavy
+        PresetOptions,
+        build_preset_task,
+    )
+    from autofit.presets.read_preset import read_preset  # noqa: PLC0415
+    from autofit.session.build_task import build_task  # noqa: PLC0415
+
+    if preset is None:
+        return build_task(options, searches=False)
+    task = build_preset_task(
+        read_preset(preset),
+        PresetOptions(
+            runtime=options.runtime,
+            dialect=options.dialect,
+            model=options.model,
+            workload=options.workload,
+            context=options.context,
+            parallel=options.parallel,
+            extra_args=options.extra_args,
+        ),
+        objective="request_s",
+    )
+    return replace(task, env={**task.env, **options.env})
+
+
+def _remeasure(
+    run_options: RunOptions,
+    settings: _Settings,
+    *,
+    has_neighbours: bool,
+    rounds: int,
+    asks: bool,
+    seed: int,
+) -> dict[str, Any]:
+    """Measure the settings, and return the result."""
+    from autofit.cli.run_setup import open_run  # noqa: PLC0415 - heavy
+    from autofit.session.events import PhaseStarted  # noqa: PLC0415
+    from autofit.sweep.remeasure import Remeasure  # noqa: PLC0415
+
+    first = settings.tasks[0]
+    notices = (*first.inventory.notices, *first.notices)
+    with open_run(run_options, settings.header(seed), settings.tasks, notices=notices) as run:
+        first_note = len(run.notices)
+        run.emit(PhaseStarted("confirm"))
+        measured = Remeasure(
+            contenders=list(_contenders(run, settings, has_neighbours=has_neighbours)),
+            workload=first.workload,
+            slot_context=settings.slot_context,
+            rounds=rounds,
+            asks=asks,
+            seed=seed,
+            note=run.notice,
+        ).run()
+        result = {
+            "study": str(run.study.path),
+            "model": str(first.model_path),
+            "runtime": first.runtime.name,
+            **measured,
+            "is_sparse": first.inventory.is_moe,
+            "seconds": round(run.budget.spent_s, 1),
+            "notes": run.notices[first_note:],
+        }
+        run.conclude(result)
+    return result
+
+
+def _contenders(run: Run, settings: _Settings, *, has_neighbours: bool) -> Iterator[Contender]:
+    from autofit.sweep.remeasure import BEFORE, KEPT, Contender, neighbours  # noqa: PLC0415
+
+    for name, task in zip((KEPT, BEFORE), settings.tasks, strict=False):
+        runner = run.make_runner(run.make_launcher(task))
+        contender = Contender(name, settings.candidate, settings.layout, runner)
+        yield contender
+        if has_neighbours and name == KEPT:
+            yield from neighbours(contender)

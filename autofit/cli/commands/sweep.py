@@ -52,9 +52,9 @@ def command(**given: Any) -> int:  # noqa: ANN401 - click's keyword arguments
         raise UsageError("stdout takes one report", "write the others to files")
     sweep = _sweep(**given, has_document=as_json)
     if is_dry:
-        from autofit.cli.commands.tune import told_commands  # noqa: PLC0415 - heavy, --help is quick
+        from autofit.cli.commands.tune import print_commands  # noqa: PLC0415 - heavy, --help is quick
 
-        told_commands(sweep.commands(), as_json=as_json)
+        print_commands(sweep.commands(), as_json=as_json)
         return 0
     document = sweep.execute()
     if as_json:

@@ -1,4 +1,4 @@
-"""A preset on the command line: what it launches, on which runtime, with which model."""
+"""A preset on the command line, and the task of launching it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from autofit.trial.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetOptions:
-    """What the command line says about a preset; None leaves it to the preset.
-
-    `runtime` starts it instead of its own program; `context` and `parallel` replace its own.
-    """
+    """Options that replace parts of a preset; None keeps the preset's own."""
 
     runtime: str | None
     dialect: str | None
@@ -31,28 +28,28 @@ class PresetOptions:
     extra_args: tuple[str, ...] = ()
 
 
-def preset_situation(
+def build_preset_task(
     preset: ReadPreset,
     options: PresetOptions,
     *,
     objective: Metric,
     workload: Workload | None = None,
 ) -> Task:
-    """Everything known of a preset before it is launched; its command is the baseline.
+    """Return the task of launching a preset, whose baseline is the preset's command.
 
-    `workload` is asked for instead of the one that the options name.
+    `workload` replaces the one that the options name.
 
     Raises:
         UsageError: there is no such runtime or model, or the preset cannot be read.
-        NothingFitsError: the runtime takes none of the usual settings.
+        NothingFitsError: the runtime has none of the values of the search space.
     """
     own = own_command(preset, options.runtime, options.dialect)
-    runtime, command = own.runtime, own.command
+    command = own.command
     task = build_task(
         TaskOptions(
-            model=_model(preset, own, options),
-            runtime=None if runtime.dialect.program.command else str(runtime.program),
-            dialect=options.dialect or runtime.dialect.name,
+            model=_find_model(preset, own, options),
+            runtime=None,
+            dialect=None,
             space=None,
             workload=options.workload,
             context=options.context,
@@ -65,22 +62,23 @@ def preset_situation(
             kv_floor="q8_0",
             extra_args=options.extra_args,
         ),
+        runtime=own.runtime,
         objective=objective,
         searches=False,
     )
-    asked = {"context": options.context, "parallel": options.parallel}
-    overrides = {name: value for name, value in asked.items() if value is not None}
+    given = {"context": options.context, "parallel": options.parallel}
+    replaced = {name: value for name, value in given.items() if value is not None}
     return replace(
         task,
         workload=workload or task.workload,
-        baseline_params={**command.params, **overrides},
+        baseline_params={**command.params, **replaced},
         baseline_args=command.rest,
         has_own_task=True,
         notices=own.notices,
     )
 
 
-def _model(preset: ReadPreset, own: OwnCommand, options: PresetOptions) -> Path:
+def _find_model(preset: ReadPreset, own: OwnCommand, options: PresetOptions) -> Path:
     if options.model is not None:
         return options.model
     if own.model is None:

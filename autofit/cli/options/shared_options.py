@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from autofit.errors import UsageError
 from autofit.session.task_options import (
     TaskOptions,
     parse_devices,
@@ -142,3 +144,45 @@ def read_task_options(given: dict[str, Any]) -> TaskOptions:
             )
         },
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The study of a run, and the seconds that it may take; None makes a new study."""
+
+    study: Path | None = None
+    resume: bool = False
+    budget_s: float | None = None
+
+
+def run_options(*, budget: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds the options of all commands that launch servers."""
+    options = (
+        click.option(
+            "--budget", default=budget, show_default=True, help="Time limit: 90s, 30m, 2h."
+        ),
+        click.option("--study", type=click.Path(path_type=Path), help="The study's folder."),
+        click.option("--resume", is_flag=True, help="Continue the study; repeats no launch."),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    )
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def read_run_options(given: dict[str, Any]) -> RunOptions:
+    """Take the options of a run, without `--json`, out of a command's keyword arguments.
+
+    Raises:
+        UsageError: there is nothing to resume, or the budget is not a duration.
+    """
+    from autofit.session.budget import parse_duration_s  # noqa: PLC0415 - heavy, --help is quick
+
+    study, resume, budget = (given.pop(name) for name in ("study", "resume", "budget"))
+    if resume and study is None:
+        raise UsageError("--resume needs --study DIR", "`ls results/` shows your studies")
+    return RunOptions(study, resume, parse_duration_s(budget))

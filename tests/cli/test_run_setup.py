@@ -1,4 +1,4 @@
-"""How Ctrl-C ends a run that measures."""
+"""The setup of a run: Ctrl-C ends it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from study.study_sample import header
 
-from autofit.cli.stopping import Stopping
+from autofit.cli.run_setup import StopRequest
 from autofit.errors import Interrupted
 from autofit.study.study_folder import Study
 
@@ -22,7 +22,7 @@ def study(tmp_path) -> Iterator[Study]:
 
 @pytest.fixture
 def sigint() -> Iterator[None]:
-    """Whatever a test makes of SIGINT, it is as before afterwards."""
+    """Restore the handling of SIGINT after a test that changes it."""
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
@@ -30,31 +30,32 @@ def sigint() -> Iterator[None]:
 
 @pytest.mark.usefixtures("sigint")
 def test_the_first_ctrl_c_asks_and_the_second_stops(study):
-    """It is told how to go on both times, and afterwards SIGINT is what it was."""
-    stopping, told = Stopping(), []
+    """Both times a hint says how to resume, and SIGINT is restored afterwards."""
+    stop, notices = StopRequest(), []
     before = signal.getsignal(signal.SIGINT)
 
-    with stopping.watched(study, told.append):
+    with stop.listen(study, notices.append):
         signal.raise_signal(signal.SIGINT)
-    with pytest.raises(Interrupted) as caught, stopping.watched(study, told.append):
+    with pytest.raises(Interrupted) as caught, stop.listen(study, notices.append):
         signal.raise_signal(signal.SIGINT)
 
-    assert stopping.is_asked()
-    assert "Ctrl-C again stops at once" in told[0].text
+    assert stop.is_made()
+    assert len(notices) == 1
+    assert "--resume" in notices[0].text
     assert "--resume" in caught.value.hint
     assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.usefixtures("sigint")
 def test_an_ignored_sigint_stays_ignored(study):
-    """What a shell started in the background of a script goes on, whatever its terminal says."""
-    stopping, told = Stopping(), []
+    """A command that a script started in the background does not react to Ctrl-C."""
+    stop, notices = StopRequest(), []
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    with stopping.watched(study, told.append):
+    with stop.listen(study, notices.append):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    assert not stopping.is_asked()
-    assert told == []
+    assert not stop.is_made()
+    assert notices == []
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

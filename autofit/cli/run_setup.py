@@ -1,0 +1,192 @@
+"""The setup shared by all commands that launch servers: study, machine lock, console, signals."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from autofit.cli.options.shared_options import RunOptions
+from autofit.errors import Interrupted
+from autofit.machine.host_load import host_state
+from autofit.machine.lock import machine_lock
+from autofit.output.text.console import TuneConsole
+from autofit.process import removed_variables, system_config
+from autofit.runtime.planner.planner import PlannerUsage, RuntimePlanner
+from autofit.runtime.server.launcher import Launcher
+from autofit.session.budget import Budget
+from autofit.session.events import Finished, Listener, MemoryRead, Notice
+from autofit.session.runner import Launching, TrialRunner, resume_hint
+from autofit.session.task import Task
+from autofit.session.task_setup import make_launcher
+from autofit.study.study_folder import Study
+from autofit.study.study_header import StudyHeader
+from autofit.study.study_location import new_study_folder
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """The user's request, by Ctrl-C, to end a run."""
+
+    _count: int = 0
+
+    def is_made(self) -> bool:
+        """Return whether the run must end after the stage under way."""
+        return self._count > 0
+
+    @contextmanager
+    def listen(self, study: Study, emit: Listener) -> Iterator[None]:
+        """End the run after the stage under way at the first Ctrl-C, at once at the second.
+
+        If SIGINT is ignored, as in what a script starts with `&`, it stays ignored.
+
+        Raises:
+            Interrupted: the user stopped the run, by Ctrl-C or SIGTERM; the hint resumes it.
+        """
+
+        def count_interrupt(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            self._count += 1
+            if self._count > 1:
+                raise KeyboardInterrupt
+            hint = resume_hint(study)
+            emit(Notice(f"stopping after this stage; {hint}; Ctrl-C again stops at once"))
+
+        before = signal.getsignal(signal.SIGINT)
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, count_interrupt)
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            raise Interrupted("stopped", resume_hint(study)) from error
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run whose study is open and whose machine is locked.
+
+    All runners of the run share its budget. `notices` are the texts that were shown so far.
+    """
+
+    study: Study
+    emit: Listener
+    budget: Budget
+    stop: StopRequest
+    notices: list[str]
+
+    def notice(self, text: str) -> None:
+        """Show the user a text, and keep it."""
+        self.notices.append(text)
+        self.emit(Notice(text))
+
+    def make_launcher(self, task: Task) -> Launcher:
+        """Return a launcher for a task whose memory readings are shown."""
+        launcher = make_launcher(task)
+        launcher.on_reading = lambda reading: self.emit(MemoryRead(reading))
+        return launcher
+
+    def make_runner(self, launching: Launching) -> TrialRunner:
+        """Return a runner that writes its trials to the study and stops when the user asks."""
+        return TrialRunner(
+            study=self.study,
+            launching=launching,
+            budget=self.budget,
+            emit=self.emit,
+            wall_clock=time.time,
+            should_stop=self.stop.is_made,
+        )
+
+    def conclude(self, result: dict[str, Any]) -> None:
+        """Write the result to the study, and end the display."""
+        self.study.conclude(result)
+        self.emit(Finished(result))
+
+
+@contextmanager
+def open_run(
+    options: RunOptions,
+    header: StudyHeader,
+    tasks: Sequence[Task],
+    *,
+    notices: Iterable[str] = (),
+    folder_name: str = "",
+    max_launches: int | None = None,
+    planner: RuntimePlanner | None = None,
+) -> Iterator[Run]:
+    """Lock the machine, open a new or resumed study, and show its progress on stderr.
+
+    `folder_name` begins the name of a new folder, by default the model's name. `notices` are
+    shown with those that all runs have. The budget counts the use of the `planner`.
+
+    Raises:
+        Interrupted: the user stopped the run; the hint resumes it.
+        MachineInUseError: another autofit measures here; no folder was made.
+        UsageError, AutofitError: there is no such study, or it cannot be written.
+    """
+    console = TuneConsole(
+        tasks[0].workload,
+        budget_s=options.budget_s,
+        limits_mib={device.name: device.usable_mib for task in tasks for device in task.devices},
+    )
+    stop = StopRequest()
+    with (
+        _locked_folder(options.study, folder_name or header.model_name) as path,
+        Study.resume(path, header) if options.resume else Study.create(path, header) as study,
+        console,
+        stop.listen(study, console),
+    ):
+        shown = [
+            f"study {study.path}",
+            *study.notices,
+            *notices,
+            *_environment_notices(tasks),
+        ]
+        for text in shown:
+            console(Notice(text))
+        usage = planner.asked if planner else PlannerUsage()
+        budget = Budget(time.monotonic, options.budget_s, max_launches, asked=usage)
+        yield Run(study=study, emit=console, budget=budget, stop=stop, notices=shown)
+
+
+@contextmanager
+def _locked_folder(folder: Path | None, name: str) -> Iterator[Path]:
+    """Lock the machine for a study; make its folder only once the machine is locked."""
+    with machine_lock(str(folder.absolute()) if folder else f"of {name}") as set_study:
+        path = folder or new_study_folder(name, today=date.today())  # noqa: DTZ011
+        set_study(str(path.absolute()))
+        yield path
+
+
+def _environment_notices(tasks: Sequence[Task]) -> Iterator[str]:
+    """Yield notices about files, variables and programs that could change measurements."""
+    config = system_config()
+    if config:
+        yield f"{config} changes llama.cpp's defaults; autofit sets what it measures itself"
+    kept = {name: value for task in tasks for name, value in task.env.items()}
+    variables = {name for task in tasks for name in task.runtime.dialect.variables}
+    removed = removed_variables(kept, also_remove=frozenset(variables))
+    if removed:
+        yield f"not passed to the runtime: {', '.join(removed)} (pass them with --env)"
+    yield from host_state(0.3).words()
+
+
+def confirm_when_busy() -> None:
+    """Ask on a terminal before measuring on a machine that other programs use."""
+    if not sys.stdin.isatty():
+        return
+    state = host_state(0.5)
+    if state.is_busy:
+        for line in state.words():
+            click.echo(line, err=True)
+        click.confirm("The machine is busy; measure anyway?", abort=True, err=True)
