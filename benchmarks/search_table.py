@@ -12,9 +12,8 @@ from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState
 
 from autofit.errors import UsageError
-from autofit.replay.landscape import read_landscape
-from autofit.replay.replay_table import best_possible, is_good_enough, replay, summary
-from autofit.replay.table_problem import TableProblem
+from autofit.replay.recorded_table import read_table
+from autofit.replay.replay_table import TableProblem, replay, summarize
 from autofit.search.space import Point
 from autofit.trial.metric import cost
 
@@ -38,17 +37,15 @@ def table_lines(seeds: int) -> Iterator[str]:
     tables = []
     for path in sorted(FOLDER.glob("*.csv")):
         try:
-            tables.append(TableProblem(read_landscape(path)))
+            tables.append(TableProblem(read_table(path)))
         except UsageError:
             continue  # tells no speed
     tables = [table for table in tables if len(table.points) > 1]
-    for table in sorted(
-        tables, key=lambda table: (len(table.points) < LARGE, table.landscape.name)
-    ):
-        ours = summary(table, [replay(table, seed=k, max_launches=None) for k in range(seeds)])
+    for table in sorted(tables, key=lambda table: (len(table.points) < LARGE, table.table.name)):
+        ours = summarize(table, [replay(table, seed=k, max_launches=None) for k in range(seeds)])
         reached = ours["launches_to_98pct"]
         yield (
-            f"| {table.landscape.name} | {table.landscape.metric} | {len(table.points)} "
+            f"| {table.table.name} | {table.table.metric} | {len(table.points)} "
             f"| {'never' if reached is None else f'{reached:g}'} "
             f"| {_middle([random_launches(table, k) for k in range(seeds)])} "
             f"| {_middle([tpe_launches(table, k) for k in range(seeds)])} "
@@ -98,8 +95,7 @@ def tpe_launches(table: TableProblem, seed: int) -> int:
 
 
 def _launches(table: TableProblem, points: Iterator[Point], rng: random.Random, tell) -> int:
-    metric = table.landscape.metric
-    best = best_possible(table)
+    metric = table.table.metric
     lowest, launches = float("inf"), 0
     for point in points:
         launches += 1
@@ -107,6 +103,6 @@ def _launches(table: TableProblem, points: Iterator[Point], rng: random.Random, 
         tell(point, None if value is None else cost(value, metric))
         if value is not None and cost(value, metric) < lowest:
             lowest = cost(value, metric)
-            if is_good_enough(table.truth(point), best, table.landscape):
+            if table.is_good_enough(table.median_value(point)):
                 return launches
     return launches + 1

@@ -14,9 +14,8 @@ from rich.text import Text
 from autofit.model.synth.random_model import SynthSpec, write
 from autofit.output.text.plan_table import print_layout
 from autofit.plan.memory_plan import PlannedLayout, make_plan
-from autofit.replay.landscape import PARAMS, Landscape, Row, read_landscape
-from autofit.replay.replay_table import find_table, replay, summary
-from autofit.replay.table_problem import TableProblem
+from autofit.replay.recorded_table import PARAMS, RecordedTable, TableRow, find_table, read_table
+from autofit.replay.replay_table import TableProblem, replay, summarize
 from autofit.session.build_task import build_task
 from autofit.session.task_options import TaskOptions
 from autofit.text_format import number
@@ -47,12 +46,14 @@ _CARDS_MIB = {"CUDA0": 12288.0, "CUDA1": 8192.0}
 def tour(console: Console, task: TaskOptions) -> None:
     """Print both; `task` are the demo's own options, with which the plan shares defaults."""
     _say(console, "\nRECORDED, not measured here: what the search is for on a real GPU")
-    landscape = read_landscape(find_table(TABLE))
+    recorded = read_table(find_table(TABLE))
     _say(console, f"{_source(find_table(TABLE))}")
-    for line in _walk(landscape):
+    for line in _walk(recorded):
         _say(console, line)
-    table = TableProblem(landscape)
-    told = summary(table, [replay(table, seed=seed, max_launches=None) for seed in range(_SEEDS)])
+    table = TableProblem(recorded)
+    told = summarize(
+        table, [replay(table, seed=seed, max_launches=None) for seed in range(_SEEDS)]
+    )
     reached = told["launches_to_98pct"]
     _say(
         console,
@@ -78,11 +79,11 @@ def _source(path: Path) -> str:
     return first.removeprefix("# source:").partition(";")[2].strip()
 
 
-def _walk(landscape: Landscape) -> Iterator[str]:
+def _walk(table: RecordedTable) -> Iterator[str]:
     """The sweep over host expert layers, from many to few, with the edge and its cliff."""
     layers = list(PARAMS).index("ncmoe")
-    by_layers: dict[int, list[Row]] = {}
-    for row in landscape.rows:
+    by_layers: dict[int, list[TableRow]] = {}
+    for row in table.rows:
         if row.settings[layers] != "":
             by_layers.setdefault(int(row.settings[layers]), []).append(row)
     last: tuple[int, float] | None = None

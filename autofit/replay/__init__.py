@@ -1,1 +1,1 @@
-"""Run the search on a recorded table instead of a machine."""
+"""Replays: the search of a tune, answered by a recorded table. No launches, no real machine."""

@@ -1,43 +1,184 @@
-"""The search of a tune, run on a recorded table instead of a machine."""
+"""The search of a tune, run on a recorded table instead of a machine.
+
+The settings of the table are the only points of the search. A launch of a point returns one of
+its rows.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from autofit import yaml_files
 from autofit.errors import UsageError
-from autofit.replay.landscape import Landscape
-from autofit.replay.table_problem import TableProblem
+from autofit.model.sizes.inventory import ModelInventory
+from autofit.model.sizes.memory_estimate import estimate_memory
+from autofit.replay.recorded_table import PARAMS, RecordedTable, Settings, TableRow
+from autofit.search.model_traffic import ModelTraffic
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.policy import SearchPolicy
-from autofit.search.problem import Proposer
-from autofit.search.space import Point
+from autofit.search.problem import Fit, Problem, Proposer
+from autofit.search.search_goal import TYPICAL_REQUESTS, Goal
+from autofit.search.space import HOST_LAYERS_AXIS, Axis, Point, Space
+from autofit.session.goal_of_task import model_traffic
+from autofit.trial.candidate import Candidate, ParamValue
+from autofit.trial.device import Device
 from autofit.trial.metric import cost, is_higher_better
+from autofit.trial.workload import Request
 
-# What a user would not tell from the best.
+# A pick that reaches this share of the best is as good as the best to a user.
 GOOD_ENOUGH = 0.98
-# Where tables lie under each root: in a wheel, in the repository, and where people keep theirs.
-_FOLDERS = ("landscapes", "results/landscapes")
+_LAYERS_COLUMN = "ncmoe"
+# More layers than any model has: 999 in a table means all layers.
+_ALL_LAYERS = 200
+
+PointKey = tuple[tuple[str, ParamValue], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One replay.
+class TableMachine:
+    """The model and devices of a table, from which memory is estimated."""
+
+    inventory: ModelInventory
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableProblem:
+    """The points of a table, the rows of each, and the search problem that they define."""
+
+    table: RecordedTable
+    machine: TableMachine | None = None
+    points: tuple[Point, ...] = field(init=False)
+    _rows: dict[PointKey, list[TableRow]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        repeats = self.table.repeats
+        used = [name for index, name in enumerate(PARAMS) if any(s[index] != "" for s in repeats)]
+        points = [_point(settings, used) for settings in repeats]
+        object.__setattr__(self, "points", tuple(points))
+        rows = dict(zip(map(_key, points), repeats.values(), strict=True))
+        object.__setattr__(self, "_rows", rows)
+
+    def repeats(self, point: Point) -> list[TableRow]:
+        """Return the rows of a point."""
+        return self._rows[_key(point)]
+
+    def median_value(self, point: Point) -> float | None:
+        """Return the median of a point's repeats; None if more than half of them failed."""
+        rows = self.repeats(point)
+        values = [row.value(self.table.metric) for row in rows]
+        ran = [value for value in values if value is not None]
+        return median(ran) if 2 * len(ran) >= len(rows) and ran else None
+
+    @property
+    def best_value(self) -> float:
+        """The best value of any point."""
+        values = [
+            value for point in self.points if (value := self.median_value(point)) is not None
+        ]
+        return max(values) if is_higher_better(self.table.metric) else min(values)
+
+    def is_good_enough(self, value: float | None) -> bool:
+        """Return whether a value is within 2% of the best."""
+        if value is None:
+            return False
+        best = self.best_value
+        share = value / best if is_higher_better(self.table.metric) else best / value
+        return share >= GOOD_ENOUGH
+
+    def problem(self) -> Problem:
+        """Return the search problem."""
+        table, request = self.table, self._request()
+        return Problem(
+            space=Space(table.name, "any", self._axes()),
+            layouts=(),
+            most_host_layers=0,
+            candidate_of=self._candidate,
+            fit_of=self._fit,
+            goal=Goal(table.metric, (request,)),
+            traits=self._traffic(request),
+            points=self.points,
+        )
+
+    def _request(self) -> Request:
+        first, typical = self.table.rows[0], TYPICAL_REQUESTS[0]
+        return Request(
+            first.n_prompt or typical.prompt_tokens, first.n_gen or typical.predicted_tokens
+        )
+
+    def _axes(self) -> tuple[Axis, ...]:
+        return tuple(
+            Axis(name, _sorted({point[name] for point in self.points}), (_param(name),))
+            for name in self.points[0]
+        )
+
+    def _candidate(self, point: Point) -> Candidate:
+        params: dict[str, ParamValue] = {"n_gpu_layers": 999}
+        if self.table.rows[0].n_ctx:
+            params["context"] = self.table.rows[0].n_ctx
+        params.update({_param(name): value for name, value in point.items() if value != ""})
+        return Candidate(params)
+
+    def _fit(self, candidate: Candidate) -> Fit | None:
+        if self.machine is None:
+            return None
+        try:
+            estimate = estimate_memory(self.machine.inventory, candidate, self.machine.devices)
+        except UsageError:  # a tensor_split that is no list of numbers
+            return None
+        fits = [Fit(device.free_mib, device.total_mib) for device in estimate.devices]
+        return min(fits, key=lambda fit: fit.margin_mib, default=None)
+
+    def _traffic(self, request: Request) -> ModelTraffic:
+        if self.machine is not None:
+            depth = request.prompt_tokens + request.predicted_tokens // 2
+            return model_traffic(self.machine.inventory, depth)
+        values = [point.get(HOST_LAYERS_AXIS, "") for point in self.points]
+        layers = [int(count) for count in values if count != ""]
+        return ModelTraffic(layers=max([1, *layers]) if layers else ModelTraffic().layers)
+
+
+def _point(settings: Settings, used: list[str]) -> Point:
+    values = dict(zip(PARAMS, settings, strict=True))
+    count = values[_LAYERS_COLUMN]
+    if count != "" and int(count) > _ALL_LAYERS:
+        values[_LAYERS_COLUMN] = _ALL_LAYERS
+    return {_axis_name(name): values[name] for name in used}
+
+
+def _axis_name(column: str) -> str:
+    return HOST_LAYERS_AXIS if column == _LAYERS_COLUMN else PARAMS[column]
+
+
+def _param(axis_name: str) -> str:
+    return PARAMS[_LAYERS_COLUMN] if axis_name == HOST_LAYERS_AXIS else axis_name
+
+
+def _sorted(values: set[ParamValue]) -> tuple[ParamValue, ...]:
+    """Return numbers in their order, then texts in theirs."""
+    return tuple(sorted(values, key=lambda value: (isinstance(value, str), value)))
+
+
+def _key(point: Point) -> PointKey:
+    return tuple(sorted(point.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRun:
+    """One replay of a table.
 
     Attributes:
-        seed: decides which repeat of a row answers.
-        launches: rows asked, failures included.
-        launches_to_98pct: after how many of them the pick was within 2% of the best for the
-            first time, None where it never was.
-        failures: rows asked that had failed.
-        best_found: what the last pick is worth by the median of its repeats.
-        stopped_after: the launches after which a tune would have stopped; those after it
-            only tell how many it would have needed.
+        seed: decides which repeat of a row is returned.
+        launches: the number of rows asked for, failures included.
+        launches_to_98pct: the launches until the pick was within 2% of the best for the first
+            time, None if it never was.
+        failures: the number of launches that had failed.
+        best_found: the median value of the last pick.
+        stopped_after: the launches after which a tune would have stopped. Later launches only
+            show how many it would have needed.
     """
 
     seed: int
@@ -48,40 +189,17 @@ class Run:
     stopped_after: int | None
 
 
-def find_table(name: str) -> Path:
-    """The file of a table, given its path or the name of a bundled one.
-
-    Raises:
-        UsageError: there is none; the hint lists what was found where.
-    """
-    path = Path(name).expanduser()
-    if path.is_file():
-        return path
-    if "/" in name or path.suffix:
-        raise UsageError(f"no such table: {path}", "give the path of a CSV file")
-    found: dict[str, Path] = {}
-    for root in yaml_files.roots():
-        for folder in _FOLDERS:
-            for table in sorted((root / folder).glob("*.csv")):
-                found.setdefault(table.stem, table)
-    if name not in found:
-        listed = "; ".join(f"{known} ({table.parent})" for known, table in sorted(found.items()))
-        raise UsageError(f"unknown table '{name}'", f"known: {listed or 'none found'}")
-    return found[name]
-
-
 def replay(
     table: TableProblem, *, seed: int, max_launches: int | None, proposer: Proposer | None = None
-) -> Run:
+) -> ReplayRun:
     """Search a table once.
 
-    The search goes on after a tune would have stopped, until its pick is good enough, so
-    that the launches this takes are known.
+    The search continues after a tune would have stopped, until its pick is good enough. This
+    shows how many launches that takes.
     """
     study = SearchStudy(table.problem(), proposer, seed=seed)
-    course = SearchPolicy(study)
+    policy = SearchPolicy(study)
     rng = random.Random(seed)
-    best = best_possible(table)
     launches = failures = 0
     reached: int | None = None
     stopped: int | None = None
@@ -90,73 +208,59 @@ def replay(
         proposal = study.ask()
         if proposal is None:
             break
-        if stopped is None and course.is_enough(proposal):
+        if stopped is None and policy.is_enough(proposal):
             stopped = launches
         if stopped is not None and reached is not None:
             break
         launches += 1
-        failures += not _answer(study, table, proposal.point, rng)
+        failures += not _launch(study, table, proposal.point, rng)
         ranked = study.ranked()
-        pick = table.truth(ranked[0].point) if ranked else None
-        if reached is None and is_good_enough(pick, best, table.landscape):
+        pick = table.median_value(ranked[0].point) if ranked else None
+        if reached is None and table.is_good_enough(pick):
             reached = launches
-    return Run(seed, launches, reached, failures, pick, stopped)
+    return ReplayRun(seed, launches, reached, failures, pick, stopped)
 
 
-def _answer(study: SearchStudy, table: TableProblem, point: Point, rng: random.Random) -> bool:
-    """Tell the study what one of a point's rows says; whether it had run."""
+def _launch(study: SearchStudy, table: TableProblem, point: Point, rng: random.Random) -> bool:
+    """Add one of a point's rows to the study; return whether it had run."""
     row = rng.choice(table.repeats(point))
-    metric = table.landscape.metric
+    metric = table.table.metric
     value = row.value(metric)
     study.tell(
         point,
         None if value is None else cost(value, metric),
-        lacked=row.lacked,
+        lacked=row.exhausted_memory,
         prompt_s=1 / row.pp_per_s if row.is_ok and row.pp_per_s else None,
         predicted_s=1 / row.tg_per_s if row.is_ok and row.tg_per_s else None,
     )
     return row.is_ok
 
 
-def best_possible(table: TableProblem) -> float:
-    """The best value of any point of the table."""
-    values = [value for point in table.points if (value := table.truth(point)) is not None]
-    return max(values) if is_higher_better(table.landscape.metric) else min(values)
-
-
-def is_good_enough(value: float | None, best: float, landscape: Landscape) -> bool:
-    """Whether a value is within 2% of the best."""
-    if value is None:
-        return False
-    share = value / best if is_higher_better(landscape.metric) else best / value
-    return share >= GOOD_ENOUGH
-
-
-def summary(table: TableProblem, runs: Sequence[Run]) -> dict[str, Any]:
-    """What `replay --json` prints."""
-    landscape = table.landscape
+def summarize(problem: TableProblem, runs: Sequence[ReplayRun]) -> dict[str, Any]:
+    """Return the summary of some replays as `replay --json` prints it."""
+    table = problem.table
     reached = [run.launches_to_98pct for run in runs if run.launches_to_98pct is not None]
     found = [run.best_found for run in runs if run.best_found is not None]
-    first = landscape.rows[0]
-    # Runs that never got there count as later than all that did.
+    first = table.rows[0]
+    # A run that never reached 98% counts as later than all that did.
     counts = sorted(reached) + [None] * (len(runs) - len(reached))
     return {
-        "table": landscape.name,
-        "metric": landscape.metric,
+        "table": table.name,
+        "metric": table.metric,
         "group": {"n_ctx": first.n_ctx, "n_prompt": first.n_prompt, "n_gen": first.n_gen},
-        "rows": len(landscape.rows),
-        "settings": len(table.points),
+        "rows": len(table.rows),
+        "settings": len(problem.points),
         "launches_to_98pct": _median_or_none(counts),
         "failures": median(run.failures for run in runs),
         "best_found": median(found) if found else None,
-        "best_possible": best_possible(table),
-        "direction": "maximize" if is_higher_better(landscape.metric) else "minimize",
+        "best_possible": problem.best_value,
+        "direction": "maximize" if is_higher_better(table.metric) else "minimize",
         "per_seed": [asdict(run) for run in runs],
     }
 
 
 def _median_or_none(counts: Sequence[int | None]) -> float | None:
-    """The median of counts in order, those that are None last; None where it is one of them."""
+    """Return the median of sorted counts with None last; None if it is one of the None."""
     low, high = counts[(len(counts) - 1) // 2], counts[len(counts) // 2]
     if low is None:
         return None

@@ -1,13 +1,12 @@
-"""The search of a tune on recorded tables, which hold few of all combinations."""
+"""Replays of recorded tables, which contain few of all combinations of values."""
 
 from __future__ import annotations
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autofit.replay.landscape import read_landscape
-from autofit.replay.replay_table import replay
-from autofit.replay.table_problem import TableProblem
+from autofit.replay.recorded_table import read_table
+from autofit.replay.replay_table import TableProblem, replay
 
 # A search takes a second; shrinking would take minutes.
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -32,17 +31,16 @@ ROWS = st.lists(
 
 @given(ROWS, st.integers(0, 3))
 @settings(deadline=None, max_examples=8, phases=NO_SHRINKING)
-def test_only_what_a_table_holds_is_asked(tmp_path_factory, rows, seed):
-    """A sparse table is gone through to its end, whatever differs between its rows."""
+def test_only_rows_of_the_table_are_launched(tmp_path_factory, rows, seed):
+    """A sparse table is searched to its end, and some row is found."""
     text = HEAD
     sure = (20, 2048, 512, "q5_1", "none", 500, True)
     for layers, batch, ubatch, cache, mode, rate, is_ok in [*rows, sure]:
-        told = f"{rate},{rate // 90 + 1},ok" if is_ok else ",,oom_load"
-        text += f"{layers},{batch},{ubatch},{cache},{cache},,,{mode},16384,2048,64,{told},,\n"
+        measured = f"{rate},{rate // 90 + 1},ok" if is_ok else ",,oom_load"
+        text += f"{layers},{batch},{ubatch},{cache},{cache},,,{mode},16384,2048,64,{measured},,\n"
     path = tmp_path_factory.mktemp("table") / "sparse.csv"
     path.write_text(text)
-    landscape = read_landscape(path)
-    table = TableProblem(landscape)
+    table = TableProblem(read_table(path))
 
     run = replay(table, seed=seed, max_launches=2 * len(table.points))
 

@@ -15,7 +15,7 @@ from autofit.text_format import number
 from autofit.trial.metric import METRICS, Metric
 
 if TYPE_CHECKING:
-    from autofit.replay.table_problem import Machine
+    from autofit.replay.replay_table import TableMachine
 
 _UNITS = {"request_s": "s", "ttft": "s", "pp": "t/s", "tg": "t/s"}
 
@@ -51,14 +51,14 @@ def command(
     Each seed is one search that may ask only what the table holds: the rows of its largest
     group with equal context, prompt and generation.
     """
-    from autofit.replay.landscape import read_landscape  # noqa: PLC0415 - --help is quick
-    from autofit.replay.replay_table import find_table, replay, summary  # noqa: PLC0415
-    from autofit.replay.table_problem import TableProblem  # noqa: PLC0415
+    # Imported late, so that --help is quick.
+    from autofit.replay.recorded_table import find_table, read_table  # noqa: PLC0415
+    from autofit.replay.replay_table import TableProblem, replay, summarize  # noqa: PLC0415
 
-    landscape = read_landscape(find_table(table), objective)
-    problem = TableProblem(landscape, _machine(model, device))
+    recorded = read_table(find_table(table), objective)
+    problem = TableProblem(recorded, _machine(model, device))
     runs = [replay(problem, seed=seed, max_launches=max_launches) for seed in range(seeds)]
-    told = summary(problem, runs)
+    told = summarize(problem, runs)
     if as_json:
         click.echo(json.dumps(told, indent=2))
     else:
@@ -66,7 +66,7 @@ def command(
             click.echo(line)
 
 
-def _machine(model: Path | None, devices: tuple[str, ...]) -> Machine | None:
+def _machine(model: Path | None, devices: tuple[str, ...]) -> TableMachine | None:
     if (model is None) != (not devices):
         raise UsageError(
             "--model and --device belong together", "memory is estimated from both, or not at all"
@@ -74,11 +74,11 @@ def _machine(model: Path | None, devices: tuple[str, ...]) -> Machine | None:
     if model is None:
         return None
     from autofit.model.sizes.inventory import inventory  # noqa: PLC0415 - --help is quick
-    from autofit.replay.table_problem import Machine  # noqa: PLC0415
+    from autofit.replay.replay_table import TableMachine  # noqa: PLC0415
     from autofit.trial.device import Device  # noqa: PLC0415
 
     found = [Device(name, "", mib, mib) for name, mib in parse_devices(devices).items()]
-    return Machine(inventory(model), tuple(found))
+    return TableMachine(inventory(model), tuple(found))
 
 
 def _lines(told: dict[str, Any]) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""A recorded table of settings and what they gave: a machine that answers from a file.
+"""Recorded tables: the settings that somebody launched, and the speeds that were measured.
 
-One CSV file a machine and model, as `results/landscapes/README.md` says: comment lines that
-begin with `#`, a header, one row a launch. Columns that are not known are ignored.
+A table is one CSV file for each machine and model, in the format of
+`results/landscapes/README.md`: comment lines that begin with `#`, a header, one row per launch.
+Unknown columns are ignored.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autofit import yaml_files
 from autofit.errors import UsageError
 from autofit.search.problem import Memory
 from autofit.trial.candidate import ParamValue
 from autofit.trial.metric import METRICS, Metric
 
-# Columns that are settings, and the runtime params they stand for.
+# The columns of settings, and the runtime parameter of each.
 PARAMS = {
     "ncmoe": "n_cpu_moe",
     "batch": "batch",
@@ -28,25 +30,28 @@ PARAMS = {
     "prefetch_slots": "prefetch_slots",
     "load_mode": "load_mode",
 }
-_WHOLE = frozenset({"ncmoe", "batch", "ubatch", "prefetch_slots", "n_ctx", "n_prompt", "n_gen"})
+_INTEGERS = frozenset({"ncmoe", "batch", "ubatch", "prefetch_slots", "n_ctx", "n_prompt", "n_gen"})
 _MAY_BE_ZERO = frozenset({"ncmoe", "prefetch_slots", "n_prompt", "n_gen"})
 _RATES = frozenset({"pp_tps", "tg_tps"})
 _OK = frozenset({"", "ok"})
-_LACKED: dict[str, Memory] = {
+_EXHAUSTED: dict[str, Memory] = {
     "oom": "device",
     "oom_load": "device",
     "oom_run": "device",
     "spill": "device",
 }
-# Metrics in the order in which one is chosen where nobody asks for another.
+# Metrics by preference, for a replay without an objective.
 _PREFERENCE: tuple[Metric, ...] = ("request_s", "tg", "pp")
+_HINT = "results/landscapes/README.md describes the format of a table"
+# Folders of tables below each root: of a wheel, of the repository, and of users.
+_FOLDERS = ("landscapes", "results/landscapes")
 
 Settings = tuple[ParamValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One recorded launch; `settings` holds a value for each of `PARAMS`, "" where blank."""
+class TableRow:
+    """One recorded launch; `settings` has a value for each of `PARAMS`, "" where it is blank."""
 
     settings: Settings
     n_ctx: int | None
@@ -58,21 +63,21 @@ class Row:
 
     @property
     def group(self) -> tuple[int | None, int | None, int | None]:
-        """What must be equal for rows to be compared."""
+        """Context, prompt and generation. Only rows in which they are equal are comparable."""
         return self.n_ctx, self.n_prompt, self.n_gen
 
     @property
     def is_ok(self) -> bool:
-        """Whether the launch ran."""
+        """True if the launch ran."""
         return self.status in _OK
 
     @property
-    def lacked(self) -> Memory | None:
-        """The memory that it failed for want of, None for any other failure."""
-        return _LACKED.get(self.status)
+    def exhausted_memory(self) -> Memory | None:
+        """The memory that the launch ran out of, None for any other failure."""
+        return _EXHAUSTED.get(self.status)
 
     def value(self, metric: Metric) -> float | None:
-        """The metric of a launch that ran; None where the row does not tell it."""
+        """Return the metric of a launch that ran; None if the row does not have it."""
         if not self.is_ok:
             return None
         if metric == "pp":
@@ -90,64 +95,89 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Landscape:
-    """The rows of a table that can be compared, and by which metric."""
+class RecordedTable:
+    """The comparable rows of a table, and the metric that compares them."""
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     metric: Metric
 
     @property
-    def repeats(self) -> dict[Settings, list[Row]]:
+    def repeats(self) -> dict[Settings, list[TableRow]]:
         """Rows by their settings, in the order of the table."""
-        found: dict[Settings, list[Row]] = {}
+        found: dict[Settings, list[TableRow]] = {}
         for row in self.rows:
             found.setdefault(row.settings, []).append(row)
         return found
 
 
-def read_landscape(path: Path, objective: Metric | None = None) -> Landscape:
-    """The largest group of comparable rows of a table in which something ran.
-
-    The metric is the one asked for, else seconds per request where most rows tell them, else
-    generation, else prompt processing. Rows that ran but do not tell it are left out.
+def find_table(name: str) -> Path:
+    """Return the file of a table, from its path or the name of a bundled one.
 
     Raises:
-        UsageError: the file cannot be read or is faulty, each fault as `file:line: what`; or
-            no row tells the metric.
+        UsageError: there is none; the hint lists the tables that there are.
     """
-    rows = _read(path)
-    groups: dict[tuple[int | None, int | None, int | None], list[Row]] = {}
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if "/" in name or path.suffix:
+        raise UsageError(f"no such table: {path}", "give the path of a CSV file")
+    found: dict[str, Path] = {}
+    for root in yaml_files.roots():
+        for folder in _FOLDERS:
+            for table in sorted((root / folder).glob("*.csv")):
+                found.setdefault(table.stem, table)
+    if name not in found:
+        listed = "; ".join(f"{known} ({table.parent})" for known, table in sorted(found.items()))
+        raise UsageError(f"unknown table '{name}'", f"known: {listed or 'none found'}")
+    return found[name]
+
+
+def read_table(path: Path, objective: Metric | None = None) -> RecordedTable:
+    """Return the largest group of comparable rows of a table in which a launch ran.
+
+    The metric is the objective. Without one it is the metric that most rows have; of equals it
+    is seconds per request, then generation, then prompt processing. Rows that ran but do not
+    have the metric are left out.
+
+    Raises:
+        UsageError: the file cannot be read; or it is faulty, with each fault as
+            `file:line: fault`; or no row has the metric.
+    """
+    rows = _read_rows(path)
+    groups: dict[tuple[int | None, int | None, int | None], list[TableRow]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
-    # A group in which nothing ran has nothing to find.
-    running = [group for group in groups.values() if any(_tells(row, METRICS) for row in group)]
+    # A group in which nothing ran cannot be searched.
+    running = [group for group in groups.values() if any(_has(row, METRICS) for row in group)]
     if not running:
-        raise UsageError(f"{path}: no row tells a speed", _HINT)
+        raise UsageError(f"{path}: no row has a speed", _HINT)
     largest = max(running, key=len)
-    metric = objective or _best_told(largest)
+    metric = objective or _most_frequent_metric(largest)
     usable = [row for row in largest if not row.is_ok or row.value(metric) is not None]
     if not any(row.is_ok for row in usable):
-        told = [name for name in METRICS if any(_tells(row, (name,)) for row in largest)]
+        available = [name for name in METRICS if any(_has(row, (name,)) for row in largest)]
         raise UsageError(
-            f"{path}: no row of its largest group tells {metric}", f"it tells {', '.join(told)}"
+            f"{path}: no row of its largest group has {metric}",
+            f"they have {', '.join(available)}",
         )
-    return Landscape(path.stem, tuple(usable), metric)
+    return RecordedTable(path.stem, tuple(usable), metric)
 
 
-def _tells(row: Row, metrics: Sequence[Metric]) -> bool:
+def _has(row: TableRow, metrics: Sequence[Metric]) -> bool:
+    """Return whether a row has one of the metrics."""
     return any(row.value(metric) is not None for metric in metrics)
 
 
-def _best_told(rows: Sequence[Row]) -> Metric:
-    """The metric that most rows tell; of equals the first in the order of preference."""
+def _most_frequent_metric(rows: Sequence[TableRow]) -> Metric:
+    """Return the metric that most rows have; of equals the first by preference."""
     return max(_PREFERENCE, key=lambda metric: sum(row.value(metric) is not None for row in rows))
 
 
-def _read(path: Path) -> list[Row]:
+def _read_rows(path: Path) -> list[TableRow]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = list(_numbered(file, path))
+            lines = list(_numbered_cells(file, path))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -156,11 +186,11 @@ def _read(path: Path) -> list[Row]:
         raise UsageError(f"{path}:1: no header", _HINT)
     (number, header), *body = lines
     names = [name.strip() for name in header]
-    faults = [f"{path}:{number}: {what}" for what in _header_faults(names)]
+    faults = [f"{path}:{number}: {fault}" for fault in _header_faults(names)]
     rows = []
     for line, cells in body if not faults else ():
-        row, wrong = _row(names, cells)
-        faults += [f"{path}:{line}: {what}" for what in wrong]
+        row, row_faults = _row(names, cells)
+        faults += [f"{path}:{line}: {fault}" for fault in row_faults]
         if row is not None:
             rows.append(row)
     if not faults and not rows:
@@ -170,12 +200,9 @@ def _read(path: Path) -> list[Row]:
     return rows
 
 
-_HINT = "results/landscapes/README.md says what a table looks like"
-
-
-def _numbered(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows of cells with the line each begins in, comments and blank lines left out."""
-    # A comment may hold what CSV reads as a quote, so it is emptied before.
+def _numbered_cells(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each row with its first line number, without comments and blanks."""
+    # A comment may contain quotes, which CSV would interpret, so comments are emptied first.
     reader = csv.reader(("\n" if line.startswith("#") else line for line in lines), strict=True)
     before = 0
     try:
@@ -188,21 +215,22 @@ def _numbered(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]
 
 
 def _header_faults(names: Sequence[str]) -> Iterator[str]:
-    twice = sorted({name for name in names if name and names.count(name) > 1})
-    if twice:
-        yield f"column {', '.join(twice)} is there twice"
+    repeated = sorted({name for name in names if name and names.count(name) > 1})
+    if repeated:
+        yield f"column {', '.join(repeated)} is there twice"
     if not set(names) & set(PARAMS):
         yield f"no column of settings; known: {', '.join(PARAMS)}"
     if not set(names) & _RATES:
         yield f"no column of speeds; known: {', '.join(sorted(_RATES))}"
 
 
-def _row(names: Sequence[str], cells: Sequence[str]) -> tuple[Row | None, list[str]]:
+def _row(names: Sequence[str], cells: Sequence[str]) -> tuple[TableRow | None, list[str]]:
+    """Return the row of some cells and no faults, or None and the faults."""
     if len(cells) != len(names):
         return None, [f"{len(cells)} cells, the header has {len(names)}"]
     texts = {name: cell.strip() for name, cell in zip(names, cells, strict=True)}
     faults: list[str] = []
-    counts = {name: _count(name, texts, faults) for name in _WHOLE}
+    counts = {name: _count(name, texts, faults) for name in _INTEGERS}
     rates = {name: _rate(name, texts, faults) for name in _RATES}
     if faults:
         return None, sorted(faults)
@@ -210,7 +238,7 @@ def _row(names: Sequence[str], cells: Sequence[str]) -> tuple[Row | None, list[s
     for name in PARAMS:
         number = counts.get(name)
         settings.append(texts.get(name, "") if number is None else number)
-    row = Row(
+    row = TableRow(
         tuple(settings),
         counts["n_ctx"],
         counts["n_prompt"],
