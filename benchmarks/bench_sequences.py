@@ -36,6 +36,8 @@ os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1"
 # The benchmark is also run as a program, from any folder.
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
+from autofit.replay.landscape import read_landscape
+from autofit.replay.table_problem import TableProblem
 from fakes.machine import Noise
 from fakes.random_machine import random_case
 from quality.answering_client import ALL_ALIKE
@@ -45,9 +47,7 @@ import autofit
 from autofit.errors import UsageError
 from autofit.probe.find_boundaries import Probe
 from autofit.probe.probe_task import chosen_layouts, chosen_points
-from autofit.replay.landscape import read_landscape
 from autofit.replay.replay_table import replay
-from autofit.replay.table_problem import TableProblem
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.proposer import ModelProposer
 from autofit.session.budget import Budget
