@@ -163,7 +163,7 @@ class Recorded:
             emit=lambda _: None,
             wall_clock=lambda: launching.now_s,
         )
-        launching.wanted_slots = MemoryRecord(maker, runner.trials).wanted_slots
+        launching.expected_slots = MemoryRecord(maker, runner.trials).expected_slots
         return runner
 
 

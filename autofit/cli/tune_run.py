@@ -135,8 +135,8 @@ class TuneRun:
         record = MemoryRecord(maker, runner.trials, find_shared_devices(task.devices))
         launcher.unreported_mib = record.unreported_mib
         # A user's own command is taken as it is: with the slots that it gets.
-        launcher.wanted_slots = lambda candidate: (
-            None if candidate == task.baseline else record.wanted_slots(candidate)
+        launcher.expected_slots = lambda candidate: (
+            None if candidate == task.baseline else record.expected_slots(candidate)
         )
         search = SearchStudy(maker.problem(), seed=self.seed)
         tune = Tune(task, runner, maker, search, run.emit, self.seed)

@@ -102,7 +102,7 @@ class MemoryRecord:
             for name, seen in self._alike(candidate, self._brims(), besides=None).items()
         }
 
-    def wanted_slots(self, candidate: Candidate) -> ExpectedSlots | None:
+    def expected_slots(self, candidate: Candidate) -> ExpectedSlots | None:
         """The prefetch slots that a candidate is to take; None where it prefetches nothing."""
         estimate = self.maker.estimate(candidate)
         rows = estimate.devices if estimate else ()
@@ -116,7 +116,7 @@ class MemoryRecord:
             device=row.name,
             count=count,
             slot_mib=row.prefetch_mib / count,
-            beside_mib=self._likely_beside_mib(without, row.name),
+            unreported_mib=self._likely_beside_mib(without, row.name),
         )
 
     def _likely_beside_mib(self, candidate: Candidate, device: str) -> float | None:

@@ -112,7 +112,7 @@ def _slots(
     winner: Candidate, measured: Sequence[Measurement], record: MemoryRecord
 ) -> tuple[Mapping[str, float], Source, int | None, int | None]:
     """What the slots take, and how many were asked for and are there."""
-    wanted = record.wanted_slots(winner)
+    wanted = record.expected_slots(winner)
     if wanted is None:  # all experts are on devices
         return {}, "estimate", None, None
     beyond = []
@@ -121,8 +121,8 @@ def _slots(
             launch_usage_mib(launch.readings, wanted.device),
             launch.reported.get(wanted.device),
         )
-        if taken is not None and row is not None and wanted.beside_mib is not None:
-            beyond.append(taken - row.buffers_mib - wanted.beside_mib)
+        if taken is not None and row is not None and wanted.unreported_mib is not None:
+            beyond.append(taken - row.buffers_mib - wanted.unreported_mib)
     if not beyond:
         whole = {wanted.device: wanted.count * wanted.slot_mib}
         return whole, "estimate", wanted.count, None

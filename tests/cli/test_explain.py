@@ -56,7 +56,7 @@ def test_a_log_file_is_explained():
     assert (found["where"], found["buffer"], found["stage"]) == ("device", "weights", "load")
     assert (found["device"], found["requested_mib"]) == ("CUDA0", 17833.71)
     assert "cudaMalloc failed: out of memory" in found["evidence"]
-    assert found["advice"][0].startswith("raise n_cpu_moe by 15")
+    assert found["advice"][0].startswith("raise n_cpu_moe by at least 15")
     assert found["reason"] is None
 
 
@@ -87,7 +87,8 @@ def test_people_get_a_short_answer():
         "out of memory while making the context: KV cache on CUDA0, 10240.0 MiB asked"
     )
     assert lines[1].startswith("  evidence  ggml_backend_cuda_buffer_type_alloc_buffer")
-    assert "  try       use q8_0 for cache_type_k and cache_type_v" in lines[2]
+    assert lines[2].startswith("  try       ")
+    assert "q8_0" in lines[2]
 
 
 def test_what_is_taken_for_experts_is_told():

@@ -44,7 +44,7 @@ def test_slots_that_shrank_are_no_success(tuned):
         assert log.count("cudaMalloc failed: out of memory") == 1
         assert "prompt eval time" in log
         assert trial.outcome.kind == "out_of_memory"
-        assert "had no room for 4 prefetch slots of 72 MiB: 3 were taken" in trial.outcome.evidence
+        assert "4 prefetch slots of 72 MiB: 3 allocated" in trial.outcome.evidence
         assert tuned.done.json["winner"]["params"] != dict(trial.candidate.params)
 
 

@@ -15,7 +15,7 @@ from runtime.log_corpus import FORMATS, LogCase, all_cases, real_cases, spliced_
 from autofit.runtime.diagnosis.diagnose import (
     Diagnosis,
     diagnose,
-    diagnose_answer,
+    diagnose_response,
     diagnosis_to_dict,
 )
 from autofit.runtime.diagnosis.exit_status import parse_exit_status
@@ -245,7 +245,7 @@ NO_UTF8 = "The model produced output that does not match the expected Content-on
 )
 def test_answers_are_told_apart(status: int, body: str, kind: str | None, reason: str | None):
     """An HTTP answer is a failure of the candidate, or says nothing against it."""
-    outcome = diagnose_answer(status, body, load_dialect("llama_server"))
+    outcome = diagnose_response(status, body, load_dialect("llama_server"))
 
     assert (outcome.kind if outcome else None) == kind
     assert getattr(outcome, "reason", None) == reason

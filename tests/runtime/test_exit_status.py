@@ -6,7 +6,7 @@ import pytest
 
 from autofit.errors import UsageError
 from autofit.runtime.diagnosis.exit_status import (
-    cause_of_death,
+    classify_exit,
     describe_status,
     parse_exit_status,
 )
@@ -40,7 +40,7 @@ from autofit.runtime.diagnosis.exit_status import (
 def test_a_status_is_understood_however_it_is_written(text: str, status: int, death: str | None):
     """Shells, Python, Windows and names of signals say the same."""
     assert parse_exit_status(text) == status
-    assert cause_of_death(status) == death
+    assert classify_exit(status) == death
 
 
 @pytest.mark.parametrize("text", ["", "foo", "SIGFOO", "0xZZ", "1.5"])

@@ -11,7 +11,7 @@ from runtime.log_corpus import all_cases
 from autofit.runtime.dialect.dialect_file import load_all_dialects, load_dialect
 from autofit.runtime.dialect.log_patterns import FailurePattern, LinePattern
 from autofit.runtime.logs.log_line import CompiledPattern, PatternIndex
-from autofit.runtime.logs.log_reader import FailureTracker, handlers
+from autofit.runtime.logs.log_reader import FailureTracker, make_handlers
 
 FILE = TypeAdapter(FailurePattern)
 
@@ -46,7 +46,7 @@ def test_every_dialect_has_the_patterns():
 def test_the_index_finds_what_a_search_of_all_patterns_finds():
     """The quick look at shapes misses no pattern on any line of the corpus."""
     dialect = load_dialect("llama_server")
-    patterns = [pattern for _, pattern in handlers(dialect.log, dialect.failures)]
+    patterns = [pattern for _, pattern in make_handlers(dialect.log, dialect.failures)]
     index = PatternIndex(enumerate(patterns))
     seen = set()
     for case in all_cases():
@@ -97,10 +97,10 @@ def pattern(has: str, **rest: object) -> FailurePattern:
 def test_the_first_pattern_wins_wherever_its_line_is():
     """Precedence is over the whole log, not by the order of lines."""
     tracker = FailureTracker([pattern("cause"), pattern("effect")])
-    tracker.see(1, {}, "effect", "load")
-    tracker.see(0, {}, "cause", "load")
+    tracker.add(1, {}, "effect", "load")
+    tracker.add(0, {}, "cause", "load")
 
-    finding = tracker.finding()
+    finding = tracker.find()
 
     assert finding is not None
     assert finding.evidence == "cause"
@@ -109,15 +109,15 @@ def test_the_first_pattern_wins_wherever_its_line_is():
 def test_a_cancelled_failure_is_none_but_a_later_one_is():
     """A retry is harmless; the same message after it may not be."""
     tracker = FailureTracker([pattern("refused", cancelled_by=["went on"])])
-    tracker.see(0, {}, "refused: 1", "load")
+    tracker.add(0, {}, "refused: 1", "load")
     tracker.cancel("something else")
-    assert tracker.finding() is not None
+    assert tracker.find() is not None
 
     tracker.cancel("went on")
-    assert tracker.finding() is None
+    assert tracker.find() is None
 
-    tracker.see(0, {}, "refused: 2", "prompt")
-    finding = tracker.finding()
+    tracker.add(0, {}, "refused: 2", "prompt")
+    finding = tracker.find()
     assert finding is not None
     assert (finding.evidence, finding.stage) == ("refused: 2", "prompt")
 
@@ -126,11 +126,11 @@ def test_a_failure_for_good_keeps_what_led_to_it():
     """What could have been harmless no longer is, once the runtime gave up."""
     patterns = [pattern("refused", cancelled_by=["went on"]), pattern("gave up")]
     tracker = FailureTracker(patterns)
-    tracker.see(0, {}, "refused", "load")
-    tracker.see(1, {}, "gave up", "load")
+    tracker.add(0, {}, "refused", "load")
+    tracker.add(1, {}, "gave up", "load")
     tracker.cancel("went on")
 
-    finding = tracker.finding()
+    finding = tracker.find()
 
     assert finding is not None
     assert finding.evidence == "refused"
@@ -141,10 +141,10 @@ def test_a_line_without_a_kind_adds_but_does_not_fail():
     detail = FILE.validate_python({"has": "device"})
     memory = FILE.validate_python({"has": "memory", "kind": "out_of_memory"})
     tracker = FailureTracker([memory, detail])
-    tracker.see(1, {"index": "3"}, "device 3", "load")
-    assert tracker.finding() is None
+    tracker.add(1, {"index": "3"}, "device 3", "load")
+    assert tracker.find() is None
 
-    tracker.see(0, {"bytes": str(3 << 20)}, "memory", "load")
-    finding = tracker.finding()
+    tracker.add(0, {"bytes": str(3 << 20)}, "memory", "load")
+    finding = tracker.find()
     assert finding is not None
     assert (finding.index, finding.requested_mib) == ("3", 3.0)

@@ -10,7 +10,7 @@ from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots, find_refuse
 from autofit.trial.measurement import MemoryReading
 
 TOTAL = 8000.0
-WANTED = ExpectedSlots(device="CUDA0", count=4, slot_mib=200.0, beside_mib=500.0)
+WANTED = ExpectedSlots(device="CUDA0", count=4, slot_mib=200.0, unreported_mib=500.0)
 
 
 def readings(taken: float, before: float = 100.0) -> list[MemoryReading]:
@@ -28,7 +28,7 @@ def found(taken: float, refused: tuple[float, ...] = (200.0,), wanted: ExpectedS
 
 @pytest.mark.parametrize(
     ("taken", "told"),
-    [(7730.0, "2 were taken"), (7890.0, "3 were taken"), (7510.0, "none was taken")],
+    [(7730.0, ": 2 allocated"), (7890.0, ": 3 allocated"), (7510.0, ": 0 allocated")],
 )
 def test_a_refused_slot_is_memory_that_was_lacking(taken, told):
     """The device's memory tells how many are there; one alone is given back."""
@@ -52,9 +52,9 @@ def test_room_for_what_was_refused_tells_that_it_was_asked_for_again():
 
 def test_without_a_counter_the_line_alone_tells():
     """How many slots there are is then not known."""
-    told = "fewer were taken"
+    told = ": fewer allocated"
     unknown = [MemoryReading(0.0, {"CUDA0": None}, {"CUDA0": None})] * 2
     outcome = find_refused_slots(unknown, WANTED, buffers_mib=6800.0, refused_mib=[200.0])
 
     assert told in outcome.evidence
-    assert told in found(7730.0, wanted=replace(WANTED, beside_mib=None)).evidence
+    assert told in found(7730.0, wanted=replace(WANTED, unreported_mib=None)).evidence

@@ -45,7 +45,7 @@ def test_a_cuda_log_is_read():
     assert log.integer("layers") == 40
     assert (log.integer("splits_prompt"), log.integer("splits_generate")) == (74, 50)
     assert log.integer("threads_taken") == 32
-    assert log.is_pipelined is False
+    assert log.integer("sched_copies") == 1
     assert log.answered == len(log.timings) == 3
     assert log.timings[-1].prompt_tokens == 12000
     assert log.timings[-1].prompt_s == pytest.approx(1.08237)
@@ -145,9 +145,9 @@ def test_a_devices_number_alone_tells_it_only_where_one_has_it():
 
 def test_pipeline_parallelism_is_seen():
     """The number of graph copies tells whether it is on."""
-    assert facts("rpc2-ok-pipeline").is_pipelined is True
-    assert facts("rpc2-ok").is_pipelined is False
-    assert facts("cuda-unknown-flag").is_pipelined is None
+    assert facts("rpc2-ok-pipeline").integer("sched_copies") == 4
+    assert facts("rpc2-ok").integer("sched_copies") == 1
+    assert facts("cuda-unknown-flag").integer("sched_copies") is None
 
 
 def test_what_fitting_tried_is_not_what_was_applied():

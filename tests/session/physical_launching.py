@@ -24,7 +24,7 @@ class PhysicalLaunching(AnsweredLaunching):
 
     simulation: Simulation
     context: int
-    wanted_slots: Callable[[Candidate], ExpectedSlots | None] = lambda _: None
+    expected_slots: Callable[[Candidate], ExpectedSlots | None] = lambda _: None
     client_of: Callable[[Candidate], AnsweringClient] = ALL_ALIKE
     made: list[tuple[Candidate, Run]] = field(default_factory=list)
 
@@ -49,7 +49,7 @@ class PhysicalLaunching(AnsweredLaunching):
         return LaunchResult(outcome, measured)
 
     def _refused(self, candidate: Candidate, run: Run, measured: Measurement) -> Outcome | None:
-        wanted = self.wanted_slots(candidate)
+        wanted = self.expected_slots(candidate)
         if wanted is None or not run.refused_slot_mib:
             return None
         return find_refused_slots(

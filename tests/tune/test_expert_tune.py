@@ -67,7 +67,7 @@ def tune(tmp_path) -> Callable[..., Tuned]:
         launching = PhysicalLaunching(Simulation(machine.machine, MODEL), workload.context)
         running = replace(runner(about, tmp_path / "study"), launching=launching)
         running.budget.max_launches = launches
-        launching.wanted_slots = MemoryRecord(maker, running.trials).wanted_slots
+        launching.expected_slots = MemoryRecord(maker, running.trials).expected_slots
         search = SearchStudy(maker.problem(), seed=1)
         tuning = Tune(about, running, maker, search, lambda _: None, 1, checks_answers=False)
         with running.study:

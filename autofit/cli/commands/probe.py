@@ -104,7 +104,7 @@ def run_probe(
         launcher = run.make_launcher(task)
         probe = Probe(task, factory, run.make_runner(launcher), run.emit, names, points)
         launcher.unreported_mib = probe.record.unreported_mib
-        launcher.wanted_slots = probe.record.wanted_slots
+        launcher.expected_slots = probe.record.expected_slots
         result = probe.run()
         run.conclude(result)
     return result

@@ -1,1 +1,4 @@
-"""The outcome of a launch, from its log, its exit status and what was seen from outside."""
+"""Conclusions about a server from its log, exit status and memory counters.
+
+Running a server and sending requests do not belong here.
+"""

@@ -1,7 +1,7 @@
-"""What to change after a failure, in settings and by how much, from what the log tells.
+"""Changes of settings that avoid a failure, with amounts estimated from the log.
 
-All figures are estimates: a layer is taken as the file's size over its layers (the experts
-are nearly all of it), a compute buffer as growing with the ubatch, KV with the context.
+A layer is taken as the size of the file divided by its layers, since experts are almost all
+of it. A compute buffer is taken to grow with the ubatch, and KV with the context.
 """
 
 from __future__ import annotations
@@ -9,186 +9,183 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE, kv_element_bytes
+from autofit.model.sizes.kv_cache import kv_element_bytes
 from autofit.runtime.logs.server_log import ServerLog
 from autofit.trial.outcome import Outcome, OutOfMemory, Rejected
 
-# Kept free beyond what was asked: pools that grow at the first large batch. Servers with less
-# than 130 MiB left were seen to die there.
+# Kept free beyond the requested memory, for pools that grow with the first large batch.
+# Servers with less than 130 MiB left died there.
 _RESERVE_MIB = 256.0
 _CONTEXT_STEP = 256
 _SMALLEST_UBATCH = 64
-# Bytes per element of a cache type and the next narrower one that is worth trying.
+# The narrower KV type that is worth a try.
 _NARROWER = {"f32": "f16", "f16": "q8_0", "bf16": "q8_0", "q8_0": "q4_0"}
 
 
 def advise(
     outcome: Outcome | None, log: ServerLog, groups: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """Changes that would avoid a failure, the most useful first; none where nothing is known.
+    """Return the changes that would avoid a failure, the most useful first.
 
-    `groups` are the values of the line that showed the failure.
+    `groups` are the values of the line that reports the failure.
     """
     if isinstance(outcome, OutOfMemory):
-        of_place = _for_device if outcome.where == "device" else _for_host
-        return tuple(of_place(outcome, log))
+        advise_place = _advise_device if outcome.where == "device" else _advise_host
+        return tuple(advise_place(outcome, log))
     if isinstance(outcome, Rejected) and outcome.reason == "context_exceeded":
-        return tuple(_for_context(log, groups or {}))
+        return tuple(_raise_context(log, groups or {}))
     return ()
 
 
 def expert_layer_mib(log: ServerLog) -> float | None:
-    """About how much memory one layer takes, None where the log does not tell."""
+    """Return the approximate memory of one layer, or None if the log lacks its sizes."""
     layers = log.integer("layers")
     file_mib = log.values.get("file_mib")
     if file_mib is None and "file_gib" in log.values:
         file_mib = float(log.values["file_gib"]) * 1024
-    if not layers or file_mib is None:
-        return None
-    return float(file_mib) / layers
+    return float(file_mib) / layers if layers and file_mib is not None else None
 
 
 def shortfall_mib(outcome: OutOfMemory, log: ServerLog) -> float | None:
-    """How much more memory was needed for this one allocation, a reserve included.
+    """Return the memory that was missing for the failed allocation, with a reserve.
 
-    It is what was asked, less what the device had left; all of it where that is not known.
+    It is the requested memory less what the device had left, if that is known.
     """
     if outcome.requested_mib is None:
         return None
-    left = 0.0
-    for device in log.devices:
-        if device.name == outcome.device and device.free_mib is not None:
-            left = max(0.0, device.free_mib - log.mib(device=device.name))
+    free = [log.free_mib(device) for device in log.devices if device.name == outcome.device]
+    left = max(0.0, free[0]) if free and free[0] is not None else 0.0
     return max(0.0, outcome.requested_mib - left) + _RESERVE_MIB
 
 
-def _for_device(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
-    short = shortfall_mib(outcome, log)
-    if outcome.buffer in {"compute", "pool"}:
-        yield from _smaller_ubatch(outcome, log, short)
+def _advise_device(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
+    short_mib = shortfall_mib(outcome, log)
+    is_compute = outcome.buffer in {"compute", "pool"}
+    if is_compute:
+        yield from _lower_ubatch(outcome, log, short_mib)
     if outcome.buffer == "kv":
-        yield from _narrower_kv(outcome, log)
-        yield from _shorter_context(outcome, log, short)
-    yield from _less_on_device(outcome, log, short)
-    yield from _other_device(outcome, log, short)
+        yield from _narrow_kv(outcome, log)
+        yield from _lower_context(outcome, log, short_mib)
+    yield from _move_to_host(outcome, log, short_mib)
+    yield from _move_to_other_device(outcome, log, short_mib)
     if outcome.buffer == "weights" or outcome.device is None:
         return
-    if outcome.buffer in {"compute", "pool"}:
-        yield from _shorter_context(outcome, log, _RESERVE_MIB if short is None else short)
+    if is_compute:
+        yield from _lower_context(outcome, log, _RESERVE_MIB if short_mib is None else short_mib)
     if outcome.buffer == "pool" and log.mib("kv", outcome.device) > 0:
-        yield from _narrower_kv(outcome, log)
+        yield from _narrow_kv(outcome, log)
 
 
-def _smaller_ubatch(outcome: OutOfMemory, log: ServerLog, short: float | None) -> Iterator[str]:
+def _lower_ubatch(outcome: OutOfMemory, log: ServerLog, short_mib: float | None) -> Iterator[str]:
     ubatch = log.integer("ubatch")
     if ubatch is None:
-        yield "lower ubatch by half"
+        yield "halve ubatch"
         return
     if ubatch <= _SMALLEST_UBATCH:
         return
     smaller = ubatch // 2
-    asked = outcome.requested_mib
-    if asked is None:
-        saved = log.mib("compute", outcome.device) / 2
-        yield f"lower ubatch {ubatch} -> {smaller}" + (
-            f" (about {saved:.0f} MiB)" if saved else ""
-        )
-        return
-    while (
-        short is not None and asked * (1 - smaller / ubatch) < short and smaller > _SMALLEST_UBATCH
-    ):
+    buffer_mib = outcome.requested_mib or log.mib("compute", outcome.device)
+    needed_mib = short_mib or 0.0
+    while buffer_mib * (1 - smaller / ubatch) < needed_mib and smaller > _SMALLEST_UBATCH:
         smaller //= 2
-    yield f"lower ubatch {ubatch} -> {smaller} (about {asked * (1 - smaller / ubatch):.0f} MiB)"
+    saved_mib = buffer_mib * (1 - smaller / ubatch)
+    saved = f" (saves about {saved_mib:.0f} MiB)" if saved_mib else ""
+    yield f"lower ubatch from {ubatch} to {smaller}{saved}"
 
 
-def _narrower_kv(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
-    used = str(log.values.get("cache_type_k", DEFAULT_KV_TYPE))
+def _kv_mib(outcome: OutOfMemory, log: ServerLog) -> float | None:
+    return outcome.requested_mib if outcome.buffer == "kv" else log.mib("kv", outcome.device)
+
+
+def _narrow_kv(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
+    used = str(log.values.get("cache_type_k", "f16"))
     narrower = _NARROWER.get(used)
-    if narrower is None:
+    kv_mib = _kv_mib(outcome, log)
+    if narrower is None or not kv_mib:
         return
-    kv_mib = outcome.requested_mib if outcome.buffer == "kv" else log.mib("kv", outcome.device)
-    if not kv_mib:
-        return
-    saved = kv_mib * (1 - kv_element_bytes(narrower) / kv_element_bytes(used))
-    known = "" if "cache_type_k" in log.values else f" if it is {used} now"
-    yield f"use {narrower} for cache_type_k and cache_type_v: saves {saved:.0f} MiB{known}"
+    saved_mib = kv_mib * (1 - kv_element_bytes(narrower) / kv_element_bytes(used))
+    condition = "" if "cache_type_k" in log.values else f" if they are {used} now"
+    yield (
+        f"set cache_type_k and cache_type_v to {narrower} "
+        f"(saves about {saved_mib:.0f} MiB{condition})"
+    )
 
 
-def _shorter_context(outcome: OutOfMemory, log: ServerLog, short: float | None) -> Iterator[str]:
+def _lower_context(outcome: OutOfMemory, log: ServerLog, short_mib: float | None) -> Iterator[str]:
     context = log.integer("context")
-    kv_mib = outcome.requested_mib if outcome.buffer == "kv" else log.mib("kv", outcome.device)
-    if context is None or short is None or not kv_mib:
+    kv_mib = _kv_mib(outcome, log)
+    if context is None or short_mib is None or not kv_mib:
         return
-    fitting = int(context * (1 - short / kv_mib)) // _CONTEXT_STEP * _CONTEXT_STEP
+    fitting = int(context * (1 - short_mib / kv_mib)) // _CONTEXT_STEP * _CONTEXT_STEP
     if fitting >= _CONTEXT_STEP:
-        fewer = context - fitting
-        yield f"lower context {context} -> {fitting} ({fewer} tokens less: {short:.0f} MiB)"
+        yield f"lower context from {context} to {fitting} (saves about {short_mib:.0f} MiB)"
 
 
-def _less_on_device(outcome: OutOfMemory, log: ServerLog, short: float | None) -> Iterator[str]:
-    layer = expert_layer_mib(log)
-    is_moe = bool(log.integer("experts"))
-    change = "raise n_cpu_moe" if is_moe else "lower n_gpu_layers"
-    if layer is None:
+def _move_to_host(outcome: OutOfMemory, log: ServerLog, short_mib: float | None) -> Iterator[str]:
+    layer_mib = expert_layer_mib(log)
+    change = "raise n_cpu_moe" if log.integer("experts") else "lower n_gpu_layers"
+    if layer_mib is None:
         yield f"{change}: keep more of the model in host memory"
         return
-    count = max(1, math.ceil((short or 0.0) / layer))
-    layers = log.integer("layers") or count
-    more = " or more: KV and compute buffers follow" if outcome.buffer == "weights" else ""
-    if count <= layers:
-        yield f"{change} by {count} (about {layer:.0f} MiB each){more}"
+    count = max(1, math.ceil((short_mib or 0.0) / layer_mib))
+    if count <= (log.integer("layers") or count):
+        is_minimum = outcome.buffer == "weights"
+        amount = f"at least {count}" if is_minimum else f"{count}"
+        reason = "; KV cache and compute buffers need memory too" if is_minimum else ""
+        yield f"{change} by {amount} (about {layer_mib:.0f} MiB per layer){reason}"
 
 
-def _other_device(outcome: OutOfMemory, log: ServerLog, short: float | None) -> Iterator[str]:
-    room = {
-        device.name: device.free_mib - log.mib(device=device.name)
+def _move_to_other_device(
+    outcome: OutOfMemory, log: ServerLog, short_mib: float | None
+) -> Iterator[str]:
+    free_mib = {
+        device.name: free
         for device in log.used_devices
-        if device.name != outcome.device and device.free_mib is not None
+        if device.name != outcome.device and (free := log.free_mib(device)) is not None
     }
-    layer = expert_layer_mib(log)
-    needed = max(short or 0.0, layer or 0.0) + _RESERVE_MIB
-    roomiest = max(room, key=lambda name: room[name], default=None)
-    if outcome.device and roomiest and room[roomiest] > needed:
+    needed_mib = max(short_mib or 0.0, expert_layer_mib(log) or 0.0) + _RESERVE_MIB
+    other = max(free_mib, key=lambda name: free_mib[name], default=None)
+    if outcome.device and other and free_mib[other] > needed_mib:
         yield (
-            f"give {outcome.device} fewer layers in tensor_split: "
-            f"{roomiest} has about {room[roomiest]:.0f} MiB left"
+            f"move layers from {outcome.device} to {other} with tensor_split "
+            f"({other} has about {free_mib[other]:.0f} MiB left)"
         )
 
 
-def _for_host(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
-    held = log.host_mib("weights")
+def _advise_host(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
     mode = log.values.get("load_mode")
     if outcome.where == "pinned" or mode in {"none", "mlock", "mmap+mlock", "dio"}:
-        asked = outcome.requested_mib if outcome.buffer == "weights" else held
-        what = f" ({asked:.0f} MiB)" if asked else ""
-        yield f"use load_mode mmap: weights in host memory{what} can then be paged out"
-    layer = expert_layer_mib(log)
-    for name, left in log.headroom_mib.items():
-        count = int((left - _RESERVE_MIB * 4) // layer) if layer else 0
+        is_weights = outcome.buffer == "weights"
+        weights_mib = outcome.requested_mib if is_weights else log.host_mib("weights")
+        size = f" ({weights_mib:.0f} MiB)" if weights_mib else ""
+        yield f"set load_mode to mmap: weights in host memory{size} can then be paged out"
+    layer_mib = expert_layer_mib(log)
+    for name, left_mib in log.headroom_mib.items():
+        count = int((left_mib - _RESERVE_MIB * 4) // layer_mib) if layer_mib else 0
         if count > 0 and log.integer("experts"):
-            yield f"lower n_cpu_moe by {count}: {name} has about {left:.0f} MiB left"
+            yield f"lower n_cpu_moe by {count}: {name} has about {left_mib:.0f} MiB left"
             break
     if outcome.buffer == "kv":
-        yield from _narrower_kv(outcome, log)
-        yield "lower context, or let the KV cache lie on the devices"
+        yield from _narrow_kv(outcome, log)
+        yield "lower context, or keep the KV cache on the devices"
     if outcome.buffer == "compute":
-        yield from _smaller_ubatch(outcome, log, shortfall_mib(outcome, log))
+        yield from _lower_ubatch(outcome, log, shortfall_mib(outcome, log))
     if outcome.stage in {"prompt", "generate"}:
-        yield "limit the prompt cache: it takes up to 8192 MiB of host memory if nothing is said"
-    yield "free host memory, or give the container or cgroup more"
+        yield "limit the prompt cache: by default it uses up to 8192 MiB of host memory"
+    yield "free host memory, or raise the memory limit of the container or cgroup"
 
 
-def _for_context(log: ServerLog, groups: Mapping[str, str]) -> Iterator[str]:
+def _raise_context(log: ServerLog, groups: Mapping[str, str]) -> Iterator[str]:
     slot = log.integer("context_per_slot")
     context = log.integer("context")
-    needed = int(groups["tokens"]) if "tokens" in groups else None
-    if needed and slot and context:
-        per_slot = (needed // _CONTEXT_STEP + 1) * _CONTEXT_STEP
+    tokens = int(groups["tokens"]) if "tokens" in groups else None
+    if tokens and slot and context:
+        per_slot = (tokens // _CONTEXT_STEP + 1) * _CONTEXT_STEP
         total = math.ceil(per_slot * context / slot)
-        yield f"raise context {context} -> {total} plus what is to be generated"
+        yield f"raise context from {context} to {total} plus the tokens to generate"
         if context > slot:
             yield f"or lower parallel: {context // slot} slots share the context"
     elif context:
-        yield f"raise context {context}, or send shorter or fewer requests at a time"
+        yield f"raise context (now {context}), or send shorter requests, or fewer at a time"
     else:
         yield "raise context"

@@ -1,4 +1,4 @@
-"""What came of a server, told by its log and exit status, or by its answer to a request."""
+"""The diagnosis of a server from its log and exit status, or from its HTTP response."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from autofit.runtime.diagnosis.advice import advise
-from autofit.runtime.diagnosis.exit_status import cause_of_death, describe_status
+from autofit.runtime.diagnosis.exit_status import (
+    classify_exit,
+    describe_status,
+    normalize_status,
+)
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.dialect.log_patterns import BufferTypes, LinePattern
 from autofit.runtime.logs.log_line import CompiledPattern
@@ -30,19 +34,19 @@ from autofit.trial.outcome import (
     Where,
 )
 
-# A server that dies without a word while it computes, on a device with less left than this,
-# wanted memory: drivers take some hundred MiB that no line of the log accounts for.
+# A server that exits without a message while it computes was out of memory if a device had
+# less than this left: drivers use several hundred MiB that no line of the log reports.
 _TIGHT_MIB = 512.0
 _COMPUTING: frozenset[Stage] = frozenset({"warmup", "prompt", "generate"})
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What came of a launch, and what to do; `outcome` is None where that cannot be told.
+    """The outcome of a launch with advice; `outcome` is None if it is not known.
 
-    `reason` is the outcome's where it has one, and also says why memory is thought to be
-    the cause where no allocation was refused in words (`killed`, `device_lost`). `child` is
-    the port of a router's child, empty for a server of its own.
+    `reason` is the outcome's, if it has one. For memory without a failed allocation in the log
+    it is why memory is assumed to be the cause (`killed`, `device_lost`). `child` is the port
+    of a router's child, empty for a server of its own.
     """
 
     outcome: Outcome | None
@@ -60,7 +64,7 @@ class Diagnosis:
 
     @property
     def is_failure(self) -> bool:
-        """Whether something went wrong, as far as can be told."""
+        """True if the outcome is known and is a failure."""
         return self.kind not in {"completed", "unknown"}
 
 
@@ -71,62 +75,67 @@ def diagnose(
     exit_status: int | None = None,
     free_mib: Mapping[str, float | None] | None = None,
 ) -> Diagnosis:
-    """Tell what came of a server by its log, read once and in bounded memory.
+    """Diagnose the last run in a log, or an earlier one if only that one failed.
 
-    Of several runs in a log the last is told, unless only an earlier one failed; of a
-    router's children the one that failed. `exit_status` is of the server (or router) itself,
-    in the form of `exit_status.normal_status`; None when it is not known, or still runs.
-    `free_mib` is the least free memory that was seen by device, where it was watched.
+    Of a router's children the one that failed is diagnosed. The log is read once, in bounded
+    memory.
+
+    Args:
+        lines: the lines of the log.
+        dialect: the dialect of the server.
+        exit_status: the status of the server (or router), as `normalize_status` returns it;
+            None if it is not known or the server still runs.
+        free_mib: the least free memory measured on each device.
     """
     failed: list[Diagnosis] = []
 
-    def keep(run: LogRun, source: str) -> None:
-        told = replace(_Verdict(run, dialect, None, None).diagnosis(), child=source)
-        if told.is_failure:
-            failed[:] = [told]
+    def keep_failure(run: LogRun, source: str) -> None:
+        diagnosis = replace(_RunDiagnosis(run, dialect, None, None).diagnose(), child=source)
+        if diagnosis.is_failure:
+            failed[:] = [diagnosis]
 
-    runs = LogReader(dialect.log, dialect.failures, keep).read(lines).runs
+    runs = LogReader(dialect.log, dialect.failures, keep_failure).read(lines).runs
     own = runs[""]
     is_only_child = len(runs) == 2 and own.last_number == 0  # noqa: PLR2004 - itself and one
-    told = []
-    for source, run in runs.items():
-        status = own.child_statuses.get(source) if source else exit_status
-        if source and is_only_child:
+    diagnoses = []
+    for source, run in sorted(runs.items(), key=lambda item: item[1].last_number):
+        if source and not is_only_child:
+            child_status = own.child_statuses.get(source)
+            status = None if child_status is None else normalize_status(child_status)
+        else:
             status = exit_status
-        diagnosis = _Verdict(run, dialect, status, free_mib).diagnosis()
-        told.append((run.last_number, replace(diagnosis, child=source)))
-    told.sort(key=lambda pair: pair[0])
-    current = [diagnosis for _, diagnosis in told if diagnosis.is_failure]
-    good = [diagnosis for _, diagnosis in told if diagnosis.kind == "completed"]
-    rest = [diagnosis for _, diagnosis in told]
-    return (current or failed or good or rest)[-1]
+        diagnosis = _RunDiagnosis(run, dialect, status, free_mib).diagnose()
+        diagnoses.append(replace(diagnosis, child=source))
+    current = [diagnosis for diagnosis in diagnoses if diagnosis.is_failure]
+    good = [diagnosis for diagnosis in diagnoses if diagnosis.kind == "completed"]
+    return (current or failed or good or diagnoses)[-1]
 
 
-def diagnose_answer(status: int, body: str, dialect: Dialect) -> Outcome | None:
-    """Tell what an HTTP answer says about the candidate.
+def diagnose_response(status: int, body: str, dialect: Dialect) -> Outcome | None:
+    """Return the candidate's failure that an HTTP response shows, if any.
 
-    None where it says nothing against it: the answer is good, or the server still loads.
-    The server's log usually tells more.
+    None if the response is good or the server still loads. The server's log usually contains
+    more.
     """
     message = _error_message(body)
     if (status < 400 and message is None) or _matches(dialect.log.harmless, message or ""):  # noqa: PLR2004
         return None
     text = message or body.strip() or f"HTTP {status}"
     tracker = FailureTracker(dialect.failures)
-    for number, failure in enumerate(dialect.failures):
-        groups = CompiledPattern.of(None, failure).groups(text)
+    for number, pattern in enumerate(dialect.failures):
+        groups = CompiledPattern.of(None, pattern).groups(text)
         if groups is not None:
-            tracker.see(number, groups, text, "prompt")
-    finding = tracker.finding()
-    if finding is not None:
-        return _outcome(finding, ServerLog(), dialect.log.buffer_types, None)
-    if 400 <= status < 500:  # noqa: PLR2004 - the client's fault, in HTTP's words
+            tracker.add(number, groups, text, "prompt")
+    failure = tracker.find()
+    if failure is not None:
+        return _make_outcome(failure, ServerLog(), dialect.log.buffer_types, None)
+    if 400 <= status < 500:  # noqa: PLR2004 - HTTP's range for errors of the client
         return Rejected("prompt", text, "bad_value")
     return Crashed("prompt", text)
 
 
 def _error_message(body: str) -> str | None:
-    """The message of an error answer, also of an event in a stream."""
+    """Return the message of an error response, or of an error event in a stream."""
     for line in body.splitlines() or [body]:
         try:
             document = json.loads(line.removeprefix("data:").strip())
@@ -141,10 +150,10 @@ def _error_message(body: str) -> str | None:
 
 
 def _matches(patterns: Iterable[LinePattern], text: str) -> bool:
-    return any(CompiledPattern.of(None, pattern).groups(text) is not None for pattern in patterns)
+    return any(CompiledPattern.of(None, one).groups(text) is not None for one in patterns)
 
 
-class _Verdict:
+class _RunDiagnosis:
     """The diagnosis of one run."""
 
     def __init__(
@@ -160,86 +169,83 @@ class _Verdict:
         self._log = run.facts.facts()
         self._free_mib = self._log.headroom_mib if free_mib is None else free_mib
 
-    def diagnosis(self) -> Diagnosis:
-        finding = self._run.failures.finding()
-        if finding is not None:
-            return self._failed(finding)
-        if self._status is not None and cause_of_death(self._status) and not self._ended_at_will():
-            return self._died(self._status)
-        if self._status == 0 or self._run.has_ended or self._seems_healthy():
-            return self._told(Completed(evidence=self._run.good_line or self._run.last_line))
-        return Diagnosis(None, self._run.stage, self._run.last_line, self._log)
+    def diagnose(self) -> Diagnosis:
+        run, status = self._run, self._status
+        failure = run.failures.find()
+        if failure is not None:
+            return self._diagnose_failure(failure)
+        # A second signal while it stops makes the server exit with 1.
+        if status and not (run.has_ended and status == 1):
+            return self._diagnose_exit(status)
+        if status is not None or run.has_ended or self._seems_healthy():
+            return self._conclude(Completed(evidence=run.good_line or run.last_line))
+        return Diagnosis(None, run.stage, run.last_line, self._log)
 
-    def _failed(self, finding: LoggedFailure) -> Diagnosis:
-        if finding.may_be_memory:
-            full = self._full_device_while_computing(finding.stage)
-            if full is not None:
-                return self._out_of_pool(finding.stage, finding.evidence, full)
-        outcome = _outcome(finding, self._log, self._types, self._status)
-        advice = (*finding.advice, *advise(outcome, self._log, finding.groups))
-        return self._told(outcome, finding.reason, advice)
+    def _diagnose_failure(self, failure: LoggedFailure) -> Diagnosis:
+        if failure.may_be_memory:
+            device = self._find_full_device(failure.stage)
+            if device is not None:
+                return self._out_of_pool(failure.stage, failure.evidence, device)
+        outcome = _make_outcome(failure, self._log, self._types, self._status)
+        advice = (*failure.advice, *advise(outcome, self._log, failure.groups))
+        return self._conclude(outcome, failure.reason, advice)
 
-    def _died(self, status: int) -> Diagnosis:
-        """The process ended without a word about why."""
+    def _diagnose_exit(self, status: int) -> Diagnosis:
+        """Diagnose an exit without a message."""
         run = self._run
         evidence = f"{describe_status(status)} without a message; last line: {run.last_line}"
-        death = cause_of_death(status)
-        if death == "memory" and run.has_ended:
-            death = "killed"  # by whoever had told it to stop
-        if death == "memory":
-            buffer = _usual_buffer(run.stage, "host", self._log)
+        cause = classify_exit(status)
+        if cause == "memory" and run.has_ended:
+            cause = "killed"  # by the program that had stopped it
+        if cause == "memory":
+            buffer = _guess_buffer(run.stage, "host", self._log)
             outcome: Outcome = OutOfMemory(run.stage, evidence, "host", buffer)
-            return self._told(outcome, "killed", advise(outcome, self._log))
-        if death in {"killed", "illegal_instruction"}:
-            return self._told(Crashed(run.stage, evidence, cast("CrashedReason", death), status))
-        full = self._full_device_while_computing(run.stage)
-        if full is not None:
-            return self._out_of_pool(run.stage, evidence, full)
-        return self._told(Crashed(run.stage, evidence, None, status))
+            return self._conclude(outcome, "killed", advise(outcome, self._log))
+        if cause in {"killed", "illegal_instruction"}:
+            reason = cast("CrashedReason", cause)
+            return self._conclude(Crashed(run.stage, evidence, reason, status))
+        device = self._find_full_device(run.stage)
+        if device is not None:
+            return self._out_of_pool(run.stage, evidence, device)
+        return self._conclude(Crashed(run.stage, evidence, None, status))
 
-    def _told(
+    def _conclude(
         self, outcome: Outcome, reason: str | None = None, advice: tuple[str, ...] = ()
     ) -> Diagnosis:
         reason = reason or getattr(outcome, "reason", None)
         return Diagnosis(outcome, outcome.stage, outcome.evidence, self._log, reason, advice)
 
-    def _ended_at_will(self) -> bool:
-        # A second signal while stopping makes the server exit with 1.
-        return self._run.has_ended and self._status == 1
-
     def _seems_healthy(self) -> bool:
-        """Whether the log of a server that may still run shows no trouble."""
-        if self._status is not None:
-            return False
+        """Return whether the log of a server that may still run shows no problem."""
         return self._run.has_answered or (self._run.is_ready and not self._run.is_busy)
 
     def _out_of_pool(self, stage: Stage, evidence: str, device: str) -> Diagnosis:
         outcome = OutOfMemory(stage, evidence, "device", "pool", device)
-        return self._told(outcome, None, advise(outcome, self._log))
+        return self._conclude(outcome, None, advise(outcome, self._log))
 
-    def _full_device_while_computing(self, stage: Stage) -> str | None:
-        if stage not in _COMPUTING:
-            return None
+    def _find_full_device(self, stage: Stage) -> str | None:
+        """Return the device that was almost full while the server computed, if any."""
         known = {name: mib for name, mib in self._free_mib.items() if mib is not None}
         name = min(known, key=lambda device: known[device], default=None)
-        return name if name is not None and known[name] < _TIGHT_MIB else None
+        is_full = name is not None and known[name] < _TIGHT_MIB
+        return name if stage in _COMPUTING and is_full else None
 
 
-def _outcome(
-    finding: LoggedFailure, log: ServerLog, types: BufferTypes, exit_status: int | None
+def _make_outcome(
+    failure: LoggedFailure, log: ServerLog, types: BufferTypes, exit_status: int | None
 ) -> Outcome:
-    stage, evidence = finding.stage, finding.evidence
-    match finding.kind:
+    stage, evidence = failure.stage, failure.evidence
+    match failure.kind:
         case "out_of_memory":
-            where, device = _place(finding, log, types)
-            buffer = finding.buffer or _usual_buffer(stage, where, log)
-            return OutOfMemory(stage, evidence, where, buffer, device, finding.requested_mib)
+            where, device = _locate_failure(failure, log, types)
+            buffer = failure.buffer or _guess_buffer(stage, where, log)
+            return OutOfMemory(stage, evidence, where, buffer, device, failure.requested_mib)
         case "spilled":
-            return Spilled(stage, evidence, _place(finding, log, types)[1])
+            return Spilled(stage, evidence, _locate_failure(failure, log, types)[1])
         case "rejected":
-            return Rejected(stage, evidence, cast("RejectedReason | None", finding.reason))
+            return Rejected(stage, evidence, cast("RejectedReason | None", failure.reason))
         case "crashed":
-            reason = cast("CrashedReason | None", finding.reason)
+            reason = cast("CrashedReason | None", failure.reason)
             return Crashed(stage, evidence, reason, exit_status)
         case "timed_out":
             return TimedOut(stage, evidence)
@@ -247,30 +253,27 @@ def _outcome(
             return Incorrect(stage, evidence)
 
 
-def _place(finding: LoggedFailure, log: ServerLog, types: BufferTypes) -> tuple[Where, str | None]:
+def _locate_failure(
+    failure: LoggedFailure, log: ServerLog, types: BufferTypes
+) -> tuple[Where, str | None]:
+    """Return the kind of memory that was full, and the device if it is known."""
     devices = {device.name: device.description for device in log.devices}
-    where, device = finding.where, None
-    if finding.buffer_type is not None:
-        place, device = locate_buffer(finding.buffer_type, types, devices)
+    where, device = failure.where, None
+    if failure.buffer_type is not None:
+        place, device = locate_buffer(failure.buffer_type, types, devices)
         where = where or place
-    where = where or "device"
-    if where != "device":
+    if where not in (None, "device"):
         return where, None
-    return where, device or _device(finding, log, types, devices)
+    if device is None and failure.index is not None:
+        device = find_device_by_index(failure.index, devices, types)
+        device = device or (failure.device and failure.device.format(index=failure.index))
+    elif device is None and len(log.used_devices) == 1:
+        device = log.used_devices[0].name
+    return "device", device
 
 
-def _device(
-    finding: LoggedFailure, log: ServerLog, types: BufferTypes, devices: Mapping[str, str]
-) -> str | None:
-    if finding.index is not None:
-        found = find_device_by_index(finding.index, devices, types)
-        return found or (finding.device and finding.device.format(index=finding.index))
-    used = log.used_devices
-    return used[0].name if len(used) == 1 else None
-
-
-def _usual_buffer(stage: Stage, where: Where, log: ServerLog) -> Buffer | None:
-    """What is allocated at a stage, where no line says it."""
+def _guess_buffer(stage: Stage, where: Where, log: ServerLog) -> Buffer | None:
+    """Return the buffer that is usually allocated at a stage."""
     if stage == "load":
         return "weights"
     if stage == "context":
@@ -279,7 +282,7 @@ def _usual_buffer(stage: Stage, where: Where, log: ServerLog) -> Buffer | None:
 
 
 def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The diagnosis as JSON data, every key always there."""
+    """Return the diagnosis as JSON data with all keys."""
     outcome = diagnosis.outcome
     return {
         "kind": diagnosis.kind,

@@ -1,6 +1,6 @@
-"""Exit statuses of every system in one form: a negative number is a signal.
+"""Exit statuses of every system in one form, in which a negative number is a signal.
 
-A shell says 128 + signal, Python -signal, Windows an NTSTATUS such as 0xC0000005.
+A shell reports 128 + signal, Python -signal, and Windows an NTSTATUS such as 0xC0000005.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Literal
 
 from autofit.errors import UsageError
 
-Death = Literal["killed", "memory", "illegal_instruction", "crash"]
+ExitCause = Literal["killed", "memory", "illegal_instruction", "crash"]
 
 # Windows, https://learn.microsoft.com/openspecs/windows_protocols/ms-erref (NTSTATUS values).
-_NTSTATUS: dict[int, tuple[str, Death]] = {
+_NTSTATUS: dict[int, tuple[str, ExitCause]] = {
     0xC0000005: ("access violation", "crash"),
     0xC0000017: ("not enough memory", "memory"),
     0xC000001D: ("illegal instruction", "illegal_instruction"),
@@ -26,13 +26,13 @@ _NTSTATUS: dict[int, tuple[str, Death]] = {
     0xC0000409: ("abort", "crash"),
 }
 _WINDOWS_FAILURE = 0x80000000
-# Signals by which somebody else ends a process.
-_ENDED = {"SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM"}
+# Signals by which people and supervisors stop a process.
+_STOP_SIGNALS = {"SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM"}
 _SHELL_SIGNAL = 128
 
 
 def parse_exit_status(text: str) -> int:
-    """The status of `137`, `-9`, `SIGKILL`, `KILL` or `0xC0000005`.
+    """Return the status of `137`, `-9`, `SIGKILL`, `KILL` or `0xC0000005`.
 
     Raises:
         UsageError: it is none of these.
@@ -52,17 +52,15 @@ def parse_exit_status(text: str) -> int:
 
 
 def normalize_status(status: int) -> int:
-    """The status with a signal as a negative number and NTSTATUS as an unsigned one."""
+    """Return the status with a signal as a negative number, and NTSTATUS as an unsigned one."""
     if _SHELL_SIGNAL < status <= _SHELL_SIGNAL + 64:
         return _SHELL_SIGNAL - status
-    # Python on Windows gives the unsigned number, some shells the signed one.
-    if status < -_SHELL_SIGNAL:
-        return status & 0xFFFFFFFF
-    return status
+    # Python on Windows reports the unsigned number, some shells the signed one.
+    return status & 0xFFFFFFFF if status < -_SHELL_SIGNAL else status
 
 
 def describe_status(status: int) -> str:
-    """The status in words: `exit status 1`, `SIGKILL (-9)`, `0xC0000005 (access violation)`."""
+    """Return a text such as `exit status 1`, `SIGKILL (-9)` or `0xC0000005 (access violation)`."""
     if status < 0:
         try:
             return f"{signal.Signals(-status).name} ({status})"
@@ -74,11 +72,11 @@ def describe_status(status: int) -> str:
     return f"exit status {status}"
 
 
-def cause_of_death(status: int) -> Death | None:
-    """What a status alone says about an end without a message, None for a clean exit.
+def classify_exit(status: int) -> ExitCause | None:
+    """Return the likely cause of an exit without a message; None for a clean exit.
 
-    A process that gets SIGKILL without having said a word was most often ended by the
-    kernel for want of memory.
+    A process that gets SIGKILL without a message was usually killed by the kernel because the
+    memory was full.
     """
     if status == 0:
         return None
@@ -88,6 +86,6 @@ def cause_of_death(status: int) -> Death | None:
         return "memory"
     if status == -signal.SIGILL:
         return "illegal_instruction"
-    if status < 0 and describe_status(status).split(" ")[0] in _ENDED:
+    if status < 0 and describe_status(status).split(" ")[0] in _STOP_SIGNALS:
         return "killed"
     return "crash"

@@ -1,13 +1,16 @@
-"""Memory that was meant for a device and went to the host, without an error.
+"""Failures that only memory counters show: spilled memory and refused prefetch slots.
 
-Some drivers answer an allocation that does not fit from host memory: NVIDIA's on Windows,
-amdgpu and Intel's on Linux. The server then runs, many times slower, and says nothing. What
-tells it are the counters: a device that has nothing left holds less than the runtime says it
-keeps there, or the host memory that the driver lends (`NAME.gtt`) grows.
+Some drivers answer a device allocation that does not fit with host memory: NVIDIA's on
+Windows, amdgpu and Intel's on Linux. The server then runs many times slower, without an error.
+A spill shows in the counters: a full device uses less than the runtime reports, or the host
+memory that the driver provides (`NAME.gtt`) grows. A full device alone is no sign, and neither
+is a slow candidate. If device and host share their memory, or the device is a remote process,
+the counters show no spill.
 
-A full device alone is no sign, and neither is a slow candidate. Where device and host share
-their memory, and where a device is a process on the other end of a network, used memory says
-nothing of the kind.
+Prefetch slots are allocated with the first large batch. If they do not fit, some builds exit.
+Others keep the slots they got, at least two, or prefetch nothing. The log then only contains
+the backend's line about a failed allocation of the size of a slot, and only the device's
+memory shows how many slots there are.
 """
 
 from __future__ import annotations
@@ -20,30 +23,36 @@ from autofit.trial.device import Device
 from autofit.trial.measurement import MemoryReading
 from autofit.trial.outcome import OutOfMemory, Spilled
 
-# A driver that spills keeps some memory of the device to itself: up to 500 MiB were seen free
-# on a card of 16 GiB that had 9 GB spilled.
+# A driver that spills keeps some of the device's memory free: up to 500 MiB on a card of 16 GiB
+# with 9 GB spilled.
 _FULL_MIB = 640.0
 _FULL_SHARE = 0.04
-# What must be missing on a device before it counts: pools differ by less between launches.
+# The least missing memory of a full device that is a spill without another sign: pools differ
+# by less between launches.
 _CLEAR_MIB = 128.0
-# With another sign beside it, less is enough; on a device that is not full, nothing less
-# than both.
+# With another sign less is enough. A device that is not full needs both signs.
 _SUPPORTED_MIB = 48.0
-# A device hardly ever comes out filled to the last byte by chance.
+# Chance hardly ever fills a device to the last byte.
 _BRIM_FREE_MIB = 16.0
 _BRIM_SIGN_MIB = 32.0
-# What other programs may take or give back meanwhile without spoiling what a launch shows.
+# Other programs may allocate or free this much during a launch that is used as a reference.
 _OTHERS_MIB = 64.0
-LENT = ".gtt"
+# Candidates that differ by one host layer differ by less; a spill costs several times this.
+_FAR_SLOWER = 1.5
+_LENT_SUFFIX = ".gtt"
+# A log prints a size with two decimals, and buffers are padded.
+_SAME_MIB = 1.0
+# A runtime frees the slots if it got fewer than this.
+_LEAST_SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedUsage:
-    """What a launch is to hold on one device.
+    """The memory that a launch should use on one device.
 
-    `buffers_mib` are the runtime's own figures. `unreported_mib` is what a launch takes beside
-    them (driver context, pools), as earlier launches showed; None where none has. Memory of
-    a device that `is_shared` is the host's, or another process's.
+    `buffers_mib` are the buffers that the runtime reports. `unreported_mib` is the rest of what
+    a launch uses (driver context, pools), if earlier launches showed it. Memory that
+    `is_shared` belongs to the host or to another process.
     """
 
     device: str
@@ -53,13 +62,13 @@ class ExpectedUsage:
 
     @property
     def needed_mib(self) -> float:
-        """At least what the device must hold."""
+        """The least memory that the device must use."""
         return self.buffers_mib + (self.unreported_mib or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """Memory of a device that lies in the host's; `mib` is the least it can be."""
+    """Memory of a device that is in host memory; `mib` is its lower limit."""
 
     device: str
     mib: float
@@ -67,12 +76,12 @@ class Spill:
 
     @property
     def outcome(self) -> Spilled:
-        """What that makes of a launch; it shows once prompts are computed."""
+        """The outcome of the launch; the spill shows once prompts are processed."""
         return Spilled("prompt", self.evidence, self.device, round(self.mib, 1))
 
 
 def find_shared_devices(devices: Iterable[Device]) -> frozenset[str]:
-    """The devices whose used memory is the host's, or that of a process elsewhere."""
+    """Return the devices whose used memory is the host's or that of a remote process."""
     return frozenset(
         device.name
         for device in devices
@@ -82,35 +91,35 @@ def find_shared_devices(devices: Iterable[Device]) -> frozenset[str]:
 
 def find_spill(
     readings: Sequence[MemoryReading],
-    holdings: Sequence[ExpectedUsage],
+    expected: Sequence[ExpectedUsage],
     *,
     pinned_mib: float = 0.0,
     slowdown: float | None = None,
 ) -> Spill | None:
-    """The device that spilled most in a launch, None where none did or none can be told.
+    """Return the largest spill of a launch, or None if the counters show none.
 
     Args:
         readings: from before the launch to after its stop.
-        holdings: what each device was to hold.
-        pinned_mib: host memory that the runtime itself keeps within the device's reach.
-        slowdown: how many times slower the launch is than its neighbours, where known.
+        expected: the memory that each device should use.
+        pinned_mib: host memory that the runtime itself pins for devices.
+        slowdown: time of the launch divided by that of similar candidates, if known.
     """
-    found = [
+    spills = [
         spill
-        for holding in holdings
-        if not holding.is_shared
-        for spill in _signs(readings, holding, pinned_mib, slowdown)
+        for usage in expected
+        if not usage.is_shared
+        for spill in _find_spills(readings, usage, pinned_mib, slowdown)
     ]
-    return max(found, key=lambda spill: spill.mib, default=None)
+    return max(spills, key=lambda spill: spill.mib, default=None)
 
 
 def launch_usage_mib(readings: Sequence[MemoryReading], device: str) -> float | None:
-    """How much a launch added to a device's used memory; None without a counter.
+    """Return the memory that a launch added to a device's used memory; None without a counter.
 
-    The lower of what was used before and after counts as others': a program that ended
-    meanwhile would hide as much of ours.
+    The lower of the values before and after counts as that of other programs. Otherwise a
+    program that ended during the launch would hide as much of the launch's memory.
     """
-    used = [_used(reading, device) for reading in readings]
+    used = [_used_mib(reading, device) for reading in readings]
     if not used or used[0] is None:
         return None
     known = [mib for mib in used if mib is not None]
@@ -118,137 +127,125 @@ def launch_usage_mib(readings: Sequence[MemoryReading], device: str) -> float | 
 
 
 def is_steady(readings: Sequence[MemoryReading], device: str) -> bool:
-    """Whether others held as much of a device after a launch as before, as far as is known."""
-    used = [_used(reading, device) for reading in readings]
+    """Return whether other programs used as much of a device after a launch as before."""
+    used = [_used_mib(reading, device) for reading in readings]
     ends = [mib for mib in (*used[:1], *used[-1:]) if mib is not None]
     return len(ends) == 2 and abs(ends[0] - ends[1]) <= _OTHERS_MIB  # noqa: PLR2004 - first, last
 
 
 def free_at_peak_mib(readings: Sequence[MemoryReading], device: str) -> float | None:
-    """What was free when most was used; None without a counter."""
-    seen = [
+    """Return the free memory at the peak of the used memory; None without a counter."""
+    known = [
         (used, free)
         for reading in readings
-        if (used := _used(reading, device)) is not None
+        if (used := _used_mib(reading, device)) is not None
         and (free := reading.device_free_mib.get(device)) is not None
     ]
-    return min(free for used, free in seen if used == max(seen)[0]) if seen else None
+    return min(free for used, free in known if used == max(known)[0]) if known else None
 
 
-def is_full(readings: Sequence[MemoryReading], device: str) -> bool:
-    """Whether a device had no more left than a driver that spills leaves."""
+def _is_full(readings: Sequence[MemoryReading], device: str) -> bool:
+    """Return whether a device had no more left than a driver that spills leaves."""
     free = free_at_peak_mib(readings, device)
     if free is None:
         return False
-    used = max(mib for reading in readings if (mib := _used(reading, device)) is not None)
+    used = max(mib for reading in readings if (mib := _used_mib(reading, device)) is not None)
     return free <= max(_FULL_MIB, _FULL_SHARE * (used + free))
 
 
-def _signs(
+def _find_spills(
     readings: Sequence[MemoryReading],
-    holding: ExpectedUsage,
+    expected: ExpectedUsage,
     pinned_mib: float,
     slowdown: float | None,
 ) -> Iterator[Spill]:
-    device = holding.device
-    taken = launch_usage_mib(readings, device)
-    missing = 0.0 if taken is None else holding.needed_mib - taken
-    lent = max(0.0, (launch_usage_mib(readings, f"{device}{LENT}") or 0.0) - pinned_mib)
-    is_supported = lent >= _SUPPORTED_MIB or _is_far_slower(slowdown)
-    if taken is not None and missing >= _needed_sign(readings, holding, is_supported=is_supported):
+    device = expected.device
+    usage = launch_usage_mib(readings, device)
+    missing = 0.0 if usage is None else expected.needed_mib - usage
+    lent = max(0.0, (launch_usage_mib(readings, f"{device}{_LENT_SUFFIX}") or 0.0) - pinned_mib)
+    is_slow = slowdown is not None and slowdown >= _FAR_SLOWER
+    least = _least_missing_mib(readings, device, is_supported=lent >= _SUPPORTED_MIB or is_slow)
+    if usage is not None and missing >= least:
         free = free_at_peak_mib(readings, device)
-        signs = [f"{device} was to hold {holding.needed_mib:.0f} MiB and took {taken:.0f}"]
+        signs = [f"{device} should use {expected.needed_mib:.0f} MiB and used {usage:.0f} MiB"]
         if free is not None:
-            signs.append(f"{free:.0f} MiB are left")
+            signs.append(f"{free:.0f} MiB are free")
         if lent:
-            signs.append(f"host memory lent to it grew by {lent:.0f} MiB")
-        if slowdown is not None and _is_far_slower(slowdown):
-            signs.append(f"it is {slowdown:.1f} times slower than its neighbours")
+            signs.append(f"its use of host memory grew by {lent:.0f} MiB")
+        if is_slow:
+            signs.append(f"it is {slowdown:.1f} times slower than similar candidates")
         yield Spill(device, max(missing, lent), "; ".join(signs))
-    elif lent >= _CLEAR_MIB and is_full(readings, device):
-        yield Spill(device, lent, f"{device} is full and holds {lent:.0f} MiB in host memory")
+    elif lent >= _CLEAR_MIB and _is_full(readings, device):
+        yield Spill(device, lent, f"{device} is full and uses {lent:.0f} MiB of host memory")
 
 
-def _needed_sign(
-    readings: Sequence[MemoryReading], holding: ExpectedUsage, *, is_supported: bool
+def _least_missing_mib(
+    readings: Sequence[MemoryReading], device: str, *, is_supported: bool
 ) -> float:
-    """How much must be missing on a device to be called a spill."""
-    if not is_full(readings, holding.device):
+    """Return the least missing memory that counts as a spill."""
+    if not _is_full(readings, device):
         return 2 * _CLEAR_MIB if is_supported else float("inf")
-    free = free_at_peak_mib(readings, holding.device)
+    free = free_at_peak_mib(readings, device)
     if free is not None and free <= _BRIM_FREE_MIB:
         return _BRIM_SIGN_MIB
     return _SUPPORTED_MIB if is_supported else _CLEAR_MIB
 
 
-# Neighbours differ by what one host layer costs; a spill costs several times that.
-_FAR_SLOWER = 1.5
-
-
-def _is_far_slower(slowdown: float | None) -> bool:
-    return slowdown is not None and slowdown >= _FAR_SLOWER
-
-
-def _used(reading: MemoryReading, device: str) -> float | None:
+def _used_mib(reading: MemoryReading, device: str) -> float | None:
     return reading.device_used_mib.get(device)
-
-
-# A log tells a size with two decimals, and buffers are padded.
-_SAME_MIB = 1.0
-# Fewer slots than these are given back.
-_LEAST_SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedSlots:
-    """The slots a launch is to take on a device, each of the same size.
+    """The prefetch slots that a launch should allocate on a device.
 
-    `beside_mib` is what a launch without them takes of the device beside the runtime's
-    buffers, None where it is not known.
+    `unreported_mib` is what a launch without them uses of the device in addition to the
+    runtime's buffers, if it is known.
     """
 
     device: str
     count: int
     slot_mib: float
-    beside_mib: float | None = None
+    unreported_mib: float | None = None
 
 
 def find_refused_slots(
     readings: Sequence[MemoryReading],
-    wanted: ExpectedSlots,
+    expected: ExpectedSlots,
     *,
     buffers_mib: float,
     refused_mib: Sequence[float],
 ) -> OutOfMemory | None:
-    """What came of a launch whose slots did not all fit; None where they did.
+    """Return the outcome of a launch whose slots did not all fit; None if they did.
 
     Args:
         readings: from before the launch to after its stop.
-        wanted: the slots.
+        expected: the slots.
         buffers_mib: the runtime's own buffers on the device.
-        refused_mib: the allocations that were refused while the server ran on.
+        refused_mib: the allocations that failed while the server continued.
     """
-    if not any(abs(mib - wanted.slot_mib) <= _SAME_MIB for mib in refused_mib):
+    device, slot_mib = expected.device, expected.slot_mib
+    if not any(abs(mib - slot_mib) <= _SAME_MIB for mib in refused_mib):
         return None
-    free_mib = free_at_peak_mib(readings, wanted.device)
-    if free_mib is not None and free_mib >= _LEAST_SLOTS * wanted.slot_mib:
-        return None  # there was room when it was asked for again
-    got = count_allocated_slots(readings, wanted, buffers_mib)
-    told = "fewer were" if got is None else "none was" if not got else f"{got} were"
+    free_mib = free_at_peak_mib(readings, device)
+    if free_mib is not None and free_mib >= _LEAST_SLOTS * slot_mib:
+        return None  # a second attempt had enough memory
+    count = _count_slots(readings, expected, buffers_mib)
+    allocated = "fewer" if count is None else str(count)
     text = (
-        f"{wanted.device} had no room for {wanted.count} prefetch slots of "
-        f"{wanted.slot_mib:.0f} MiB: {told} taken, without a word"
+        f"{device} has no memory for {expected.count} prefetch slots of {slot_mib:.0f} MiB: "
+        f"{allocated} allocated, without an error message"
     )
-    return OutOfMemory("prompt", text, "device", "pool", wanted.device, wanted.slot_mib)
+    return OutOfMemory("prompt", text, "device", "pool", device, slot_mib)
 
 
-def count_allocated_slots(
-    readings: Sequence[MemoryReading], wanted: ExpectedSlots, buffers_mib: float
+def _count_slots(
+    readings: Sequence[MemoryReading], expected: ExpectedSlots, buffers_mib: float
 ) -> int | None:
-    """How many slots the memory of the device shows, fewer than wanted; None if not known."""
-    taken = launch_usage_mib(readings, wanted.device)
-    if taken is None or wanted.beside_mib is None:
+    """Return how many slots the used memory shows, fewer than expected; None if not known."""
+    usage = launch_usage_mib(readings, expected.device)
+    if usage is None or expected.unreported_mib is None:
         return None
-    slots = round((taken - buffers_mib - wanted.beside_mib) / wanted.slot_mib)
-    slots = min(slots, wanted.count - 1)
+    slots = round((usage - buffers_mib - expected.unreported_mib) / expected.slot_mib)
+    slots = min(slots, expected.count - 1)
     return slots if slots >= _LEAST_SLOTS else 0

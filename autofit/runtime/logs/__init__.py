@@ -1,1 +1,4 @@
-"""Server logs: lines, runs and the facts in them."""
+"""The reading of a server's log: lines, runs, facts and failure messages.
+
+Conclusions about a launch belong in `runtime/diagnosis`.
+"""

@@ -1,7 +1,7 @@
-"""One line of a log without its dress, and the lines of a log of any size.
+"""Log lines: reading them, removing their prefixes, and finding the patterns that match.
 
-A line may carry ANSI colours, the mark of a journal or container, a router's `[port]`, a
-time and a level, or be a JSON document; files may have any line ends and be UTF-16.
+A line may carry ANSI colours, the prefix of a journal or container, a router's `[port]`, a
+time and a level, or be a JSON document. Files may have any line ends and may be UTF-16.
 """
 
 from __future__ import annotations
@@ -15,35 +15,38 @@ from typing import BinaryIO, Generic, TypeVar
 
 from autofit.runtime.dialect.log_patterns import LinePattern
 
-# Longer lines are cut into pieces: no message is that long, and memory stays bounded.
+# Longer lines are split: no message is that long, and the use of memory stays bounded.
 LONGEST = 65_536
 _BLOCK = 1 << 20
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-# What stands before a runtime's own line: journald, docker compose, an ISO time.
-_OUTER = (
+# Prefixes of other programs: journald, docker compose, an ISO time.
+_OUTER_PREFIX = (
     r"(?:[A-Z][a-z]{2} +\d+ [\d:]{8} \S+ [^\s\[]+\[\d+\]: "
     r"|[\w.-]+ +\| "
     r"|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)? )?"
 )
-_DRESS = re.compile(
-    _OUTER + r"(?:\[(?P<source>\d{2,5})\] )?" + r"(?:\d+\.\d{2}\.\d{3}\.\d{3} )?" + r"(?:[IWED] )?"
+_PREFIX = re.compile(
+    _OUTER_PREFIX
+    + r"(?:\[(?P<source>\d{2,5})\] )?"
+    + r"(?:\d+\.\d{2}\.\d{3}\.\d{3} )?"
+    + r"(?:[IWED] )?"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A message; `source` is the port of a router's child, or empty."""
+    """A message; `source` is the port of a router's child, otherwise empty."""
 
     text: str
     source: str = ""
 
 
 def strip_prefixes(raw: str) -> Iterator[LogLine]:
-    """The messages of one line: one, but for a JSON document that holds several lines."""
+    """Yield the message of a line; a JSON document may contain several messages."""
     line = raw.rstrip("\r\n")
     if "\x1b" in line:
         line = _ANSI.sub("", line)
-    found = _DRESS.match(line)
+    found = _PREFIX.match(line)
     source = ""
     if found:
         source = found["source"] or ""
@@ -62,12 +65,12 @@ def _json_message(line: str) -> str | None:
 
 
 def read_lines(stream: BinaryIO) -> Iterator[str]:
-    """The lines of a byte stream, decoded leniently, none longer than `LONGEST`.
+    """Yield the lines of a byte stream, none longer than `LONGEST`.
 
-    Memory does not grow with the stream.
+    Bytes that are not text are replaced. The use of memory does not grow with the stream.
     """
     block = stream.read(_BLOCK)
-    decoder = codecs.getincrementaldecoder(_encoding(block))(errors="replace")
+    decoder = codecs.getincrementaldecoder(_detect_encoding(block))(errors="replace")
     rest = ""
     while block:
         lines = (rest + decoder.decode(block)).split("\n")
@@ -76,24 +79,24 @@ def read_lines(stream: BinaryIO) -> Iterator[str]:
             if len(line) <= LONGEST:
                 yield line
             else:
-                yield from _pieces(line)
+                yield from _split_long(line)
         while len(rest) > LONGEST:
             yield rest[:LONGEST]
             rest = rest[LONGEST:]
         block = stream.read(_BLOCK)
     rest += decoder.decode(b"", final=True)
     if rest:
-        yield from _pieces(rest)
+        yield from _split_long(rest)
 
 
-def _pieces(line: str) -> Iterator[str]:
+def _split_long(line: str) -> Iterator[str]:
     for start in range(0, len(line), LONGEST):
         yield line[start : start + LONGEST]
 
 
-def _encoding(first: bytes) -> str:
-    # PowerShell's `>` writes UTF-16 with a byte order mark, and every line end holds a zero.
-    # A log that merely begins with these two bytes is one with damaged bytes.
+def _detect_encoding(first: bytes) -> str:
+    # PowerShell's `>` writes UTF-16 with a byte order mark, and then every line end contains a
+    # zero byte. Without one, the two bytes of the mark are damage in a plain text.
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and (
         b"\n" not in first or b"\0" in first
     ):
@@ -111,7 +114,7 @@ _STEM_LENGTH = 5
 
 @dataclass(frozen=True, slots=True)
 class CompiledPattern(Generic[KeyT]):
-    """A pattern under the key that it was given."""
+    """A line pattern with its compiled regex, and a key of the caller."""
 
     key: KeyT
     has: tuple[str, ...]
@@ -119,12 +122,12 @@ class CompiledPattern(Generic[KeyT]):
 
     @classmethod
     def of(cls, key: KeyT, pattern: LinePattern) -> CompiledPattern[KeyT]:
-        """The pattern under a key."""
+        """Compile a pattern."""
         return cls(key, pattern.has, re.compile(pattern.match) if pattern.match else None)
 
     def groups(self, text: str) -> Mapping[str, str] | None:
-        """The named groups found, None where the line is of another kind."""
-        for literal in self.has:
+        """Return the named groups found, or None if the line does not match."""
+        for literal in self.has:  # faster than any(): this runs for every line
             if literal in text:
                 break
         else:
@@ -138,24 +141,30 @@ class CompiledPattern(Generic[KeyT]):
 
 
 class PatternIndex(Generic[KeyT]):
-    """Patterns by key, in the order given."""
+    """Finds the few patterns that can match a line, in the order given.
+
+    Lines that differ only in digits have one shape, and the patterns of a shape are cached.
+    A new shape is first tested for the stems that many texts share.
+    """
 
     def __init__(self, patterns: Iterable[tuple[KeyT, LinePattern]]) -> None:
-        self._entries = tuple(CompiledPattern.of(key, pattern) for key, pattern in patterns)
-        self._texts_by_stem = _by_stem({text for entry in self._entries for text in entry.has})
+        self._patterns = tuple(CompiledPattern.of(key, pattern) for key, pattern in patterns)
+        self._texts_by_stem = _group_by_stem({text for one in self._patterns for text in one.has})
         self._shapes: dict[bytes, tuple[CompiledPattern[KeyT], ...]] = {}
 
     def candidates(self, raw: str) -> tuple[CompiledPattern[KeyT], ...]:
-        """The patterns of which one could match this line; mostly none."""
-        # Bytes, because deleting characters from them is nine times faster than from text.
+        """Return the patterns that can match this line; for most lines none."""
+        # Deleting characters from bytes is nine times faster than from text.
         shape = raw.encode("utf-8", "replace").translate(None, _DIGITS)
         known = self._shapes.get(shape)
         if known is not None:
             return known
         text = shape.decode("utf-8")
         stems = [texts for stem, texts in self._texts_by_stem if stem in text]
-        held = {has for texts in stems for has in texts if has in text}
-        found = tuple(e for e in self._entries if not held.isdisjoint(e.has)) if held else ()
+        present = {has for texts in stems for has in texts if has in text}
+        found: tuple[CompiledPattern[KeyT], ...] = ()
+        if present:
+            found = tuple(one for one in self._patterns if not present.isdisjoint(one.has))
         if len(shape) <= _LONGEST_SHAPE:
             if len(self._shapes) >= _MOST_SHAPES:
                 self._shapes.clear()
@@ -163,19 +172,19 @@ class PatternIndex(Generic[KeyT]):
         return found
 
 
-def _by_stem(texts: set[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Every text under a part of it; few parts, by always taking the one that most share."""
-    holders: dict[str, set[str]] = {}
+def _group_by_stem(texts: set[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Group texts by a part of them, with few groups: the most frequent part comes first."""
+    texts_with: dict[str, set[str]] = {}
     for text in texts:
         for start in range(max(1, len(text) - _STEM_LENGTH + 1)):
-            holders.setdefault(text[start : start + _STEM_LENGTH], set()).add(text)
-    grouped = []
-    while holders:
-        stem = max(holders, key=lambda part: (len(holders[part]), part))
-        found = holders.pop(stem)
+            texts_with.setdefault(text[start : start + _STEM_LENGTH], set()).add(text)
+    groups = []
+    while texts_with:
+        stem = max(texts_with, key=lambda part: (len(texts_with[part]), part))
+        found = texts_with.pop(stem)
         if not found:
             break
-        grouped.append((stem, tuple(sorted(found))))
-        for others in holders.values():
+        groups.append((stem, tuple(sorted(found))))
+        for others in texts_with.values():
             others.difference_update(found)
-    return grouped
+    return groups

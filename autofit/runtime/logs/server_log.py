@@ -1,37 +1,21 @@
-"""What a server's log tells about the launch: devices, settings, memory, timings.
-
-Read in one pass and in bounded memory by a `FactReader`, which is fed the lines that match
-the dialect's `log.facts`.
-"""
+"""The facts of one launch in a server's log: devices, buffers, settings, memory, timings."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal
 
-from autofit.runtime.dialect.log_patterns import BufferTypes
+from autofit.runtime.dialect.log_patterns import BufferTypes, Facts
 from autofit.trial.measurement import ReportedMemory
 from autofit.trial.outcome import Where
 from autofit.units import MIB
 
 BufferKind = Literal["weights", "kv", "recurrent", "compute", "output", "cache"]
-FactKind = Literal[
-    "device",
-    "used_device",
-    "missing_device",
-    "buffer",
-    "memory_row",
-    "prompt_timing",
-    "generate_timing",
-    "values",
-    "refused",
-    "notice",
-]
-FACT_KINDS: tuple[FactKind, ...] = get_args(FactKind)
 Value = int | float | str
+FACT_KINDS = tuple(facts.name for facts in fields(Facts))
 
 _BUFFER_KINDS: dict[str, BufferKind] = {
     "model": "weights",
@@ -42,8 +26,7 @@ _BUFFER_KINDS: dict[str, BufferKind] = {
     "MoE cache": "cache",
     "expert cache": "cache",
 }
-# The runtime's words for what autofit's settings call on and off.
-_WORDS = {"enabled": "on", "disabled": "off", "true": "on", "false": "off"}
+_SWITCH_VALUES = {"enabled": "on", "disabled": "off", "true": "on", "false": "off"}
 _HOST_TOTAL = "host_total_mib"
 _MOST_TIMINGS = 256
 _MOST_NOTICES = 20
@@ -52,9 +35,9 @@ _MOST_REFUSED = 20
 
 @dataclass(frozen=True, slots=True)
 class LoggedDevice:
-    """A device as the log names it; `is_used` when the model was given to it.
+    """A device in the log; `is_used` if the model was placed on it.
 
-    `pci_id` is its address as the runtime writes it, None where it tells none.
+    `pci_id` is its address as the runtime prints it, if it does.
     """
 
     name: str
@@ -77,7 +60,7 @@ class LoggedBuffer:
 
 @dataclass(frozen=True, slots=True)
 class SlotTiming:
-    """One answered request; `predicted_s` is for all but the first token."""
+    """An answered request; `predicted_s` is the time for all tokens but the first."""
 
     prompt_tokens: int
     prompt_s: float
@@ -89,11 +72,17 @@ class SlotTiming:
 class ServerLog:
     """The facts of one launch.
 
-    `values` are named facts, settings by autofit's name for them (`context`, `ubatch`, ...),
-    those that begin with `fit` of the fitting before the launch;
-    `reported` is the runtime's own memory table at the end, by device name or `Host`;
-    `timings` are the latest, `answered` counts all; `refused_mib` are allocations that were
-    refused, the first ones.
+    Attributes:
+        devices: the devices in the runtime's order.
+        missing_devices: the addresses of remote devices that did not answer.
+        buffers: the memory that the runtime allocated.
+        values: facts by name. Settings have autofit's names (`context`, `ubatch`, ...); names
+            that begin with `fit` are results of the fitting before the launch.
+        reported: the runtime's memory table at the end, by device name or `Host`.
+        timings: the latest answered requests.
+        answered: the number of all answered requests.
+        refused_mib: the first allocations that failed.
+        notices: lines that users should see.
     """
 
     devices: tuple[LoggedDevice, ...] = ()
@@ -107,23 +96,17 @@ class ServerLog:
     notices: tuple[str, ...] = ()
 
     def integer(self, name: str) -> int | None:
-        """A fact that is a whole number, None where the log does not tell it."""
+        """Return a fact that is an integer, or None if the log does not contain it."""
         value = self.values.get(name)
         return value if isinstance(value, int) else None
 
     @property
-    def is_pipelined(self) -> bool | None:
-        """Whether pipeline parallelism is on; None where the log does not tell."""
-        copies = self.integer("sched_copies")
-        return None if copies is None else copies > 1
-
-    @property
     def used_devices(self) -> tuple[LoggedDevice, ...]:
-        """The devices the model was given to; all, where the log does not tell."""
+        """The devices that the model was placed on; all devices if the log does not say."""
         return tuple(d for d in self.devices if d.is_used) or self.devices
 
     def mib(self, kind: BufferKind | None = None, device: str | None = None) -> float:
-        """Logged MiB of a kind (all when None) on a device (everywhere when None)."""
+        """Return the logged MiB of a kind (None: all kinds) on a device (None: everywhere)."""
         return sum(
             buffer.mib
             for buffer in self.buffers
@@ -131,30 +114,34 @@ class ServerLog:
         )
 
     def host_mib(self, kind: BufferKind | None = None) -> float:
-        """Logged MiB in host memory, pinned or not."""
+        """Return the logged MiB in host memory, pinned or not."""
         return sum(b.mib for b in self.buffers if b.where != "device" and kind in (None, b.kind))
+
+    def free_mib(self, device: LoggedDevice) -> float | None:
+        """Return the free memory at the start less all logged buffers of a device."""
+        return None if device.free_mib is None else device.free_mib - self.mib(device=device.name)
 
     @property
     def headroom_mib(self) -> dict[str, float]:
-        """Free memory at the start less all logged buffers, for each used device.
+        """The memory left by all logged buffers on each used device.
 
-        The driver's context and pools that grow later are not in it: a server with some
-        hundred MiB of headroom can be out of memory.
+        The driver's context and pools that grow later are not included: a server can be out of
+        memory with several hundred MiB of headroom.
         """
         return {
-            device.name: device.free_mib - self.mib(device=device.name)
+            device.name: free_mib
             for device in self.used_devices
-            if device.free_mib is not None and self.mib(device=device.name) > 0
+            if (free_mib := self.free_mib(device)) is not None and self.mib(device=device.name) > 0
         }
 
 
 class FactReader:
-    """Gathers the facts of one launch from matched lines."""
+    """Collects the facts of one launch from lines that match the dialect's `log.facts`."""
 
     def __init__(self, types: BufferTypes) -> None:
         self._types = types
         self._devices: dict[str, LoggedDevice] = {}
-        self._missing: list[str] = []
+        self._missing: dict[str, None] = {}
         self._buffers: dict[tuple[BufferKind, str], float] = {}
         self._values: dict[str, Value] = {}
         self._reported: dict[str, ReportedMemory] = {}
@@ -162,30 +149,16 @@ class FactReader:
         self._answered = 0
         self._refused_mib: list[float] = []
         self._notices: dict[str, str] = {}
-        self._readers: dict[FactKind, Callable[[Mapping[str, str], str], None]] = {
-            "device": self._read_device,
-            "used_device": self._read_used_device,
-            "missing_device": self._read_missing_device,
-            "buffer": self._read_buffer,
-            "memory_row": self._read_memory_row,
-            "prompt_timing": self._read_prompt_timing,
-            "generate_timing": self._read_generate_timing,
-            "values": self._read_values,
-            "refused": self._read_refused,
-            "notice": self._read_notice,
+        self._readers: dict[str, Callable[[Mapping[str, str], str], None]] = {
+            kind: getattr(self, f"_read_{kind}") for kind in FACT_KINDS
         }
 
-    @property
-    def descriptions(self) -> dict[str, str]:
-        """The devices' descriptions by name, in the runtime's order."""
-        return {device.name: device.description for device in self._devices.values()}
-
-    def read(self, kind: FactKind, groups: Mapping[str, str], text: str) -> None:
-        """Take in one line."""
+    def read(self, kind: str, groups: Mapping[str, str], text: str) -> None:
+        """Read a line of a kind of fact, with the named groups of its pattern."""
         self._readers[kind](groups, text)
 
     def forget_fitting(self) -> None:
-        """Drop what was told of launches that were only tried on paper."""
+        """Drop the facts about settings that fitting only computed."""
         self._buffers.clear()
         self._values = {
             name: value
@@ -194,11 +167,11 @@ class FactReader:
         }
 
     def facts(self) -> ServerLog:
-        """All that was told so far."""
+        """Return all facts so far."""
         return ServerLog(
             devices=tuple(self._devices.values()),
             missing_devices=tuple(self._missing),
-            buffers=self._placed_buffers(),
+            buffers=self._locate_buffers(),
             values=dict(self._values),
             reported=dict(self._reported),
             timings=tuple(self._timings),
@@ -227,11 +200,10 @@ class FactReader:
         )
 
     def _read_missing_device(self, groups: Mapping[str, str], _text: str) -> None:
-        if groups["endpoint"] not in self._missing:
-            self._missing.append(groups["endpoint"])
+        self._missing[groups["endpoint"]] = None
 
     def _read_buffer(self, groups: Mapping[str, str], _text: str) -> None:
-        # Builds of 2024 leave out the word for weights.
+        # Builds of 2024 print no kind for weights.
         key = (_BUFFER_KINDS[groups.get("kind", "model")], groups["name"])
         self._buffers[key] = self._buffers.get(key, 0.0) + float(groups["mib"])
 
@@ -263,11 +235,11 @@ class FactReader:
             )
 
     def _read_values(self, groups: Mapping[str, str], _text: str) -> None:
-        # The first line that tells wins: later ones are of a draft model's context. What is
-        # still to be decided by the runtime is replaced by its decision.
-        for name, told in groups.items():
+        # The first line with a fact counts: later ones are about a draft model's context. Only
+        # `auto` is replaced, by the runtime's decision.
+        for name, text in groups.items():
             if self._values.get(name, "auto") == "auto":
-                self._values[name] = _value(told)
+                self._values[name] = _convert(text)
 
     def _read_refused(self, groups: Mapping[str, str], _text: str) -> None:
         if len(self._refused_mib) < _MOST_REFUSED:
@@ -278,30 +250,36 @@ class FactReader:
         if len(self._notices) < _MOST_NOTICES:
             self._notices.setdefault(re.sub(r"\d+", "", text), text)
 
-    def _placed_buffers(self) -> tuple[LoggedBuffer, ...]:
-        # Placed at the end, when all devices are known.
-        placed: dict[tuple[BufferKind, Where, str | None], float] = {}
+    def _locate_buffers(self) -> tuple[LoggedBuffer, ...]:
+        # Only at the end all devices are known.
+        devices = {device.name: device.description for device in self._devices.values()}
+        located: dict[tuple[BufferKind, Where, str | None], float] = {}
         for (kind, name), mib in self._buffers.items():
-            where, device = locate_buffer(name, self._types, self.descriptions)
-            placed[kind, where, device] = placed.get((kind, where, device), 0.0) + mib
-        return tuple(LoggedBuffer(*place, mib) for place, mib in placed.items())
+            where, device = locate_buffer(name, self._types, devices)
+            located[kind, where, device] = located.get((kind, where, device), 0.0) + mib
+        return tuple(LoggedBuffer(*place, mib) for place, mib in located.items())
 
 
-def _value(told: str) -> Value:
-    if re.fullmatch(r"-?\d+", told):
-        return int(told)
-    if re.fullmatch(r"-?\d+\.\d+", told):
-        return float(told)
-    return _WORDS.get(told, told)
+def _convert(text: str) -> Value:
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    if re.fullmatch(r"-?\d+\.\d+", text):
+        return float(text)
+    return _SWITCH_VALUES.get(text, text)
 
 
 def locate_buffer(
     name: str, types: BufferTypes, devices: Mapping[str, str]
 ) -> tuple[Where, str | None]:
-    """Where a buffer of this type lies and on which device, None for the host.
+    """Return where buffers of this type are, and on which device (None for the host).
 
-    `devices` are the descriptions by device name, in the runtime's order; a remote device's
-    description is its server's address.
+    llama.cpp names a type after its device (`CUDA0`), with a suffix for a special kind
+    (`MTL0_Mapped`, `CUDA_Split`). `CUDA_Host` is pinned and `CPU...` plain host memory. The
+    type of a remote device is `RPC0[host:port]`. Its number counts the devices of that server
+    only, while the list of devices counts those of all servers.
+
+    `devices` are the descriptions by device name, in the runtime's order. The description of a
+    remote device is the address of its server.
     """
     if types.pinned and re.search(types.pinned, name):
         return "pinned", None
@@ -309,7 +287,9 @@ def locate_buffer(
         return "host", None
     remote = re.search(types.remote, name) if types.remote else None
     if remote:
-        return "device", _remote_device(int(remote["index"]), remote["endpoint"], devices) or name
+        endpoint, index = remote["endpoint"], int(remote["index"])
+        of_server = [device for device, text in devices.items() if text == endpoint]
+        return "device", of_server[index] if index < len(of_server) else name
     if name not in devices:
         for device in devices:
             if name.startswith(f"{device}_"):
@@ -318,18 +298,12 @@ def locate_buffer(
 
 
 def find_device_by_index(index: str, devices: Mapping[str, str], types: BufferTypes) -> str | None:
-    """The local device of this number, None unless there is exactly one."""
-    addresses = re.compile(r":\d+$")
+    """Return the local device with this number, or None unless there is exactly one."""
     found = [
         name
         for name, description in devices.items()
         if re.fullmatch(rf"[A-Za-z]+{index}", name)
         and not (types.host and re.search(types.host, name))
-        and not addresses.search(description)
+        and not re.search(r":\d+$", description)
     ]
     return found[0] if len(found) == 1 else None
-
-
-def _remote_device(index: int, endpoint: str, devices: Mapping[str, str]) -> str | None:
-    of_server = [name for name, description in devices.items() if description == endpoint]
-    return of_server[index] if index < len(of_server) else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autofit.process import Ready
-from autofit.runtime.diagnosis.diagnose import Diagnosis, diagnose, diagnose_answer
+from autofit.runtime.diagnosis.diagnose import Diagnosis, diagnose, diagnose_response
 from autofit.runtime.diagnosis.memory_evidence import (
     ExpectedSlots,
     ExpectedUsage,
@@ -248,7 +248,7 @@ def _unanswered(
     if failure.kind == "malformed":
         return Incorrect(failure.stage, failure.detail)
     if failure.kind == "http":
-        answer = diagnose_answer(failure.status or 500, failure.body, dialect)
+        answer = diagnose_response(failure.status or 500, failure.body, dialect)
         if answer is None:
             return Crashed(failure.stage, f"HTTP {failure.status}: {failure.body[:500]}")
         return _while_generating(answer) if _is_generating(failure) else answer

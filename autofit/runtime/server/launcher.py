@@ -75,7 +75,7 @@ class Launcher:
     the devices' counters; `baseline_args` are words of the user's own command that are no
     parameters; `units` are the model's layers and output layer, `limits_mib` what the user
     lets a device hold. `unreported_mib` tells by device what a candidate takes beside the
-    runtime's buffers, where earlier launches showed it, `wanted_slots` the prefetch slots that
+    runtime's buffers, where earlier launches showed it, `expected_slots` the prefetch slots that
     it is to take; `on_reading` hears of memory while a launch is under way, from a thread.
     `find_memory` finds the counters anew by the PCI addresses of devices that had none, once a
     log tells these.
@@ -95,7 +95,7 @@ class Launcher:
     units: int | None = None
     limits_mib: Mapping[str, float] = field(default_factory=dict)
     unreported_mib: Callable[[Candidate], Mapping[str, float]] = lambda _: {}
-    wanted_slots: Callable[[Candidate], ExpectedSlots | None] = lambda _: None
+    expected_slots: Callable[[Candidate], ExpectedSlots | None] = lambda _: None
     on_reading: Callable[[MemoryReading], None] = lambda _: None
     find_memory: Callable[[Mapping[str, str]], MemorySource] | None = None
     _reference_mib: Mapping[str, float | None] | None = None
@@ -210,7 +210,7 @@ class Launcher:
                     readings=watcher.readings(),
                     free_mib=peak.free_mib,
                     unreported_mib=self.unreported_mib(plan.candidate),
-                    slots=self.wanted_slots(plan.candidate),
+                    slots=self.expected_slots(plan.candidate),
                     shared=find_shared_devices(self.runtime.devices or ()),
                     oom_kills=kills.since() if is_own_host else None,
                     stood_still=stood_still,
