@@ -36,8 +36,6 @@ os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1"
 # The benchmark is also run as a program, from any folder.
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
-from autofit.replay.landscape import read_landscape
-from autofit.replay.table_problem import TableProblem
 from fakes.machine import Noise
 from fakes.random_machine import random_case
 from quality.answering_client import ALL_ALIKE
@@ -47,7 +45,8 @@ import autofit
 from autofit.errors import UsageError
 from autofit.probe.find_boundaries import Probe
 from autofit.probe.probe_task import chosen_layouts, chosen_points
-from autofit.replay.replay_table import replay
+from autofit.replay.recorded_table import read_table
+from autofit.replay.replay_table import TableProblem, replay
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.proposer import ModelProposer
 from autofit.session.budget import Budget
@@ -186,7 +185,7 @@ def table_names() -> list[str]:
     names = []
     for path in sorted(FOLDER.glob("*.csv")):
         try:
-            read_landscape(path)
+            read_table(path)
         except UsageError:
             continue  # no speeds
         names.append(path.stem)
@@ -205,7 +204,7 @@ def replayed(name: str, seed: int) -> dict[str, Any]:
             return super().ranked(problem, observations)
 
     seen: list[Any] = []
-    table = TableProblem(read_landscape(FOLDER / f"{name}.csv"))
+    table = TableProblem(read_table(FOLDER / f"{name}.csv"))
     run = replay(table, seed=seed, max_launches=None, proposer=Watching())
     params_of = table.problem().candidate_of
     launches = [
