@@ -22,6 +22,7 @@ from fakes.machine import Device, Machine
 from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
 from real_llama_cpp import clean_environment, free_port
+from trial.purpose_sample import purpose_of
 
 from autofit.runtime.server.request_plan import RequestPlan, plan_measurement
 from autofit.session.budget import Budget
@@ -106,12 +107,16 @@ def measure(launches: int) -> tuple[list[float], list[float]]:
     with tempfile.TemporaryDirectory() as folder:
         runner = _runner(Path(folder))
         candidate = Candidate(PARAMS)
-        plan = runner.launching.plan(candidate, layout="balanced", as_served=False)
+        plan = runner.launching.plan(candidate, is_verbatim=False, as_served=False)
         bare = _Bare(plan.argv, Path(folder) / "bare.log")
         for number in range(launches + 1):
             one = _seconds(bare.run, EFFORT)
             other = _seconds(
-                runner.run, "search", candidate, EFFORT, layout="balanced", purpose=str(number)
+                runner.run,
+                purpose_of("confirm", round=number),
+                candidate,
+                EFFORT,
+                layout="balanced",
             )
             if number:  # the first of each warms caches up
                 bare_s.append(one)

@@ -84,7 +84,6 @@ class NoisyMachine:
             )
             return Trial(
                 number=self.launches,
-                phase="confirm",
                 candidate=candidate,
                 outcome=Completed(),
                 measurement=Measurement(samples=samples),

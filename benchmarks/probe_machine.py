@@ -13,6 +13,7 @@ from fakes.machine_fixtures import FakeMachine
 from fakes.physics import Run, Simulation
 from fakes.random_machine import Case
 from fakes.settings import KV_BYTES
+from trial.purpose_sample import purpose_of
 
 from autofit.probe.find_boundaries import Probe
 from autofit.probe.probe_task import chosen_layouts, chosen_points
@@ -29,7 +30,8 @@ from autofit.session.task_options import TaskOptions
 from autofit.session.task_setup import make_launcher, make_planner, search_header
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
-from autofit.trial.trial import Phase, Trial
+from autofit.trial.purpose import Phase
+from autofit.trial.trial import Trial
 
 CACHE_TYPES = ("q8_0", "f16")
 # What of a candidate may ask for more memory by itself, all else being equal.
@@ -142,7 +144,7 @@ class ProbedMachine:
             record = MemoryRecord(self.maker, runner.trials, shared)
             launching.unreported_mib = record.unreported_mib
             return [
-                runner.run(phase, one, self._effort(one, repeats), layout=layout, purpose="")
+                runner.run(purpose_of(phase), one, self._effort(one, repeats), layout=layout)
                 for one in candidates
             ]
 

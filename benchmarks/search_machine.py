@@ -9,6 +9,7 @@ from fakes.machine_fixtures import FakeMachine
 from fakes.physics import Run, Simulation
 from fakes.random_machine import Case
 from fakes.simulated_trial import measurement_of, outcome_of
+from trial.purpose_sample import purpose_of
 
 from autofit.machine.cpu import Cores
 from autofit.model.placement.slice_cost import slice_costs
@@ -20,7 +21,8 @@ from autofit.search.space_file import read_space
 from autofit.session.candidates import CandidateFactory
 from autofit.session.task import Task, fitted_space, usable_devices
 from autofit.trial.candidate import Candidate
-from autofit.trial.trial import Phase, Trial
+from autofit.trial.purpose import Phase
+from autofit.trial.trial import Trial
 from autofit.trial.workload import Request, Workload
 
 REPEATS = 2
@@ -120,7 +122,7 @@ class SearchMachine:
         )
         return Trial(
             number=number,
-            phase=phase,
+            purpose=purpose_of(phase),
             candidate=candidate,
             outcome=outcome_of(run),
             measurement=replace(measured, samples=samples),

@@ -18,7 +18,8 @@ from autofit.session.rounds import Contender, confirm
 from autofit.statistics.stopping_rule import StoppingRule
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import fastest_repeats, median_metric
-from autofit.trial.trial import Phase, Trial
+from autofit.trial.purpose import Phase
+from autofit.trial.trial import Trial
 from autofit.tune.explore import lacked_memory
 from benchmarks.search_machine import SearchMachine
 from benchmarks.search_rivals import STRATEGIES

@@ -10,14 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 from autofit.model.sizes.kv_cache import kv_types
 from autofit.quality.answer_check import AnswerCheck, judge_answers, narrowest_kv_bytes
 from autofit.quality.interview import Answers, PromptSet, interviewed
 from autofit.quality.kv_score import KvScore, kv_score, kv_words
-from autofit.runtime.server.launcher import RUNTIME_FIT, Launcher, LaunchResult
 from autofit.runtime.server.request_plan import PlannedRequest, RequestPlan
 from autofit.session.budget_advice import launches_need, shortage
 from autofit.session.finalist import Finalist
@@ -26,9 +24,8 @@ from autofit.session.rounds_result import Confirmation
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule
-from autofit.trial.candidate import Candidate, LaunchPlan
+from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric
-from autofit.trial.outcome import Rejected, Stage
 from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
@@ -59,43 +56,14 @@ class Side:
 
     def kv_score(self, wide: Candidate) -> KvScore:
         """What its KV types cost against those of another candidate, by its runtime's program."""
-        launching = self.runner.launching
-        if not isinstance(launching, VerbatimLauncher):
-            return KvScore()
         names = dict(zip(KV_TYPE_PARAMS, kv_types(wide), strict=True))
         made = [trial.seconds for trial in self.runner.trials]
         return kv_score(
-            replace(self.runner, launching=launching.launcher),
+            self.runner,
             self.task,
-            Finalist(self.candidate, RUNTIME_FIT),
+            Finalist(self.candidate, "", is_verbatim=True),
             self.candidate.with_params(**names),
             expected_s=sum(made) / max(1, len(made)),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class VerbatimLauncher:
-    """Launches a candidate as its user would: with all other words, and nothing added."""
-
-    launcher: Launcher
-
-    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
-        """The command of a candidate, or why the runtime cannot be told it."""
-        del layout  # it names the side
-        return self.launcher.plan(candidate, layout=RUNTIME_FIT, as_served=as_served)
-
-    def launch(
-        self,
-        plan: LaunchPlan,
-        request_plan: RequestPlan,
-        *,
-        log_path: Path,
-        on_stage: Callable[[Stage], None],
-        check_stop: Callable[[], None],
-    ) -> LaunchResult:
-        """Start, ask, measure and stop."""
-        return self.launcher.launch(
-            plan, request_plan, log_path=log_path, on_stage=on_stage, check_stop=check_stop
         )
 
 
@@ -201,9 +169,9 @@ class Comparison:
             # Other models may have other tokens: there each is asked in its own.
             asked = interview if self._is_same_model else replace(interview)
             trial, said[side.name] = interviewed(
-                *(side.runner, asked, "confirm", side.candidate, self.request_plan()),
-                layout=side.name,
-                purpose=round_purpose(1, side.name),
+                *(side.runner, asked, round_purpose(1, side.name), side.candidate),
+                self.request_plan(),
+                is_verbatim=True,
             )
             self._trials[side.name].append(trial)
         return said
@@ -259,9 +227,10 @@ class Comparison:
     def _contender(self, side: Side) -> Contender:
         def launch(number: int) -> Trial:
             trial = side.runner.run(
-                *("confirm", side.candidate, self.request_plan()),
-                layout=side.name,
-                purpose=round_purpose(number, side.name),
+                round_purpose(number, side.name),
+                side.candidate,
+                self.request_plan(),
+                is_verbatim=True,
             )
             self._trials[side.name].append(trial)
             return trial

@@ -11,7 +11,6 @@ from autofit.errors import UsageError
 from autofit.presets.facts import PresetFacts, winner_facts
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
 from autofit.runtime.discovery.found_runtime import Runtime
-from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.statistics.estimate import estimate
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
@@ -44,7 +43,7 @@ def trial_facts(
         UsageError: the runtime does not take them.
     """
     header, options = study.header, study.header.options
-    is_own = trial.layout == RUNTIME_FIT
+    is_own = trial.is_verbatim
     own = options.get("baseline", {}).get("args", ()) if is_own else ()
     plan = make_launch_plan(
         runtime,

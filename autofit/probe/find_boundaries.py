@@ -25,10 +25,11 @@ from autofit.session.task import Task
 from autofit.study.skipped import SkippedCandidate
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Skipped, is_memory_failure, lacks_device_memory
+from autofit.trial.purpose import TrialPurpose
 from autofit.trial.trial import Trial
 
 # The same for every launch, so that one which another layout asked for is known.
-PURPOSE = "does it fit?"
+PURPOSE = TrialPurpose("boundary", "fit_check")
 # What a first candidate should leave free: before anything was launched, and once launches
 # have corrected the estimate.
 _FIRST_MARGIN_MIB = 320.0
@@ -144,7 +145,7 @@ class Probe:
             candidate = self._candidate(line, host_layers)
             if candidate is None:
                 continue
-            if self.runner.is_known("boundary", candidate, PURPOSE):
+            if self.runner.is_known(PURPOSE, candidate):
                 self._launch(line, candidate)
             if candidate.key in self._by_candidate:
                 self._settle(line, host_layers, candidate)
@@ -236,7 +237,7 @@ class Probe:
     def _has_time(self, candidate: Candidate) -> bool:
         """Whether a launch, as long as those before, may begin; a known one costs nothing."""
         left_s = self.runner.budget.left_for_s("prove")  # all of it: nothing follows
-        if left_s is None or self.runner.is_known("boundary", candidate, PURPOSE):
+        if left_s is None or self.runner.is_known(PURPOSE, candidate):
             return True
         made = [trial.seconds for trial in self.trials]
         return left_s - self.runner.untaken_s > (median(made) if made else 0.0)
@@ -256,11 +257,10 @@ class Probe:
             self.maker.ask_planner(candidate)
         ubatch = candidate.get_int("ubatch", 512)
         trial = self.runner.run(
-            "boundary",
+            PURPOSE,
             candidate,
             replace(plan_fit_test(self.task.workload, ubatch), fill=self.maker.fill(candidate)),
             layout=line.layout,
-            purpose=PURPOSE,
         )
         self.trials.append(trial)
         self._advice.look_at(trial, self._need)

@@ -21,12 +21,9 @@ from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
 from autofit.trial.parameter_groups import KV_TYPE_PARAMS
+from autofit.trial.purpose import Subject, TrialPurpose
 
-# What launches of candidates are for, before the rounds and after them.
-_ANSWERS_OF = "answers of "
-ASKED_FINALIST = f"{_ANSWERS_OF}a finalist"
-ASKED_WINNER = f"{_ANSWERS_OF}the winner"
-_ASKED = (ASKED_FINALIST, ASKED_WINNER)
+_REFERENCE = TrialPurpose("prove", "reference_answers", subject="baseline")
 
 
 @dataclass(slots=True)
@@ -62,9 +59,9 @@ class OutputEvaluator:
         """Whether the study holds a candidate's answers, of this run or one before it."""
         if any(key == candidate.key for key, _, _ in self._told):
             return True
-        return any(self.runner.is_known("prove", candidate, asked) for asked in _ASKED)
+        return self.runner.is_known(TrialPurpose("prove", "answers"), candidate)
 
-    def check(self, finalist: Finalist, purpose: str = ASKED_WINNER) -> AnswerCheck:
+    def check(self, finalist: Finalist, subject: Subject = "winner") -> AnswerCheck:
         """Launch what was not asked yet, in the phase prove, and judge the answers.
 
         Raises:
@@ -72,21 +69,20 @@ class OutputEvaluator:
         """
         key = finalist.candidate.key
         if key not in self._checks:
-            self._checks[key] = self._check(finalist, purpose)
+            self._checks[key] = self._check(finalist, subject)
         return self._checks[key]
 
-    def _check(self, finalist: Finalist, purpose: str) -> AnswerCheck:
+    def _check(self, finalist: Finalist, subject: Subject) -> AnswerCheck:
         may_differ = has_narrow_kv(finalist.candidate)
         reference, reference_words = None, "no reference"
-        for one, words in self._references(finalist, purpose):
+        for one, words, purpose in self._references(finalist, subject):
             reference_words = words
-            reference, _ = self._ask(one, f"{_ANSWERS_OF}{words}", has_retrieval=may_differ)
+            reference, _ = self._ask(one, purpose, has_retrieval=may_differ)
             if reference is not None:
                 break
         other, by_program = None, None
         if reference is not None:
-            known = (p for p in _ASKED if self.runner.is_known("prove", finalist.candidate, p))
-            purpose = next(known, purpose)  # a run before may have asked it at another time
+            purpose = TrialPurpose("prove", "answers", subject=subject)
             other, seconds = self._ask(finalist, purpose, has_retrieval=may_differ)
             if may_differ and other is not None:
                 by_program = self._score(finalist, expected_s=seconds)
@@ -99,7 +95,7 @@ class OutputEvaluator:
         )
 
     def _ask(
-        self, finalist: Finalist, purpose: str, *, has_retrieval: bool
+        self, finalist: Finalist, purpose: TrialPurpose, *, has_retrieval: bool
     ) -> tuple[Answers | None, float]:
         """A candidate's answers, and the seconds that a launch for them takes."""
         known = self._known(finalist, has_retrieval=has_retrieval)
@@ -108,9 +104,9 @@ class OutputEvaluator:
         workload = self.task.workload
         interview = PromptSet(workload, workload.slot_context, has_retrieval=has_retrieval)
         trial, answers = interviewed(
-            *(self.runner, interview, "prove", finalist.candidate, plan_without_measurement()),
+            *(self.runner, interview, purpose, finalist.candidate, plan_without_measurement()),
             layout=finalist.layout,
-            purpose=purpose,
+            is_verbatim=finalist.is_verbatim,
         )
         told = answers, trial.seconds
         self._told[finalist.candidate.key, finalist.layout, has_retrieval] = told
@@ -137,17 +133,22 @@ class OutputEvaluator:
             )
         return self._scores[types]
 
-    def _references(self, finalist: Finalist, purpose: str) -> Iterator[tuple[Finalist, str]]:
+    def _references(
+        self, finalist: Finalist, subject: Subject
+    ) -> Iterator[tuple[Finalist, str, TrialPurpose]]:
         """Candidates with an f16 KV cache and what to call them, the cheapest to trust first."""
         own = self.reference
-        yield own, "the baseline" + (f" with {DEFAULT_KV_TYPE} KV" * (own != self.baseline))
+        words = "the baseline" + (f" with {DEFAULT_KV_TYPE} KV" * (own != self.baseline))
+        yield own, words, _REFERENCE
         placed = _wide(finalist)
         if placed.candidate != finalist.candidate:
-            words = f"{purpose.removeprefix(_ANSWERS_OF)} with {DEFAULT_KV_TYPE} KV"
-            yield placed, words
+            purpose = replace(_REFERENCE, subject=subject)
+            article = "a" if subject == "finalist" else "the"
+            words = f"{article} {subject} with {DEFAULT_KV_TYPE} KV"
+            yield placed, words, purpose
             if self.task.runtime.supports("kv_offload", value=False):
                 on_host = placed.candidate.with_params(kv_offload=False)
-                yield replace(placed, candidate=on_host), f"{words} on the host"
+                yield replace(placed, candidate=on_host), f"{words} on the host", purpose
 
 
 def _wide(finalist: Finalist) -> Finalist:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autofit.model.sizes.kv_cache import KvTypes, kv_element_bytes, kv_types
 from autofit.quality.answer_check import AnswerCheck, has_narrow_kv
-from autofit.quality.answer_inquiry import ASKED_FINALIST, OutputEvaluator
+from autofit.quality.answer_inquiry import OutputEvaluator
 from autofit.quality.kv_score import type_words
 from autofit.session.finalist import Finalist, Proof
 from autofit.trial.candidate import Candidate
@@ -54,7 +54,7 @@ class QualityGate:
             Interrupted: the user stopped the run.
         """
         if self.inquiry is not None:
-            self._keep(finalist.candidate, self.inquiry.check(finalist, ASKED_FINALIST))
+            self._keep(finalist.candidate, self.inquiry.check(finalist, "finalist"))
 
     def are_right(self, proof: Proof) -> bool:
         """Whether a winner's answers are right; what cannot be told is no objection.

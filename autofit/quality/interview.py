@@ -23,7 +23,8 @@ from autofit.session.runner import TrialRunner
 from autofit.study.study_document import DAMAGED
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate, Limits
-from autofit.trial.trial import Phase, Trial
+from autofit.trial.purpose import TrialPurpose
+from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
 # Beside one as long as the workload's longest. Answers are compared up to the first token
@@ -181,12 +182,12 @@ class PromptSet:
 def interviewed(
     runner: TrialRunner,
     interview: PromptSet,
-    phase: Phase,
+    purpose: TrialPurpose,
     candidate: Candidate,
     request_plan: RequestPlan,
     *,
-    layout: str,
-    purpose: str,
+    layout: str = "",
+    is_verbatim: bool = False,
 ) -> tuple[Trial, Answers | None]:
     """Run a trial that ends in an interview; a trial that is known has its answers kept.
 
@@ -196,11 +197,11 @@ def interviewed(
         Interrupted: the user stopped the run.
     """
     trial = runner.run(
-        phase,
+        purpose,
         candidate,
         replace(request_plan, questions=interview),
         layout=layout,
-        purpose=purpose,
+        is_verbatim=is_verbatim,
     )
     answers = interview.take()
     if answers is None:

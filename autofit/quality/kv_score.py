@@ -24,6 +24,7 @@ from autofit.session.finalist import Finalist
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
+from autofit.trial.purpose import TrialPurpose
 
 # Both lie in the study's folder: a folder for temporary files may lie in memory.
 _BASE, _TEXT = "kept-chances.bin", "kept-chances.txt"
@@ -105,20 +106,24 @@ def _scored(
     runner: TrialRunner, keeping: DivergenceLauncher, narrow: Finalist, wide: Candidate
 ) -> KvScore:
     program = keeping.program
-    # Kept chances are gone after their score, so another one keeps its own.
-    purpose = f"answers of {kv_words(narrow.candidate)} against {kv_words(wide)} KV by {program}"
+    # Kept chances are gone after their score, so those of another KV type are kept anew.
+    types = kv_types(narrow.candidate)
     kept = replace(runner, launching=keeping).run(
-        "prove", wide, plan_without_measurement(), layout=narrow.layout, purpose=f"{purpose}: kept"
+        TrialPurpose("prove", "kl_base", kv_types=types),
+        wide,
+        plan_without_measurement(),
+        layout=narrow.layout,
+        is_verbatim=narrow.is_verbatim,
     )
     if not kept.is_completed:
         return KvScore(words=f"{program} told nothing: {kept.outcome.evidence}")
     scoring = replace(keeping, keeps=False)
     scored = replace(runner, launching=scoring).run(
-        "prove",
+        TrialPurpose("prove", "kl_score", kv_types=types),
         narrow.candidate,
         plan_without_measurement(),
         layout=narrow.layout,
-        purpose=f"{purpose}: scored",
+        is_verbatim=narrow.is_verbatim,
     )
     found = scoring.read(runner.study.log_path(scored.number)) if scored.is_completed else None
     if found is None:

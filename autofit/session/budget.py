@@ -10,7 +10,7 @@ from statistics import median
 from autofit.errors import UsageError
 from autofit.runtime.planner.planner import PlannerUsage
 from autofit.session.overhead import Pause
-from autofit.trial.trial import Phase
+from autofit.trial.purpose import Phase
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")

@@ -14,7 +14,8 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import MemoryReading
 from autofit.trial.metric import Metric
 from autofit.trial.outcome import Skipped, Stage
-from autofit.trial.trial import Phase, Trial
+from autofit.trial.purpose import Phase, TrialPurpose
+from autofit.trial.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,9 @@ class LaunchStarted:
     """A server is about to be started."""
 
     number: int
-    phase: Phase
+    purpose: TrialPurpose
     candidate: Candidate
     layout: str = ""
-    purpose: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,13 +22,12 @@ from autofit.session.rounds_result import Confirmation, Dropped, Ended, Standing
 from autofit.statistics.estimate import center
 from autofit.statistics.stopping_rule import MIN_ROUNDS, Decision, StoppingRule, decide
 from autofit.trial.metric import Metric, median_metric, time_ratio
+from autofit.trial.purpose import TrialPurpose
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
 # Rounds that rivals get to be told apart once the gain over the baseline is known.
 _ROUNDS_FOR_RIVALS = 2
-
-_PURPOSE = re.compile(r"round (\d+)(?: of (.+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +38,9 @@ class Contender:
     launch: Callable[[int], Trial]
 
 
-def round_purpose(number: int, contender_id: str = "") -> str:
-    """What a trial of a round is for; with an id where the candidate does not tell whose."""
-    return f"round {number} of {contender_id}" if contender_id else f"round {number}"
+def round_purpose(number: int, side: str = "") -> TrialPurpose:
+    """Return the purpose of a trial of a round; the side where the candidate is not enough."""
+    return TrialPurpose("confirm", "round", round=number, side=side)
 
 
 def confirm(
@@ -84,12 +82,11 @@ def confirm(
 
 
 def _by_round(trials: Sequence[Trial]) -> dict[tuple[str, int], Trial]:
-    found = {}
-    for trial in trials:
-        match = _PURPOSE.fullmatch(trial.purpose)
-        if match and trial.phase == "confirm":
-            found[match[2] or trial.candidate.key, int(match[1])] = trial
-    return found
+    return {
+        (trial.purpose.side or trial.candidate.key, trial.purpose.round): trial
+        for trial in trials
+        if trial.purpose.role == "round" and trial.purpose.round is not None
+    }
 
 
 @dataclass(slots=True)

@@ -22,7 +22,11 @@ from autofit.study.skipped import SkippedCandidate
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.outcome import Rejected, Stage, lacks_device_memory
-from autofit.trial.trial import Fidelity, Phase, Trial
+from autofit.trial.purpose import Phase, TrialPurpose
+from autofit.trial.trial import Fidelity, Trial
+
+# A candidate's key, and what two launches of it share if the second repeats the first.
+_Identity = tuple[str, tuple[object, ...]]
 
 # So many launches, the baseline among them, that are refused alike show that all are.
 _REFUSED_ALIKE = 3
@@ -31,7 +35,9 @@ _REFUSED_ALIKE = 3
 class Launching(Protocol):
     """What a runner needs of a runtime."""
 
-    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
+    def plan(
+        self, candidate: Candidate, *, is_verbatim: bool, as_served: bool
+    ) -> LaunchPlan | Rejected:
         """The command of a candidate, or why the runtime cannot be told it."""
         ...
 
@@ -63,16 +69,16 @@ class TrialRunner:
     wall_clock: Callable[[], float]
     should_stop: Callable[[], bool] = lambda: False
     trials: list[Trial] = field(default_factory=list)
-    _known: dict[tuple[str, str, str], deque[Trial]] = field(init=False)
+    _known: dict[_Identity, deque[Trial]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._known = defaultdict(deque)
         for trial in self.study.trials():
-            self._known[self._identity(trial.phase, trial.candidate, trial.purpose)].append(trial)
+            self._known[trial.candidate.key, trial.purpose.identity].append(trial)
 
-    def is_known(self, phase: Phase, candidate: Candidate, purpose: str) -> bool:
-        """Whether the study already holds this launch."""
-        return bool(self._known.get(self._identity(phase, candidate, purpose)))
+    def is_known(self, purpose: TrialPurpose, candidate: Candidate) -> bool:
+        """Return whether the study has a trial of this launch that was not taken yet."""
+        return bool(self._known.get((candidate.key, purpose.identity)))
 
     @property
     def untaken_s(self) -> float:
@@ -81,25 +87,28 @@ class TrialRunner:
 
     def run(
         self,
-        phase: Phase,
+        purpose: TrialPurpose,
         candidate: Candidate,
         request_plan: RequestPlan,
         *,
-        layout: str,
-        purpose: str,
+        layout: str = "",
+        is_verbatim: bool = False,
     ) -> Trial:
-        """The trial of a candidate: launched, unless the study already holds it.
+        """Return the trial of a candidate: launched, unless the study already has it.
 
         Raises:
             Interrupted: `should_stop` became true.
             AutofitError: the runtime refuses whatever is launched.
         """
-        known = self._take_known(self._identity(phase, candidate, purpose), request_plan.fidelity)
+        known = self._take_known((candidate.key, purpose.identity), request_plan.fidelity)
         if known is None:
             self._check_stop()
-        trial = known or self._launch(phase, candidate, request_plan, layout, purpose)
+        trial = known or self._launch(
+            purpose, candidate, request_plan, layout=layout, is_verbatim=is_verbatim
+        )
         is_reused = known is not None
-        self.budget.count(phase, trial.seconds, earlier_s=trial.spent_s if is_reused else 0.0)
+        earlier_s = trial.spent_s if is_reused else 0.0
+        self.budget.count(purpose.phase, trial.seconds, earlier_s=earlier_s)
         self.trials.append(trial)
         self.emit(LaunchEnded(trial, is_reused))
         self._refuse_to_go_on()
@@ -125,7 +134,7 @@ class TrialRunner:
             "or the build",
         )
 
-    def _take_known(self, identity: tuple[str, str, str], fidelity: Fidelity) -> Trial | None:
+    def _take_known(self, identity: _Identity, fidelity: Fidelity) -> Trial | None:
         """A launch that the study holds and that looked closely enough; it is taken once."""
         known = self._known.get(identity, deque())
         for place, trial in enumerate(known):
@@ -138,43 +147,35 @@ class TrialRunner:
         """Note a candidate that is not worth a launch."""
         self.study.skip(skipped)
 
-    @staticmethod
-    def _identity(phase: Phase, candidate: Candidate, purpose: str) -> tuple[str, str, str]:
-        """What makes two launches the same: rounds and proofs differ by purpose.
-
-        A search launches a candidate once, whatever it was expected to bring: what a resumed
-        one expects may differ in its last digit.
-        """
-        if phase in ("boundary", "search"):
-            return "search", candidate.key, ""
-        return phase, candidate.key, purpose
-
     def _check_stop(self) -> None:
         if self.should_stop():
             raise Interrupted("stopped", resume_hint(self.study))
 
     def _launch(
         self,
-        phase: Phase,
+        purpose: TrialPurpose,
         candidate: Candidate,
         request_plan: RequestPlan,
+        *,
         layout: str,
-        purpose: str,
+        is_verbatim: bool,
     ) -> Trial:
         number, preparation = self.study.next_number(), self.budget.pause.spent
         started_at = self.wall_clock()
         plan = self.launching.plan(
-            candidate, layout=layout, as_served=phase in ("confirm", "prove")
+            candidate,
+            is_verbatim=is_verbatim,
+            as_served=purpose.phase in ("confirm", "prove"),
         )
-        self.emit(LaunchStarted(number, phase, candidate, layout, purpose))
+        self.emit(LaunchStarted(number, purpose, candidate, layout))
         argv: Sequence[str] = plan.argv if isinstance(plan, LaunchPlan) else ()
         env = plan.env if isinstance(plan, LaunchPlan) else {}
         with self.study.launching(
             number,
-            candidate=candidate,
-            phase=phase,
-            layout=layout,
             purpose=purpose,
+            candidate=candidate,
+            layout=layout,
+            is_verbatim=is_verbatim,
             argv=argv,
             env=env,
             started_at=started_at,
@@ -191,17 +192,17 @@ class TrialRunner:
                 result = LaunchResult(outcome=plan)
             trial = Trial(
                 number=number,
-                phase=phase,
+                purpose=purpose,
                 candidate=candidate,
                 outcome=result.outcome,
                 layout=layout,
+                is_verbatim=is_verbatim,
                 argv=tuple(argv),
                 env=dict(env),
                 measurement=result.measurement,
                 started_at=started_at,
                 seconds=self.wall_clock() - started_at,
-                purpose=purpose,
-                notes=(*_worth_telling(phase, result), *result.notes),
+                notes=(*_worth_telling(purpose.phase, result), *result.notes),
                 fidelity=request_plan.fidelity,
                 preparation=preparation,
             )

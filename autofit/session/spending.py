@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from autofit.trial.trial import FIDELITIES, PHASES, Preparation, Trial
+from autofit.trial.purpose import PHASES
+from autofit.trial.trial import FIDELITIES, Preparation, Trial
 
 
 def spending(trials: Sequence[Trial], rest: Preparation) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import psutil
 
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Crashed
-from autofit.trial.trial import Phase, Trial
+from autofit.trial.purpose import PHASES, TrialPurpose
+from autofit.trial.trial import Trial
 
 MACHINE_WENT_DOWN = "the machine or autofit went down during this launch"
 
@@ -37,10 +38,10 @@ class RunningMark:
     """A launch that has begun and, as long as the mark is there, not ended."""
 
     number: int
-    phase: Phase
+    purpose: TrialPurpose
     candidate: Candidate
     layout: str
-    purpose: str
+    is_verbatim: bool
     argv: tuple[str, ...]
     env: Mapping[str, str]
     started_at: float
@@ -50,10 +51,10 @@ class RunningMark:
         """The mark as JSON data."""
         return {
             "number": self.number,
-            "phase": self.phase,
+            **self.purpose.to_dict(),
             "params": dict(self.candidate.params),
             "layout": self.layout,
-            "purpose": self.purpose,
+            "is_verbatim": self.is_verbatim,
             "argv": list(self.argv),
             "env": dict(self.env),
             "started_at": self.started_at,
@@ -67,30 +68,31 @@ class RunningMark:
         Raises:
             KeyError, TypeError, ValueError: the data is not a mark.
         """
-        fields = dict(data)
-        candidate = Candidate(fields.pop("params"))
-        if fields["phase"] not in get_args(Phase):
-            msg = f"unknown phase {fields['phase']!r}"
+        if data["phase"] not in PHASES:
+            msg = f"unknown phase {data['phase']!r}"
             raise ValueError(msg)
         return cls(
-            **{
-                **fields,
-                "candidate": candidate,
-                "argv": tuple(fields["argv"]),
-                "env": dict(fields["env"]),
-            }
+            number=data["number"],
+            purpose=TrialPurpose.from_dict(data),
+            candidate=Candidate(data["params"]),
+            layout=data["layout"],
+            is_verbatim=data["is_verbatim"],
+            argv=tuple(data["argv"]),
+            env=dict(data["env"]),
+            started_at=data["started_at"],
+            boot_id=data["boot_id"],
         )
 
     def crashed_trial(self) -> Trial:
         """The trial this launch becomes when the machine went down with it."""
         return Trial(
             number=self.number,
-            phase=self.phase,
+            purpose=self.purpose,
             candidate=self.candidate,
             outcome=Crashed(stage="load", evidence=MACHINE_WENT_DOWN),
             layout=self.layout,
+            is_verbatim=self.is_verbatim,
             argv=self.argv,
             env=self.env,
             started_at=self.started_at,
-            purpose=self.purpose,
         )

@@ -3,6 +3,7 @@
 | schema | since | change                                                                      |
 | ------ | ----- | --------------------------------------------------------------------------- |
 | 1      | 0.1.0 | first: study.json, trials/NNNN.json, skipped.jsonl                          |
+| 2      | 0.2.0 | a trial's purpose in typed fields; `layout` names layouts only              |
 
 Every file carries its own `schema`, because a study may be resumed by a newer autofit.
 Files are upgraded when read and keep what was written.
@@ -10,13 +11,14 @@ Files are upgraded when read and keep what was written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from autofit.errors import AutofitError
 
-SCHEMA = 1
+SCHEMA = 2
 
 Document = dict[str, Any]
 Kind = Literal["study", "trial", "mark", "skipped"]
@@ -36,8 +38,61 @@ class Step:
     skipped: Callable[[Document], Document] = _unchanged
 
 
-# Keyed by the schema a step starts from: adding schema 2 adds STEPS[1].
-STEPS: Mapping[int, Step] = {}
+_ROUND = re.compile(r"(?:round|repeat) (\d+)(?: of (.+))?")
+_KL = re.compile(r"answers of (\S+) against \S+ KV by .+: (kept|scored)")
+_ANSWERS = re.compile(r"answers of (?:the|a) (baseline|finalist|winner)( with .+)?")
+
+
+def _type_purpose(document: Document) -> Document:
+    """Put into typed fields what a trial or mark of schema 1 says in a sentence."""
+    phase, text = document["phase"], document.pop("purpose", "")
+    layout = document.get("layout", "")
+    is_side = phase == "confirm" and layout in ("A", "B")
+    return {
+        **document,
+        **_purpose_fields(phase, text),
+        # A comparison named its side in the layout, and launched both as they were given.
+        "layout": "" if is_side else layout,
+        "is_verbatim": is_side or layout == "runtime_fit",
+    }
+
+
+def _purpose_fields(phase: str, text: str) -> Document:
+    if phase == "baseline":
+        return {"role": "baseline"}
+    if phase in ("boundary", "search"):
+        is_check = text == "does it fit?"
+        return {"role": "fit_check"} if is_check else {"role": "explore", "reason": text}
+    if phase == "confirm":
+        found = _ROUND.fullmatch(text)
+        if found is None:
+            return {"role": "round"}
+        return {"role": "round", "round": int(found[1]), "side": found[2] or ""}
+    if found := _KL.fullmatch(text):
+        types = found[1].split("/")
+        role = "kl_base" if found[2] == "kept" else "kl_score"
+        return {"role": role, "kv_types": [types[0], types[-1]]}
+    if found := _ANSWERS.fullmatch(text):
+        is_reference = found[1] == "baseline" or found[2]
+        role = "reference_answers" if is_reference else "answers"
+        return {"role": role, "subject": found[1]}
+    return {"role": "proof"}
+
+
+def _mark_own_settings(document: Document) -> Document:
+    """Mark a winner that is the baseline, which schema 1 says by the name of its layout."""
+    winner = (document.get("result") or {}).get("winner")
+    if not isinstance(winner, dict):
+        return document
+    is_baseline = winner.get("layout") in ("frozen", "runtime_fit")
+    winner = {**winner, "is_baseline": is_baseline}
+    return {**document, "result": {**document["result"], "winner": winner}}
+
+
+# Keyed by the schema a step starts from: adding schema 3 adds STEPS[2].
+STEPS: Mapping[int, Step] = {
+    1: Step(study=_mark_own_settings, trial=_type_purpose, mark=_type_purpose)
+}
 
 
 def upgrade(

@@ -8,7 +8,7 @@ from typing import Any
 
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Skipped, outcome_from_dict, outcome_to_dict
-from autofit.trial.trial import Phase
+from autofit.trial.purpose import Phase
 
 
 @dataclass(frozen=True, slots=True)

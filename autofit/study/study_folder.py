@@ -46,7 +46,8 @@ from autofit.study.skipped import SkippedCandidate
 from autofit.study.study_document import DAMAGED, brief, current, dump, read
 from autofit.study.study_header import StudyHeader
 from autofit.trial.candidate import Candidate
-from autofit.trial.trial import Phase, Trial
+from autofit.trial.purpose import TrialPurpose
+from autofit.trial.trial import Trial
 
 _NUMBERED = re.compile(r"(\d{4,})\.(json|log|running|cut_off)")
 # Some hundred launches, each with a log of a megabyte at most.
@@ -182,10 +183,10 @@ class Study:
         self,
         number: int,
         *,
+        purpose: TrialPurpose,
         candidate: Candidate,
-        phase: Phase,
         layout: str = "",
-        purpose: str = "",
+        is_verbatim: bool = False,
         argv: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         started_at: float,
@@ -197,10 +198,10 @@ class Study:
         """
         mark = RunningMark(
             number=number,
-            phase=phase,
+            purpose=purpose,
             candidate=candidate,
             layout=layout,
-            purpose=purpose,
+            is_verbatim=is_verbatim,
             argv=tuple(argv),
             env=dict(env or {}),
             started_at=started_at,

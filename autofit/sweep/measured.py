@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from autofit.quality.answer_inquiry import ASKED_FINALIST, ASKED_WINNER
 from autofit.quality.interview import kept_answers
 from autofit.quality.recorded_answer import RecordedAnswer
 from autofit.runtime.command.redaction import redact_command, redact_variables
-from autofit.runtime.server.launcher import RUNTIME_FIT
-from autofit.session.finalist import FROZEN
 from autofit.study.study_folder import Study
 from autofit.sweep.entry_record import BoundaryRow, Failure, LaunchValues, Status, Winner
 from autofit.trial.candidate import Candidate
@@ -56,15 +53,16 @@ def of_tune(study: Study) -> Measured:
         failure = Failure.of(failed.outcome) if failed else Failure("nothing_fits", "no winner")
         return Measured(status=_status(failure), failure=failure, notes=notes)
     candidate = Candidate(told["params"])
-    is_own = told.get("layout") in (FROZEN, RUNTIME_FIT)
+    is_own = told.get("is_baseline", False)
     # The runtime's own choice was measured as the baseline: only its flags are written out.
     source = trials[0].candidate if is_own and trials else candidate
     launched = [one for one in trials if one.candidate == source and one.is_completed]
     chosen = [one for one in launched if one.phase == "confirm"] or [
         one for one in launched if one.phase != "prove"
     ]
-    interview = next((one for one in trials if one.purpose in (ASKED_WINNER, ASKED_FINALIST)
-                      and one.candidate == candidate), None)  # fmt: skip
+    interview = next(
+        (t for t in trials if t.purpose.role == "answers" and t.candidate == candidate), None
+    )
     rows = [BoundaryRow.from_dict(row) for row in result.get("boundary", ())]
     layout, kind = told.get("layout"), candidate.get_str("cache_type_k", "f16")
     return Measured(

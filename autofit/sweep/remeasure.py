@@ -32,12 +32,15 @@ _REPEATS = 2
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Settings to be launched, and what launches them; `name` is told in trials' purposes."""
+    """Settings to be launched, and what launches them; `name` is the side of its trials.
+
+    `is_verbatim` is as in a trial.
+    """
 
     name: str
     candidate: Candidate
-    layout: str
     runner: TrialRunner
+    is_verbatim: bool
 
     @property
     def is_neighbour(self) -> bool:
@@ -122,15 +125,15 @@ class Remeasure:
         purpose = round_purpose(number, contender.name)
         if self.asks and number == 1 and not contender.is_neighbour:
             trial, _ = interviewed(
-                *(contender.runner, interview, "confirm", contender.candidate, request_plan),
-                layout=contender.layout,
-                purpose=purpose,
+                *(contender.runner, interview, purpose, contender.candidate, request_plan),
+                is_verbatim=contender.is_verbatim,
             )
         else:
             trial = contender.runner.run(
-                *("confirm", contender.candidate, request_plan),
-                layout=contender.layout,
-                purpose=purpose,
+                purpose,
+                contender.candidate,
+                request_plan,
+                is_verbatim=contender.is_verbatim,
             )
         self.trials[contender.name].append(trial)
 

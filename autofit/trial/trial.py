@@ -1,4 +1,4 @@
-"""One launch with its candidate, purpose, outcome and measurement."""
+"""A finished launch: its candidate, purpose, outcome and measurement."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any, Literal
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement
 from autofit.trial.outcome import Outcome, outcome_from_dict, outcome_to_dict
+from autofit.trial.purpose import Phase, TrialPurpose
 
-Phase = Literal["baseline", "boundary", "search", "confirm", "prove"]
-PHASES: tuple[Phase, ...] = ("baseline", "boundary", "search", "confirm", "prove")
 # How closely is looked, the cheapest first: a question to the runtime's planner without a
 # launch; that it loads and takes its first full ubatches; short requests; the whole workload.
 Fidelity = Literal["estimate", "load", "short", "full"]
@@ -33,28 +32,42 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A candidate, run once.
+    """A candidate that was launched once, and the outcome.
 
-    `layout` names how layers lie on devices (`balanced`, `single:CUDA0`, ...);
-    `started_at` is seconds since the epoch, `seconds` the whole time from start to stop;
-    `notes` are remarks for the user ("memory did not come back within 30 s"). Studies of
-    older versions tell neither `fidelity` nor `preparation`.
+    Attributes:
+        layout: the name of how layers lie on devices (`balanced`, `single:CUDA0`, ...).
+        is_verbatim: the command was launched as a user would without autofit: the runtime
+            places layers, and nothing was added that only measuring needs.
+        started_at: seconds since the epoch.
+        seconds: the whole time from start to stop.
+        notes: remarks for the user ("memory did not come back within 30 s").
+        fidelity, preparation: None in studies of versions that did not record them.
     """
 
     number: int
-    phase: Phase
+    purpose: TrialPurpose
     candidate: Candidate
     outcome: Outcome
     layout: str = ""
+    is_verbatim: bool = False
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     measurement: Measurement | None = None
     started_at: float = 0.0
     seconds: float = 0.0
-    purpose: str = ""
     notes: tuple[str, ...] = ()
     fidelity: Fidelity | None = None
     preparation: Preparation | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the run that launched it."""
+        return self.purpose.phase
+
+    @property
+    def description(self) -> str:
+        """The purpose as a short text for people."""
+        return self.purpose.description
 
     @property
     def is_completed(self) -> bool:
@@ -76,9 +89,9 @@ class Trial:
         """The trial as JSON data."""
         return {
             "number": self.number,
-            "phase": self.phase,
-            "purpose": self.purpose,
+            **self.purpose.to_dict(),
             "layout": self.layout,
+            "is_verbatim": self.is_verbatim,
             "params": dict(self.candidate.params),
             "argv": list(self.argv),
             "env": dict(self.env),
@@ -101,9 +114,9 @@ class Trial:
         measured, preparation = data["measurement"], data.get("preparation")
         return cls(
             number=data["number"],
-            phase=data["phase"],
-            purpose=data.get("purpose", ""),
+            purpose=TrialPurpose.from_dict(data),
             layout=data.get("layout", ""),
+            is_verbatim=data.get("is_verbatim", False),
             candidate=Candidate(data["params"]),
             argv=tuple(data["argv"]),
             env=data["env"],

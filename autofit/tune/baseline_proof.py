@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autofit.runtime.planner.planner import RuntimePlanner
-from autofit.runtime.server.launcher import RUNTIME_FIT
-from autofit.session.finalist import FROZEN, Finalist, Proof
+from autofit.session.finalist import FROZEN, RUNTIME_FIT, Finalist, Proof
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.trial.trial import Trial
@@ -40,12 +39,12 @@ class BaselineProof:
         candidate = frozen_baseline(self.task, baseline, self.estimator)
         is_placed = not self.task.devices or "n_gpu_layers" in candidate.params
         if is_placed or self.task.baseline_params is not None:
-            return Finalist(candidate, FROZEN)
+            return Finalist(candidate, FROZEN, is_baseline=True)
         self.note(
             "this build has no llama-fit-params beside it, so what its own fit chose cannot be "
             "written out: the preset leaves the fit on"
         )
-        return Finalist(baseline.candidate, RUNTIME_FIT)
+        return Finalist(baseline.candidate, RUNTIME_FIT, is_verbatim=True, is_baseline=True)
 
 
 def own_choice(task: Task) -> str:

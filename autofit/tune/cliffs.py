@@ -24,7 +24,8 @@ from autofit.statistics.noise import Cliff, Direction, find_cliffs, find_unstead
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric, median_metric
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
-from autofit.trial.trial import Phase, Trial
+from autofit.trial.purpose import Phase
+from autofit.trial.trial import Trial
 
 HOST_LAYERS = "n_cpu_moe"
 _UBATCH = "ubatch"

@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any, Literal
 
 from autofit.runtime.diagnosis.memory_evidence import launch_usage_mib
-from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.session.launch_memory import MemoryRecord
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate, ParamValue
@@ -155,7 +154,7 @@ def _comparison(name: str, trials: Sequence[Trial], task: Task) -> tuple[int, fl
     for trial in trials:
         if trial.phase == "prove" or trial.shows_fit_only or not trial.is_completed:
             continue
-        if trial.phase == "baseline" or trial.layout == RUNTIME_FIT:
+        if trial.is_verbatim:
             continue
         value = median_metric(trial.measurement, task.workload, task.objective)
         if value is None:

@@ -28,7 +28,8 @@ from autofit.session.task import Task
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.metric import Metric, cost, fastest_repeats, median_metric
 from autofit.trial.outcome import Outcome, is_memory_failure, lacks_device_memory
-from autofit.trial.trial import Phase, Trial
+from autofit.trial.purpose import Phase, TrialPurpose
+from autofit.trial.trial import Trial
 
 # Requests of one launch are cheap beside its load; two of each kind show their spread.
 _REPEATS = 2
@@ -250,11 +251,10 @@ class Explorer:
             self.search.tell(point, None)
             return
         trial = self.runner.run(
-            step.phase,
+            TrialPurpose(step.phase, "explore", reason=step.proposal.why),
             candidate,
             self._effort(candidate, asks_fit_only=step.asks_fit_only),
             layout=str(point.get(LAYOUT_AXIS, "")),
-            purpose=step.proposal.why,
         )
         self.tell(point, trial)
         self.launched.append(Evaluation(point, candidate, trial))

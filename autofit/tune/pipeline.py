@@ -10,7 +10,6 @@ from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE
 from autofit.quality.answer_inquiry import OutputEvaluator
 from autofit.quality.answer_verdict import QualityGate
 from autofit.quality.kv_score import type_words
-from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.problem import Problem
@@ -19,13 +18,14 @@ from autofit.session.budget_advice import BudgetAdvice, tune_need
 from autofit.session.candidate_record import CandidateRecord
 from autofit.session.candidates import CandidateFactory
 from autofit.session.events import Incumbent, Listener, Notice, PhaseStarted
-from autofit.session.finalist import FROZEN, Finalist, Proof
+from autofit.session.finalist import RUNTIME_FIT, Finalist, Proof
 from autofit.session.launch_memory import MemoryRecord
 from autofit.session.machine_load import thread_words
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import cost, median_metric, time_ratio
+from autofit.trial.purpose import TrialPurpose
 from autofit.trial.trial import Trial
 from autofit.tune.baseline_proof import BaselineProof, own_choice
 from autofit.tune.default_point import default_point
@@ -132,7 +132,7 @@ class Tune:
 
     def _verdicts(self, baseline: Trial) -> QualityGate:
         """What judges answers; without anything to ask where they mean nothing."""
-        reference = Finalist(baseline.candidate, RUNTIME_FIT)
+        reference = Finalist(baseline.candidate, RUNTIME_FIT, is_verbatim=True, is_baseline=True)
         inquiry = OutputEvaluator(self.runner, self.task, reference)
         return QualityGate(inquiry if self.checks_answers else None, self._note)
 
@@ -162,7 +162,7 @@ class Tune:
     def _baseline(self) -> Trial:
         self.emit(PhaseStarted("baseline"))
         trial = self.runner.run(
-            "baseline",
+            TrialPurpose("baseline", "baseline"),
             self.task.baseline,
             plan_measurement(
                 self.task.workload,
@@ -172,7 +172,7 @@ class Tune:
                 enough_s=self.runner.budget.repeat_limit_s,
             ),
             layout=RUNTIME_FIT,
-            purpose="the runtime's own choice",
+            is_verbatim=True,
         )
         if not trial.is_completed:
             words = own_choice(self.task)
@@ -282,8 +282,7 @@ class Tune:
 
     def _look_over(self, proof: Proof, baseline: Trial) -> None:
         """Note what the user should know of a winner."""
-        is_frozen = proof.finalist.layout == FROZEN
-        candidate = baseline.candidate if is_frozen else proof.finalist.candidate
+        candidate = baseline.candidate if proof.finalist.is_baseline else proof.finalist.candidate
         record = CandidateRecord(self.task, self.runner.trials)
         if self.task.requirements and not record.keeps(candidate):
             wanted = ", ".join(str(requirement) for requirement in self.task.requirements)

@@ -13,6 +13,7 @@ from autofit.session.finalist import Finalist, Proof
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.trial.outcome import lacks_device_memory
+from autofit.trial.purpose import TrialPurpose
 from autofit.trial.trial import Trial
 from autofit.units import MIB
 
@@ -25,11 +26,11 @@ def prove(finalist: Finalist, runner: TrialRunner, task: Task) -> Trial:
     """Launch a finalist as it will be served and fill its context."""
     slot_context = task.workload.context // task.workload.parallel
     return runner.run(
-        "prove",
+        TrialPurpose("prove", "proof"),
         finalist.candidate,
         plan_proof(task.workload, slot_context),
         layout=finalist.layout,
-        purpose="full context, twice",
+        is_verbatim=finalist.is_verbatim,
     )
 
 

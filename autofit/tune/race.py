@@ -6,10 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.session.events import Listener, PhaseStarted
-from autofit.session.finalist import Finalist
+from autofit.session.finalist import RUNTIME_FIT, Finalist
 from autofit.session.rounds import Contender, confirm, round_purpose
 from autofit.session.rounds_result import Confirmation
 from autofit.session.runner import TrialRunner
@@ -45,8 +44,10 @@ class Confirmer:
         if rule.max_rounds < _ROUNDS_FOR_SEVERAL and len(chosen) > 1:
             chosen = chosen[:1]
             rule = self._rule(baseline, chosen)
-        own = [Finalist(baseline.candidate, RUNTIME_FIT)] if baseline.is_completed else []
-        contenders = [self._contender(finalist) for finalist in (*own, *chosen)]
+        own = Finalist(baseline.candidate, RUNTIME_FIT, is_verbatim=True, is_baseline=True)
+        contenders = [
+            self._contender(finalist) for finalist in (*[own] * baseline.is_completed, *chosen)
+        ]
         self.emit(PhaseStarted("confirm"))
         return confirm(
             contenders,
@@ -89,7 +90,7 @@ class Confirmer:
 
         def launch(number: int) -> Trial:
             return self.runner.run(
-                "confirm",
+                round_purpose(number),
                 finalist.candidate,
                 plan_measurement(
                     self.task.workload,
@@ -98,7 +99,7 @@ class Confirmer:
                     enough_s=self.runner.budget.repeat_limit_s,
                 ),
                 layout=finalist.layout,
-                purpose=round_purpose(number),
+                is_verbatim=finalist.is_verbatim,
             )
 
         return Contender(finalist.candidate.key, launch)

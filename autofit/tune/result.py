@@ -11,8 +11,7 @@ from autofit.machine.memory_watcher import HOST
 from autofit.model.sizes.kv_cache import KvTypes, kv_types
 from autofit.quality.answer_check import AnswerCheck
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
-from autofit.runtime.server.launcher import RUNTIME_FIT
-from autofit.session.finalist import FROZEN, Proof
+from autofit.session.finalist import Proof
 from autofit.session.machine_load import host_report
 from autofit.session.rounds_result import Confirmation
 from autofit.session.spending import spending
@@ -23,7 +22,8 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.metric import METRIC_KEYS, METRICS, pooled_values
 from autofit.trial.outcome import outcome_to_dict
 from autofit.trial.parameter_groups import KV_TYPE_PARAMS
-from autofit.trial.trial import PHASES, Preparation, Trial
+from autofit.trial.purpose import PHASES
+from autofit.trial.trial import Preparation, Trial
 from autofit.trial.workload import Workload
 from autofit.tune.cliffs import cliffs_of, unsteady_notes
 from autofit.tune.expert_cost import ExpertCost
@@ -123,7 +123,7 @@ def _winner(parts: ResultParts, proof: Proof) -> dict[str, Any]:
         task.runtime,
         task.model_path,
         candidate,
-        purpose="own_fit" if proof.finalist.layout == RUNTIME_FIT else "preset",
+        purpose="own_fit" if proof.finalist.is_verbatim else "preset",
         rpc=task.rpc,
         extra_args=task.extra_args,
         env=task.env,
@@ -133,13 +133,13 @@ def _winner(parts: ResultParts, proof: Proof) -> dict[str, Any]:
         raise TypeError(plan.message)
     measured = proof.trial.measurement
     # A frozen baseline was measured as the baseline: only its flags are written out.
-    is_frozen = proof.finalist.layout in (FROZEN, RUNTIME_FIT)
-    source = parts.baseline.candidate if is_frozen else candidate
+    source = parts.baseline.candidate if proof.finalist.is_baseline else candidate
     return {
         "params": dict(candidate.params),
         "argv": list(plan.argv),
         "env": dict(plan.env),
         "layout": proof.finalist.layout,
+        "is_baseline": proof.finalist.is_baseline,
         "estimates": _estimates(parts, source),
         "peak_mib": dict(measured.peak_mib) if measured else {},
         "taken_mib": measured.taken_mib() if measured else {},
@@ -187,7 +187,7 @@ def _is_tie(parts: ResultParts) -> bool:
     """
     if parts.proof is None or parts.confirmation is None:
         return False
-    if parts.proof.finalist.layout in (FROZEN, RUNTIME_FIT):
+    if parts.proof.finalist.is_baseline:
         return bool(parts.confirmation.tied)
     try:
         standing = parts.confirmation.standing(parts.proof.finalist.candidate.key)

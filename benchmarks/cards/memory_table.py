@@ -28,7 +28,8 @@ from autofit.model.sizes.run_time_memory import backend_of
 from autofit.study.study_folder import Study
 from autofit.trial.device import Device
 from autofit.trial.measurement import ReportedMemory
-from autofit.trial.trial import PHASES, Trial
+from autofit.trial.purpose import PHASES
+from autofit.trial.trial import Trial
 
 LIMIT = 0.02
 _DEVICE = re.compile(r"(\w+): (.*), (\d+) MiB")

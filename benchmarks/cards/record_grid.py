@@ -33,6 +33,7 @@ from autofit.runtime.server.request_plan import plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.build_task import build_task
 from autofit.session.candidates import CandidateFactory
+from autofit.session.rounds import round_purpose
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions, parse_devices
 from autofit.session.task_setup import make_planner, search_header
@@ -98,9 +99,7 @@ def main() -> None:
                 ubatch = candidate.get_int("ubatch", 512)
                 request_plan = plan_measurement(task.workload, ubatch, repeats=given.requests)
                 layout = str(point[LAYOUT_AXIS])
-                runner.run(
-                    "confirm", candidate, request_plan, layout=layout, purpose=f"repeat {repeat}"
-                )
+                runner.run(round_purpose(repeat), candidate, request_plan, layout=layout)
                 write_table(run.study, task, given.output)
 
 
@@ -192,7 +191,7 @@ def _row(trial: Trial, workload: Workload) -> dict[str, Any]:
         **rates,
         "status": _status(trial),
         "vram_mib": "/".join(f"{mib:.0f}" for name, mib in taken.items() if name != "host"),
-        "notes": f"{trial.layout}; {trial.purpose}",
+        "notes": f"{trial.layout}; {trial.description}",
     }
 
 

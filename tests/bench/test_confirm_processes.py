@@ -55,7 +55,7 @@ def _contender(name, host_layers, launcher, folder):
     candidate = Candidate({"n_gpu_layers": 99, "n_cpu_moe": host_layers, "context": 4096})
 
     def launch(number: int) -> Trial:
-        plan = launcher.plan(candidate, layout="balanced", as_served=False)
+        plan = launcher.plan(candidate, as_served=False)
         assert isinstance(plan, LaunchPlan), plan
         result = launcher.launch(
             plan,
@@ -66,7 +66,6 @@ def _contender(name, host_layers, launcher, folder):
         )
         return Trial(
             number=number,
-            phase="confirm",
             candidate=candidate,
             outcome=result.outcome,
             measurement=result.measurement,

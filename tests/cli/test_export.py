@@ -53,7 +53,9 @@ def _with_trials(path: Path, program: Path) -> Path:
         "baseline": {"params": {}, "args": ["--no-warmup"]},
     }
     with Study.create(path, header(runtime_path=str(program), options=options)) as study:
-        study.write_trial(replace(trial(1, phase="baseline"), layout="runtime_fit"))
+        study.write_trial(
+            replace(trial(1, phase="baseline"), layout="runtime_fit", is_verbatim=True)
+        )
         study.write_trial(trial(2, OutOfMemory("load", "cudaMalloc failed"), phase="boundary"))
         study.write_trial(trial(3, phase="search"))
         study.write_trial(trial(4, phase="prove"))

@@ -44,7 +44,7 @@ def test_a_killed_sweep_goes_on_without_repeating_a_launch(nights, tmp_path):
     study = Study.open(folder / "remeasure")
     launched = _launched(nights)
     assert launched["first"] == before["first"] == 1
-    assert len({trial.purpose for trial in study.trials()}) == len(study.trials()) == 2
+    assert len({trial.purpose.identity for trial in study.trials()}) == len(study.trials()) == 2
     # What was under way when it was killed is the only one to be launched again.
     assert launched["second"] <= len(study.started()) <= 2 + 1
     assert [entry["verdict"] for entry in done.json["entries"]] == ["new", "new"]

@@ -20,7 +20,7 @@ def test_a_kv_type_that_was_found_poor_is_not_recommended_with_other_layers(cli,
     done = cli(*machine.words(study, max_launches=10, budget="120s"), "--json")
     result = json.loads(done.out)
     trials = [json.loads(path.read_text()) for path in sorted(study.glob("trials/????.json"))]
-    asked = [t for t in trials if t["purpose"] == "answers of a finalist"]
+    asked = [t for t in trials if (t["role"], t["subject"]) == ("answers", "finalist")]
     narrow = [t["number"] for t in trials if t["params"].get("cache_type_k") == "q8_0"]
 
     assert done.code == 0, done.err

@@ -8,6 +8,7 @@ import pytest
 from fakes.machine import Device, Host, Machine
 from fakes.random_machine import Case
 from fakes.synthetic_model import ModelShape, build_model
+from trial.purpose_sample import purpose_of
 
 from autofit.session.launch_memory import MemoryRecord
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory, Sample
@@ -57,7 +58,7 @@ def trial(machine):
         )
         return Trial(
             number=host_layers,
-            phase="boundary",
+            purpose=purpose_of("boundary"),
             candidate=machine.candidate("single:CUDA0", kind, host_layers),
             outcome=outcome or Completed(),
             layout="single:CUDA0",

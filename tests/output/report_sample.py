@@ -9,6 +9,7 @@ from typing import Any
 
 from output.tune_sample import HOSTILE, RESULT, make_study
 from study.study_sample import ENVIRONMENT, header, measurement, trial
+from trial.purpose_sample import purpose_of
 
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
@@ -63,7 +64,9 @@ def whole(path: Path, *, text: str = "") -> Study:
             made = trial(
                 number, phase="confirm", measured=told(measurement(speed + each / 5, 1000.0))
             )
-            made = replace(made, candidate=Candidate(params), purpose=f"round {each}")
+            made = replace(
+                made, candidate=Candidate(params), purpose=purpose_of("confirm", round=each)
+            )
             trials.append(made)
             number += 1
     proof = measurement(36.0, 950.0)
@@ -71,10 +74,16 @@ def whole(path: Path, *, text: str = "") -> Study:
         replace(s, depth=8000, request=-1, prompt_tokens=8000, prompt_s=8.4) for s in proof.samples
     )
     made = trial(number, phase="prove", measured=told(replace(proof, samples=deep)))
-    trials.append(replace(made, candidate=Candidate(winner), purpose=text or "full context"))
+    trials.append(replace(made, candidate=Candidate(winner), purpose=purpose_of("prove")))
     if text:
         trials = [
-            replace(t, layout=text, notes=(text,), argv=("llama-server", "-m", text))
+            replace(
+                t,
+                purpose=replace(t.purpose, reason=text),
+                layout=text,
+                notes=(text,),
+                argv=("llama-server", "-m", text),
+            )
             for t in trials
         ]
     result = {
@@ -129,7 +138,7 @@ def cpu_only(path: Path) -> Study:
         replace(trial(n + 1, phase="search", measured=plain), candidate=Candidate(p), layout="")
         for n, p in enumerate(params)
     ]
-    trials[0] = replace(trials[0], phase="baseline")
+    trials[0] = replace(trials[0], purpose=purpose_of("baseline"))
     won = {**RESULT["winner"], "params": params[2], "free_mib": {"host": 3000.0}}
     result = {**RESULT, "winner": won, "boundary": [], "cliffs": []}
     return written(path, trials, result, environment=replace(ENVIRONMENT, devices=()))
@@ -162,8 +171,7 @@ def comparison(path: Path) -> Study:
         replace(
             trial(2 * each + index, phase="confirm", measured=told(measurement(30.0 + 5 * index))),
             candidate=candidate,
-            layout=side,
-            purpose=f"round {each} of {side}",
+            purpose=purpose_of("confirm", round=each, side=side),
         )
         for each in (1, 2, 3)
         for index, side in enumerate("AB")

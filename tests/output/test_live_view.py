@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from study.study_sample import WORKLOAD, measurement, trial
+from trial.purpose_sample import purpose_of
 
 from autofit.output.live.live_state import LiveState
 from autofit.output.live.memory_bar import MemoryBars
@@ -114,7 +115,7 @@ def tune() -> list[Event]:
         BoundaryMoved("balanced", "f16", 17, 12, 512),
         PhaseStarted("confirm"),
         RoundEnded(3, 12, best.candidate.key, Estimate(1.42, 1.3, 1.5, 3)),
-        LaunchStarted(4, "confirm", best.candidate, "balanced", "round 4"),
+        LaunchStarted(4, purpose_of("confirm", round=4), best.candidate, "balanced"),
         StageStarted(4, "load"),
         MemoryRead(reading(1000.0, 11_000.0)),
         MemoryRead(reading(11_500.0, 500.0, 900.0)),
@@ -182,7 +183,7 @@ def test_a_phase_that_goes_on_past_the_budget_is_announced_once():
     """The log says that the budget is spent, and why the phase goes on."""
     clock, stream = _Clock(), io.StringIO()
     console = TuneConsole(WORKLOAD, budget_s=60.0, stream=stream, clock=clock)
-    launch = LaunchStarted(1, "prove", trial(1).candidate)
+    launch = LaunchStarted(1, purpose_of("prove"), trial(1).candidate)
     console(launch)
     clock.now += 75.0
     console(launch)
@@ -225,7 +226,7 @@ def test_rounds_are_told_as_lines(event, expected):
 
 def test_stages_of_a_launch_add_up():
     """A stage that comes again, request by request, is counted in all."""
-    state = LiveState().after(LaunchStarted(1, "search", trial(1).candidate), 0.0)
+    state = LiveState().after(LaunchStarted(1, purpose_of("search"), trial(1).candidate), 0.0)
     for stage, now in (("load", 0.0), ("prompt", 4.0), ("generate", 5.0), ("prompt", 8.0)):
         state = state.after(StageStarted(1, stage), now)
 

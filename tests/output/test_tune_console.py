@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 from study.study_sample import WORKLOAD, trial
+from trial.purpose_sample import purpose_of
 
 from autofit.output.text.console import TuneConsole
 from autofit.session.events import (
@@ -27,14 +28,15 @@ from autofit.session.events import (
 from autofit.trial.outcome import OutOfMemory, Skipped
 
 OUT_OF_MEMORY = OutOfMemory("context", "cudaMalloc\x1b[2J", buffer="kv", device="CUDA0")
+PURPOSE = purpose_of("boundary", reason="closing the boundary")
 FAILED = trial(2, OUT_OF_MEMORY, phase="boundary")
 EVENTS = [
     PhaseStarted("boundary", 12),
-    LaunchStarted(1, "boundary", trial(1).candidate, "balanced", "closing the boundary"),
+    LaunchStarted(1, PURPOSE, trial(1).candidate, "balanced"),
     StageStarted(1, "load"),
     LaunchEnded(trial(1, phase="boundary")),
     Incumbent(1, trial(1).candidate, "request_s", 5.3, 1.42),
-    LaunchStarted(2, "boundary", FAILED.candidate, "balanced"),
+    LaunchStarted(2, purpose_of("boundary"), FAILED.candidate, "balanced"),
     LaunchEnded(FAILED),
     BoundaryMoved("balanced", "q8_0", 20, 19, 512),
     BoundaryMoved("balanced", "f16", None, 19, 512),

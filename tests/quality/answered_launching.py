@@ -23,11 +23,15 @@ class AnsweredLaunching(ABC):
 
     @abstractmethod
     def result(self, plan: LaunchPlan, request_plan: RequestPlan) -> LaunchResult:
-        """What a launch shows; the layout is the variable LAYOUT of its plan."""
+        """What a launch shows; VERBATIM is 1 in its plan for the user's own command."""
 
-    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
-        """A command that says no more than the layout."""
-        return LaunchPlan(candidate, ("server", "--port", "{port}"), {"LAYOUT": layout})
+    def plan(
+        self, candidate: Candidate, *, is_verbatim: bool, as_served: bool
+    ) -> LaunchPlan | Rejected:
+        """A command that says no more than whether it is the user's own."""
+        return LaunchPlan(
+            candidate, ("server", "--port", "{port}"), {"VERBATIM": str(int(is_verbatim))}
+        )
 
     def launch(
         self,

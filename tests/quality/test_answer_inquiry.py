@@ -15,15 +15,15 @@ from autofit.model.synth.random_model import SynthSpec, write
 from autofit.quality.answer_check import AnswerCheck, judge_answers
 from autofit.quality.answer_inquiry import OutputEvaluator
 from autofit.quality.interview import PromptSet, interviewed
-from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.runtime.server.request_plan import plan_without_measurement
-from autofit.session.finalist import Finalist
+from autofit.session.finalist import RUNTIME_FIT, Finalist
 from autofit.trial.candidate import Candidate
+from autofit.trial.purpose import TrialPurpose
 from autofit.trial.workload import Request, Workload
 
 WORKLOAD = Workload("sample", context=2048, parallel=1, requests=(Request(300, 16),))
 MODEL = build_model(ModelShape(layers=8, experts=8, used=2, embd=512, ff=256, vocab=512))
-BASELINE = Finalist(Candidate({"context": 2048, "parallel": 1}), RUNTIME_FIT)
+BASELINE = Finalist(Candidate({"context": 2048, "parallel": 1}), RUNTIME_FIT, is_verbatim=True)
 WINNER = Finalist(
     BASELINE.candidate.with_params(n_gpu_layers=99, n_cpu_moe=4, ubatch=256), "balanced"
 )
@@ -227,15 +227,9 @@ def test_the_real_runtime_gives_the_same_answers_and_another_model_does_not(llam
         wanted = [{}, {"ubatch": 64}, {"cache_type_k": "q4_0"}] if seed == 1 else [{}]
         for params in wanted:
             trial, said = interviewed(
-                *(
-                    trials,
-                    interview,
-                    "prove",
-                    base.with_params(**params),
-                    plan_without_measurement(),
-                ),
+                *(trials, interview, TrialPurpose("prove", "answers")),
+                *(base.with_params(**params), plan_without_measurement()),
                 layout="balanced",
-                purpose="answers",
             )
             assert trial.is_completed, trial.outcome
             told[seed, *params] = said

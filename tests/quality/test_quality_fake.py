@@ -41,7 +41,7 @@ def ask(fake, tmp_path):
     launcher = Launcher(runtime, fake.write_model(MODEL), WORKLOAD, PromptSource(" "))
 
     def run(**params):
-        plan = launcher.plan(BASE.with_params(**params), layout="balanced", as_served=False)
+        plan = launcher.plan(BASE.with_params(**params), as_served=False)
         with start_server(plan, runtime.dialect, tmp_path / "server.log") as server:
             assert server.wait_ready(lambda: None) is Ready.READY
             return record(server.client, PROMPTS, 24, prompt_limit_s=20.0, generate_limit_s=20.0)

@@ -62,7 +62,7 @@ def launch(with_: Launcher, log_path: Path, params: Mapping | None = None) -> La
     candidate = Candidate(
         {"devices": "CUDA0", "n_gpu_layers": 99, "context": 4096, "ubatch": 512, **(params or {})}
     )
-    plan = with_.plan(candidate, layout="single:CUDA0", as_served=False)
+    plan = with_.plan(candidate, as_served=False)
     assert isinstance(plan, LaunchPlan), plan
     return with_.launch(
         plan,

@@ -19,7 +19,7 @@ from autofit.runtime.planner.divergence_program import (
     kept_bytes,
     read_divergence,
 )
-from autofit.runtime.server.launcher import RUNTIME_FIT, Launcher
+from autofit.runtime.server.launcher import Launcher
 from autofit.runtime.server.send_requests import PromptSource
 from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request, Workload
@@ -92,7 +92,7 @@ def test_the_command_computes_what_the_server_does(program):
             "cache_type_v": "q8_0",
         }
     )
-    plan = program.plan(candidate, layout="balanced", as_served=False)
+    plan = program.plan(candidate, as_served=False)
     words = plan.argv
 
     assert Path(words[0]).name == program.program == "llama-perplexity"
@@ -104,7 +104,7 @@ def test_the_command_computes_what_the_server_does(program):
     assert pairs["--kl-divergence-base"] == str(program.base)
     assert not {"--port", "--host", "--metrics", "--kl-divergence"} & set(words)
 
-    scoring = replace(program, keeps=False).plan(candidate, layout="", as_served=False)
+    scoring = replace(program, keeps=False).plan(candidate, as_served=False)
     assert scoring.argv[-1] == "--kl-divergence"
     assert "-f" not in scoring.argv
 
@@ -114,8 +114,8 @@ def test_a_command_as_given_keeps_its_own_words_and_its_fit(program):
     own = replace(program.launcher, baseline_args=["--swa-full"])
     given = replace(program, launcher=own)
 
-    words = given.plan(Candidate({}), layout=RUNTIME_FIT, as_served=True).argv
+    words = given.plan(Candidate({}), is_verbatim=True, as_served=True).argv
 
     assert "--swa-full" in words
     assert "--fit" not in words
-    assert "--swa-full" not in given.plan(Candidate({}), layout="", as_served=True).argv
+    assert "--swa-full" not in given.plan(Candidate({}), as_served=True).argv

@@ -49,7 +49,7 @@ def fill(tmp_path, monkeypatch):
             {"devices": "CUDA0", "n_gpu_layers": 99, "n_cpu_moe": 6, "context": context,
              "ubatch": 512}
         )  # fmt: skip
-        plan = made.plan(candidate, layout="single:CUDA0", as_served=False)
+        plan = made.plan(candidate, as_served=False)
         assert isinstance(plan, LaunchPlan), plan
         request_plan = plan_measurement(WORKLOAD, 512, repeats=1)
         return made.launch(

@@ -49,7 +49,7 @@ class Launch:
         self.launcher = launcher(fake, limits=limits, **fields)
         self.stages = []
         self.log_path = fake.folder / "server.log"
-        plan = self.launcher.plan(Candidate(params), layout="single:CUDA0", as_served=False)
+        plan = self.launcher.plan(Candidate(params), as_served=False)
         assert isinstance(plan, LaunchPlan), plan
         self.plan = plan
         self.request_plan = request_plan or plan_measurement(WORKLOAD, 512, repeats=2)
@@ -334,7 +334,7 @@ def test_a_device_with_a_counter_keeps_it(fake):
 def test_what_a_runtime_cannot_be_told_is_not_launched(fake):
     """A parameter that it does not have is rejected on paper."""
     made = launcher(fake)
-    refused = made.plan(Candidate({"moe_cache_mib": 512}), layout="balanced", as_served=False)
+    refused = made.plan(Candidate({"moe_cache_mib": 512}), as_served=False)
 
     assert isinstance(refused, Rejected)
     assert (refused.stage, refused.reason) == ("plan", "unknown_flag")
@@ -346,9 +346,9 @@ def test_only_measuring_switches_tell_a_plan_from_what_is_served(fake):
     made = launcher(fake)
     candidate = Candidate(PARAMS)
 
-    measured = made.plan(candidate, layout="single:CUDA0", as_served=False)
-    served = made.plan(candidate, layout="single:CUDA0", as_served=True)
-    baseline = made.plan(Candidate({"context": 4096}), layout="runtime_fit", as_served=False)
+    measured = made.plan(candidate, as_served=False)
+    served = made.plan(candidate, as_served=True)
+    baseline = made.plan(Candidate({"context": 4096}), is_verbatim=True, as_served=False)
 
     extra = [word for word in measured.argv if word not in served.argv]
     assert "--no-cache-prompt" in extra

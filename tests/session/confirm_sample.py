@@ -10,6 +10,7 @@ from autofit.session.rounds import Contender, round_purpose
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, Sample
 from autofit.trial.outcome import Completed, Outcome
+from autofit.trial.purpose import TrialPurpose
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Request, Workload
 
@@ -22,20 +23,19 @@ def trial_of(
     candidate: Candidate | None = None,
     outcome: Outcome | None = None,
     free_mib: float | None = 1000.0,
-    purpose: str = "",
+    purpose: TrialPurpose | None = None,
     number: int = 0,
 ) -> Trial:
     """A trial whose one request took so long."""
     sample = Sample(512, seconds / 4, seconds / 4, 129, seconds * 3 / 4)
     return Trial(
         number=number,
-        phase="confirm",
+        purpose=purpose or TrialPurpose("confirm", "round"),
         candidate=candidate or Candidate({}),
         outcome=outcome or Completed(),
         measurement=Measurement(samples=(sample,), free_mib={"GPU0": free_mib, "host": 5.0})
         if outcome is None
         else None,
-        purpose=purpose,
     )
 
 

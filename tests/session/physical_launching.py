@@ -11,7 +11,7 @@ from quality.answered_launching import AnsweredLaunching
 from quality.answering_client import ALL_ALIKE, AnsweringClient
 
 from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots, find_refused_slots
-from autofit.runtime.server.launcher import RUNTIME_FIT, LaunchResult
+from autofit.runtime.server.launcher import LaunchResult
 from autofit.runtime.server.request_plan import RequestPlan
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.measurement import Measurement, MemoryReading
@@ -34,7 +34,7 @@ class PhysicalLaunching(AnsweredLaunching):
         run = self.simulation.launch(
             dict(plan.candidate.params),
             [(request.prompt_tokens, request.predicted_tokens) for request in asked],
-            fit=plan.env["LAYOUT"] == RUNTIME_FIT,
+            fit=plan.env["VERBATIM"] == "1",
         )
         self.made.append((plan.candidate, run))
         measured = measurement_of(run)

@@ -45,19 +45,23 @@ class SimulatedLaunching(AnsweredLaunching):
     seconds_of: Callable[[Candidate], float] = lambda _: 1.0
     free_mib: float = 900.0
     client_of: Callable[[Candidate], AnsweringClient] = ALL_ALIKE
-    made: list[tuple[Candidate, RequestPlan, str]] = field(default_factory=list)
+    made: list[tuple[Candidate, RequestPlan]] = field(default_factory=list)
     served: list[bool] = field(default_factory=list)
 
-    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
+    def plan(
+        self, candidate: Candidate, *, is_verbatim: bool, as_served: bool
+    ) -> LaunchPlan | Rejected:
         """A command, unless the candidate is one that cannot be told."""
         self.served.append(as_served)
         if "unknown" in candidate.params:
             return Rejected("plan", "no such parameter", "unknown_flag")
-        return AnsweredLaunching.plan(self, candidate, layout=layout, as_served=as_served)
+        return AnsweredLaunching.plan(
+            self, candidate, is_verbatim=is_verbatim, as_served=as_served
+        )
 
     def result(self, plan: LaunchPlan, request_plan: RequestPlan) -> LaunchResult:
         """What the rules say."""
-        self.made.append((plan.candidate, request_plan, plan.env["LAYOUT"]))
+        self.made.append((plan.candidate, request_plan))
         outcome = self.outcome_of(plan.candidate, request_plan)
         seconds = self.seconds_of(plan.candidate)
         found = (

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from session.simulated_launching import SimulatedLaunching, measured
 from session.task_sample import runner, task
+from trial.purpose_sample import purpose_of
 from tune_machine import TuneMachine
 
 from autofit.runtime.server.request_plan import plan_measurement
@@ -38,7 +39,7 @@ def launch(seconds: float, request_s: float = 1.0, outcome=None) -> Trial:
     request_plan = plan_measurement(WORKLOAD, 512, repeats=2)
     return Trial(
         number=1,
-        phase="baseline",
+        purpose=purpose_of("baseline"),
         candidate=Candidate({}),
         outcome=outcome or Completed(),
         measurement=measured(request_plan, request_s),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from session.task_sample import task
+from trial.purpose_sample import purpose_of
 from tune_machine import TuneMachine
 
 from autofit.memory.store import MemoryStore
@@ -169,7 +170,7 @@ def test_a_launch_corrects_what_no_buffer_shows(about, tmp_path):
     before = maker.estimate(launched).on("CUDA0")
     wanted = before.total_mib + 100.0
     trial = Trial(
-        1, "search", launched, Completed(),
+        1, purpose_of("search"), launched, Completed(),
         measurement=Measurement(
             peak_mib={"CUDA0": 50.0 + wanted},
             reported={"CUDA0": reported(before)},
@@ -209,7 +210,9 @@ def test_a_short_launch_teaches_what_a_full_context_takes(about):
             reported={"CUDA0": row},
             readings=(MemoryReading(0.0, {"CUDA0": 0.0}, {"CUDA0": 2600.0}),),
         )
-        learning.learn_from(Trial(1, "search", candidate, Completed(), measurement=measured))
+        learning.learn_from(
+            Trial(1, purpose_of("search"), candidate, Completed(), measurement=measured)
+        )
         margins.append(learning.fit_of(candidate).margin_mib)
 
     shorter, filled = margins
@@ -266,7 +269,7 @@ def test_a_launch_that_failed_teaches_nothing_of_memory(about, tmp_path, outcome
         readings=(MemoryReading(0.0, {"CUDA0": 0.0}, {"CUDA0": 2600.0}),),
     )
 
-    maker.learn_from(Trial(1, "search", candidate, outcome, measurement=measured))
+    maker.learn_from(Trial(1, purpose_of("search"), candidate, outcome, measurement=measured))
 
     assert maker.estimate(candidate) == before
     assert CandidateFactory(about, store=store).estimate(candidate) == before
@@ -277,7 +280,9 @@ def test_launches_that_tell_nothing_change_nothing(maker, about):
     candidate = about.baseline.with_params(devices="CUDA0", n_gpu_layers=13, n_cpu_moe=6)
     before = maker.fit_of(candidate)
     for measurement in (None, Measurement()):
-        maker.learn_from(Trial(1, "search", candidate, Completed(), measurement=measurement))
+        maker.learn_from(
+            Trial(1, purpose_of("search"), candidate, Completed(), measurement=measurement)
+        )
 
     assert maker.fit_of(candidate) == before
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from trial.purpose_sample import purpose_of
 
 from autofit.machine.cpu import Cores
 from autofit.output.text.conclusion import answer, meanwhile
@@ -13,7 +14,8 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.launch_conditions import Conditions, GpuConditions
 from autofit.trial.measurement import Measurement
 from autofit.trial.outcome import Completed, Rejected
-from autofit.trial.trial import Phase, Trial
+from autofit.trial.purpose import Phase
+from autofit.trial.trial import Trial
 
 QUIET = Conditions(
     seconds=10.0,
@@ -39,7 +41,7 @@ HOT_GPU = GpuConditions(
 def trial(number: int, conditions: Conditions | None, phase: Phase = "search") -> Trial:
     """A launch that was measured under conditions."""
     measured = Measurement(conditions=conditions)
-    return Trial(number, phase, Candidate({}), Completed(), measurement=measured)
+    return Trial(number, purpose_of(phase), Candidate({}), Completed(), measurement=measured)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,9 @@ def test_what_may_have_spoilt_the_figures_is_said(change: dict, words: list[str]
 def test_more_threads_than_cores_are_said(params, applied, words):
     """A runtime counts cores that a container does not leave it; what a user chose is chosen."""
     measured = Measurement(applied=applied)
-    baseline = Trial(1, "baseline", Candidate(params), Completed(), measurement=measured)
+    baseline = Trial(
+        1, purpose_of("baseline"), Candidate(params), Completed(), measurement=measured
+    )
     told = thread_words(baseline, Cores(logical=32, usable=16, physical=8, performance=8))
 
     assert told.startswith(words)
@@ -101,7 +105,11 @@ def test_the_threads_of_a_baseline_that_failed_cost_nothing():
     """There is no gain of which they could be a part."""
     measured = Measurement(applied={"threads_taken": 32})
     failed = Trial(
-        1, "baseline", Candidate({}), Rejected("load", "no", "not_applied"), measurement=measured
+        1,
+        purpose_of("baseline"),
+        Candidate({}),
+        Rejected("load", "no", "not_applied"),
+        measurement=measured,
     )
 
     assert thread_words(failed, Cores(logical=32, usable=16, physical=8, performance=8)) == ""

@@ -7,6 +7,7 @@ import random
 
 import pytest
 from session.confirm_sample import WORKLOAD, Bench, names, trial_of
+from trial.purpose_sample import purpose_of
 
 from autofit.session.rounds import Contender, confirm, round_purpose
 from autofit.session.rounds_result import Confirmation
@@ -254,7 +255,7 @@ def test_trials_are_recognised_by_their_candidate():
 def test_trials_of_other_phases_are_not_taken():
     """Only launches made for a round count, whatever else the study holds."""
     bench = Bench()
-    other = trial_of(1.0, candidate=Candidate({"name": "base"}), purpose="serve")
+    other = trial_of(1.0, candidate=Candidate({"name": "base"}), purpose=purpose_of("prove"))
 
     result = _confirm([bench.contender("base", 10.0), bench.contender("fast", 5.0)], made=[other])
 

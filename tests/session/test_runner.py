@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from session.simulated_launching import NO_ROOM, SimulatedLaunching
 from study.study_sample import WORKLOAD, header
+from trial.purpose_sample import purpose_of
 
 from autofit.errors import AutofitError, Interrupted
 from autofit.runtime.planner.planner import PlannerUsage
@@ -49,16 +50,13 @@ def make(tmp_path):
     return of
 
 
-def run(
-    runner: TrialRunner, candidate=CANDIDATE, phase="search", purpose="why", request_plan=None
-):
+def run(runner: TrialRunner, candidate=CANDIDATE, phase="search", request_plan=None, **purpose):
     """One trial."""
     return runner.run(
-        phase,
+        purpose_of(phase, **purpose),
         candidate,
         request_plan or plan_without_measurement(),
         layout="balanced",
-        purpose=purpose,
     )
 
 
@@ -75,12 +73,12 @@ def test_a_trial_is_kept_before_anybody_is_told(make):
     trial = run(runner)
 
     assert [type(event) for event in events] == [LaunchStarted, *[StageStarted] * 3, LaunchEnded]
-    assert (trial.number, trial.phase, trial.layout, trial.purpose) == (
-        1, "search", "balanced", "why",
+    assert (trial.number, trial.phase, trial.layout, trial.purpose.role) == (
+        1, "search", "balanced", "explore",
     )  # fmt: skip
     assert (trial.argv, dict(trial.env)) == (
         ("server", "--port", "{port}"),
-        {"LAYOUT": "balanced"},
+        {"VERBATIM": "0"},
     )
     assert (trial.started_at, trial.seconds) == (1000.0, 2.5)
     assert trial.notes == ("a note",)
@@ -113,16 +111,16 @@ def test_what_cannot_be_told_is_a_trial_without_a_launch(make):
 
 
 def test_a_resumed_run_repeats_no_launch(make):
-    """The same phase, candidate and purpose is taken from the study, as often as it is there."""
+    """A known launch of the same role, round and side is taken as often as it is there."""
     first = make()
-    known = [run(first), run(first), run(first, purpose="another"), run(first, phase="confirm")]
+    known = [run(first), run(first), run(first, side="B"), run(first, phase="confirm")]
     first.study.close()
 
     launching = SimulatedLaunching()
     events = []
     again = make(launching, emit=events.append)
-    assert again.is_known("search", CANDIDATE, "why")
-    found = [run(again), run(again), run(again, purpose="another"), run(again, phase="confirm")]
+    assert again.is_known(purpose_of("boundary", reason="why"), CANDIDATE)
+    found = [run(again), run(again), run(again, side="B"), run(again, phase="confirm")]
 
     assert found == known
     assert launching.made == []
@@ -137,14 +135,14 @@ def test_what_a_resumed_run_spent_adds_up_with_its_time(make):
     clock = itertools.count(0.0, 1.0)
     budget = Budget(lambda: next(clock))
     first = replace(make(budget=budget), wall_clock=lambda: next(clock))
-    earlier = [run(first), run(first, purpose="another")]
+    earlier = [run(first), run(first, side="B")]
     first.study.close()
     assert all(trial.preparation.own_s > 0 for trial in earlier)
 
     budget = Budget(lambda: next(clock))
     again = replace(make(budget=budget), wall_clock=lambda: next(clock))
     assert again.untaken_s == sum(trial.spent_s for trial in earlier)
-    run(again), run(again, purpose="another"), run(again, phase="confirm")
+    run(again), run(again, side="B"), run(again, phase="confirm")
     told = spending(again.trials, budget.pause.spent)
 
     launches_s = sum(row["seconds"] for row in told["by_phase"])
@@ -210,7 +208,7 @@ def test_a_trial_tells_what_was_spent_before_it(make):
     asked = PlannerUsage()
     runner = make(budget=Budget(lambda: next(clock), asked=asked))
     asked.questions, asked.seconds = 2, 3.0
-    first, second = run(runner), run(runner, purpose="another", phase="confirm")
+    first, second = run(runner), run(runner, side="B", phase="confirm")
 
     assert first.preparation == Preparation(2, 3.0, 4.0)
     assert second.preparation == Preparation(0, 0.0, 2.0)

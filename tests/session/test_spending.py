@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from trial.purpose_sample import purpose_of
+
 from autofit.session.spending import spending
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Completed
@@ -13,7 +15,7 @@ from autofit.trial.trial import Preparation, Trial
 def trial(number, phase, fidelity, seconds, preparation=None) -> Trial:
     """A launch of so many seconds."""
     return Trial(
-        number, phase, Candidate({}), Completed(), seconds=seconds, fidelity=fidelity,
+        number, purpose_of(phase), Candidate({}), Completed(), seconds=seconds, fidelity=fidelity,
         preparation=preparation,
     )  # fmt: skip
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from trial.purpose_sample import purpose_of
+
 from autofit.study.fingerprint import Environment
 from autofit.study.study_header import StudyHeader
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory, Sample
 from autofit.trial.outcome import Completed, Outcome
-from autofit.trial.trial import Phase, Trial
+from autofit.trial.purpose import Phase
+from autofit.trial.trial import Trial
 from autofit.trial.workload import Request, Workload
 
 WORKLOAD = Workload(
@@ -83,7 +86,7 @@ def trial(
     candidate = Candidate({"n_gpu_layers": 49, "n_cpu_moe": 20, "ubatch": 512, **params})
     return Trial(
         number=number,
-        phase=phase,
+        purpose=purpose_of(phase),
         candidate=candidate,
         outcome=outcome or Completed(),
         layout="balanced",
@@ -92,6 +95,5 @@ def trial(
         measurement=measured or (measurement() if outcome is None else None),
         started_at=1_790_000_100.0 + number,
         seconds=31.5,
-        purpose="closing the boundary",
         notes=("memory did not come back within 30 s",),
     )

@@ -30,9 +30,10 @@ def test_kill_loses_no_trial_that_was_told(tmp_path, delay_s):
         from autofit.study.study_folder import Study
         study = Study.create(Path(sys.argv[1]), header())
         for number in range(1, 100000):
-            with study.launching(number, candidate=trial(number).candidate, phase="search",
+            one = trial(number)
+            with study.launching(number, candidate=one.candidate, purpose=one.purpose,
                                  started_at=0.0):
-                study.write_trial(trial(number))
+                study.write_trial(one)
             print(number, flush=True)
         """,
         str(tmp_path / "study"),

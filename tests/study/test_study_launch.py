@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from study.study_sample import header, trial
+from trial.purpose_sample import purpose_of
 
 from autofit.study.running_mark import MACHINE_WENT_DOWN
 from autofit.study.study_folder import Study
@@ -20,7 +21,11 @@ def _mark(path: Path, **changes) -> None:
     candidate = Candidate({"n_cpu_moe": 5})
     number = study.next_number()
     with study.launching(
-        number, candidate=candidate, phase="boundary", layout="balanced", started_at=9.0
+        number,
+        purpose=purpose_of("boundary"),
+        candidate=candidate,
+        layout="balanced",
+        started_at=9.0,
     ):
         mark = json.loads((path / f"trials/{number:04d}.running").read_text())
     study.close()
@@ -85,7 +90,9 @@ def test_mark_goes_when_the_launch_fails_inside_autofit(tmp_path):
     mark = tmp_path / "study/trials/0001.running"
 
     def launch():
-        with study.launching(1, candidate=Candidate({}), phase="search", started_at=0.0):
+        with study.launching(
+            1, purpose=purpose_of("search"), candidate=Candidate({}), started_at=0.0
+        ):
             assert mark.exists()
             raise KeyboardInterrupt
 

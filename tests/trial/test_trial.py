@@ -6,11 +6,14 @@ import json
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from trial.purpose_sample import purpose_of
 from trial.trial_strategy import trials
 
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Completed, Crashed
 from autofit.trial.trial import Trial
+
+SEARCH = purpose_of("search")
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
@@ -25,7 +28,7 @@ def test_a_trial_survives_json(trial):
 def test_params_keep_their_types():
     """A number, a text that looks like one and a truth value stay apart."""
     params = {"threads": 8, "tensor_split": "8", "flash_attn": True, "zeta": 8.0}
-    trial = Trial(1, "search", Candidate(params), Completed())
+    trial = Trial(1, SEARCH, Candidate(params), Completed())
 
     read = Trial.from_dict(json.loads(json.dumps(trial.to_dict())))
 
@@ -39,17 +42,20 @@ def test_params_keep_their_types():
 
 def test_trials_of_before_a_field_was_added_are_read():
     """What an older version did not write is empty."""
-    data = Trial(1, "search", Candidate({}), Completed()).to_dict()
-    for name in ("purpose", "layout", "notes", "fidelity", "preparation"):
+    data = Trial(1, SEARCH, Candidate({}), Completed()).to_dict()
+    for name in (
+        *("purpose", "round", "side", "subject", "kv_types", "reason"),
+        *("layout", "is_verbatim", "notes", "fidelity", "preparation"),
+    ):
         del data[name]
 
-    assert Trial.from_dict(data) == Trial(1, "search", Candidate({}), Completed())
+    assert Trial.from_dict(data) == Trial(1, SEARCH, Candidate({}), Completed())
 
 
-@pytest.mark.parametrize("name", ["number", "phase", "params", "outcome", "measurement"])
+@pytest.mark.parametrize("name", ["number", "phase", "role", "params", "outcome", "measurement"])
 def test_what_is_no_trial_is_refused(name):
     """Data that lacks what every trial has is not taken for one."""
-    data = Trial(1, "search", Candidate({}), Completed()).to_dict()
+    data = Trial(1, SEARCH, Candidate({}), Completed()).to_dict()
     del data[name]
 
     with pytest.raises(KeyError, match=name):
@@ -58,8 +64,8 @@ def test_what_is_no_trial_is_refused(name):
 
 def test_only_completed_launches_did_all_they_were_asked():
     """A failure, however late, is not completed."""
-    assert Trial(1, "search", Candidate({}), Completed()).is_completed
-    assert not Trial(1, "search", Candidate({}), Crashed("stop", "exit 1")).is_completed
+    assert Trial(1, SEARCH, Candidate({}), Completed()).is_completed
+    assert not Trial(1, SEARCH, Candidate({}), Crashed("stop", "exit 1")).is_completed
 
 
 @pytest.mark.parametrize(
@@ -73,6 +79,6 @@ def test_only_completed_launches_did_all_they_were_asked():
 )
 def test_a_launch_that_only_loaded_measured_nothing(fidelity, outcome, shows):
     """What fits and was asked no more is known from what was measured, and from what failed."""
-    trial = Trial(1, "boundary", Candidate({}), outcome, fidelity=fidelity)
+    trial = Trial(1, purpose_of("boundary"), Candidate({}), outcome, fidelity=fidelity)
 
     assert trial.shows_fit_only is shows

@@ -24,7 +24,8 @@ from autofit.trial.outcome import (
     TimedOut,
     Where,
 )
-from autofit.trial.trial import FIDELITIES, PHASES, Preparation, Trial
+from autofit.trial.purpose import Phase, Role, Subject, TrialPurpose
+from autofit.trial.trial import FIDELITIES, Preparation, Trial
 
 TEXT = st.text(max_size=12)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -119,19 +120,29 @@ measurements = st.builds(
         max_size=2,
     ).map(tuple),
 )
+purposes = st.builds(
+    TrialPurpose,
+    phase=_one_of(Phase),
+    role=_one_of(Role),
+    round=st.none() | COUNT,
+    side=TEXT,
+    subject=st.none() | _one_of(Subject),
+    kv_types=st.none() | st.tuples(TEXT, TEXT),
+    reason=TEXT,
+)
 trials = st.builds(
     Trial,
     number=COUNT,
-    phase=st.sampled_from(PHASES),
+    purpose=purposes,
     candidate=candidates,
     outcome=outcomes,
     layout=TEXT,
+    is_verbatim=st.booleans(),
     argv=st.lists(TEXT, max_size=4).map(tuple),
     env=st.dictionaries(TEXT, TEXT, max_size=3),
     measurement=st.none() | measurements,
     started_at=SECONDS,
     seconds=SECONDS,
-    purpose=TEXT,
     notes=st.lists(TEXT, max_size=2).map(tuple),
     fidelity=st.none() | st.sampled_from(FIDELITIES),
     preparation=st.none() | st.builds(Preparation, COUNT, SECONDS, SECONDS),

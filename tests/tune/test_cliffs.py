@@ -9,6 +9,7 @@ import pytest
 from fakes.machine import Device, Host, Machine, Quirks
 from fakes.random_machine import Case
 from fakes.synthetic_model import ModelShape, build_model
+from trial.purpose_sample import purpose_of
 
 from autofit.trial.launch_conditions import Conditions
 from autofit.trial.measurement import Measurement, Sample
@@ -46,7 +47,7 @@ def trial(
     sample = Sample(600, 600 / pp, 600 / pp, 33, 32 / tg)
     return Trial(
         number=number,
-        phase=phase,
+        purpose=purpose_of(phase),
         candidate=candidate,
         outcome=outcome or Completed(),
         layout=layout,

@@ -62,7 +62,7 @@ def tuned(about, tmp_path_factory) -> Tuned:
 def test_the_other_side_is_shown_by_launches_that_measure_nothing(tuned):
     """They are asked for the proof of fit alone, and the boundary is proven by them."""
     assert tuned.loaded
-    efforts = [e for _, e, _ in tuned.launching.made if e.fidelity == "load"]
+    efforts = [e for _, e in tuned.launching.made if e.fidelity == "load"]
     assert all([r.is_warmup for r in request_plan.requests] == [True] for request_plan in efforts)
     assert {trial.phase for trial in tuned.loaded} == {"boundary"}
     (boundary, *_) = tuned.result["boundary"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from expert_machine import SLOT_MIB, ExpertMachine
 from session.task_sample import task
+from trial.purpose_sample import purpose_of
 
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.search.space_file import read_workload
@@ -62,9 +63,13 @@ def launched(about: Candidate, taken: float | None, row: ReportedMemory = BUFFER
         readings=readings if taken is not None else (),
     )
     return Trial(
-        number=1, phase="search", candidate=about, outcome=Completed(), layout="single:CUDA0",
+        number=1,
+        purpose=purpose_of("search"),
+        candidate=about,
+        outcome=Completed(),
+        layout="single:CUDA0",
         measurement=measured,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(("there", "told"), [(4, 4), (3, 3), (0, 0), (6, 4)])
@@ -84,7 +89,9 @@ def test_slots_are_counted_by_what_a_device_gives(slots, there, told):
 def test_the_baseline_is_no_launch_without_slots(slots, phase):
     """It was placed by the runtime: what it takes longer is not for want of slots."""
     on = candidate(slots, prefetch_slots=4)
-    base = replace(launched(slots.task.baseline, 900.0), phase=phase, layout="runtime_fit")
+    base = replace(
+        launched(slots.task.baseline, 900.0), purpose=purpose_of(phase), is_verbatim=True
+    )
     trials = [base, launched(on, None)]
     (cost,) = expert_costs(on, trials, MemoryRecord(slots, trials), slots.task)
 

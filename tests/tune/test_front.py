@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from trial.purpose_sample import purpose_of
 
 from autofit.session.requirement import parse_requirement
 from autofit.trial.candidate import Candidate
@@ -21,7 +22,7 @@ def _trial(name: str, pp: float, tg: float, free_mib: float | None, **changes) -
     sample = Sample(1000, 1000 / pp, 1000 / pp, 101, 100 / tg)
     free = {} if free_mib is None else {"CUDA0": free_mib, "host": 9000.0}
     fields = {
-        "number": 1, "phase": "search", "candidate": Candidate({"name": name}),
+        "number": 1, "purpose": purpose_of("search"), "candidate": Candidate({"name": name}),
         "outcome": Completed(), "layout": "balanced",
         "measurement": Measurement(samples=(sample,), free_mib=free),
     }  # fmt: skip
@@ -65,7 +66,7 @@ def test_failures_and_proofs_are_no_points() -> None:
     """A proof is asked for other prompts, and a failure has no speed."""
     trials = [
         _trial("good", 500, 20, 500),
-        _trial("proof", 900, 90, 900, phase="prove"),
+        _trial("proof", 900, 90, 900, purpose=purpose_of("prove")),
         _trial("slow", 900, 90, 900, outcome=TimedOut("prompt", "too slow")),
     ]
 

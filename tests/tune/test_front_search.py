@@ -64,8 +64,8 @@ def test_the_end_of_each_rate_is_found(explorer) -> None:
     fewest = min(one.candidate.get_int("n_cpu_moe", 0) for one in explorer.launched)
     assert min(prompt for prompt, _ in parts) == pytest.approx(1.0 + 0.02 * fewest)
     assert min(predicted for _, predicted in parts) < 1.5
-    purposes = [one.trial.purpose for one in explorer.launched[before:]]
-    assert any(purpose.startswith("for tg:") for purpose in purposes)
+    reasons = [one.trial.purpose.reason for one in explorer.launched[before:]]
+    assert any(reason.startswith("for tg:") for reason in reasons)
 
 
 def test_an_end_takes_a_few_launches_at_most(explorer) -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from session.task_sample import task
+from trial.purpose_sample import purpose_of
 from tune_machine import TuneMachine
 
-from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.runtime.server.request_plan import plan_without_measurement
 from autofit.search.space_file import read_workload
 from autofit.session.candidates import CandidateFactory
@@ -48,7 +48,11 @@ def about(machine):
 def trial_of(about, applied: dict) -> Trial:
     """A baseline that ran with these settings."""
     return Trial(
-        1, "baseline", about.baseline, Completed(), measurement=Measurement(applied=applied)
+        1,
+        purpose_of("baseline"),
+        about.baseline,
+        Completed(),
+        measurement=Measurement(applied=applied),
     )
 
 
@@ -56,17 +60,17 @@ def test_what_ran_runs_again_the_same(about, machine, tmp_path):
     """The frozen candidate applies the settings and layers that the runtime's own fit chose."""
     with_ = make_launcher(about)
 
-    def launch(candidate: Candidate, layout: str):
-        plan = with_.plan(candidate, layout=layout, as_served=True)
+    def launch(candidate: Candidate, *, is_verbatim: bool):
+        plan = with_.plan(candidate, is_verbatim=is_verbatim, as_served=True)
         return with_.launch(
             plan, plan_without_measurement(), log_path=tmp_path / "log",
             on_stage=lambda _: None, check_stop=lambda: None,
         ).measurement  # fmt: skip
 
-    own = launch(about.baseline, RUNTIME_FIT)
+    own = launch(about.baseline, is_verbatim=True)
     baseline = replace(trial_of(about, {}), measurement=own)
     frozen = frozen_baseline(about, baseline, make_planner(about))
-    again = launch(frozen, "frozen")
+    again = launch(frozen, is_verbatim=False)
 
     assert {**again.applied, "fit": own.applied["fit"]} == dict(own.applied)
     assert again.reported["CUDA0"].model_mib == pytest.approx(own.reported["CUDA0"].model_mib)

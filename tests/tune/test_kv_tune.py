@@ -17,7 +17,9 @@ from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
 
 POOR = KvChanges({"q8_0": 0.3})
-ASKED = "answers of a finalist"
+REFERENCE = ("reference_answers", "baseline")
+ASKED = ("answers", "finalist")
+WINNER = ("answers", "winner")
 
 
 def kind_of(candidate: Candidate) -> str:
@@ -69,7 +71,7 @@ def poor(about, tmp_path_factory) -> Tuned:
 
 def test_a_poor_kv_type_costs_no_round(poor):
     """It is scored once, by one candidate; then neither search nor rounds launch it."""
-    (asked,) = [trial for trial in poor.trials if trial.purpose == ASKED]
+    (asked,) = poor.asking(ASKED)
     after = [trial for trial in poor.trials if trial.number > asked.number]
 
     assert kind_of(asked.candidate) == "q8_0"
@@ -100,7 +102,7 @@ def test_what_is_told_of_a_poor_kv_type(poor):
 
 def test_the_reference_is_asked_once(poor):
     """A wide winner is held against what the baseline said when the narrow type was scored."""
-    assert poor.purposes() == ["answers of the baseline", ASKED, "answers of the winner"]
+    assert poor.asked == [REFERENCE, ASKED, WINNER]
 
 
 def test_a_good_kv_type_is_asked_no_more_than_after_the_rounds(tune):
@@ -110,8 +112,8 @@ def test_a_good_kv_type_is_asked_no_more_than_after_the_rounds(tune):
     assert kind_of(Candidate(tuned.result["winner"]["params"])) == "q8_0"
     assert tuned.result["answers"]["verdict"] == "good"
     assert [score["verdict"] for score in tuned.result["kv_scores"]] == ["good"]
-    others = [purpose for purpose in tuned.purposes() if purpose == "answers of the winner"]
-    (asked,) = [trial for trial in tuned.trials if trial.purpose == ASKED]
+    others = tuned.asking(WINNER)
+    (asked,) = tuned.asking(ASKED)
     is_winner = dict(asked.candidate.params) == tuned.result["winner"]["params"]
     assert len(others) == (0 if is_winner else 1)
 
@@ -120,7 +122,7 @@ def test_without_answers_nothing_is_scored(tune):
     """Those of random weights mean nothing: the narrow type is as good as any."""
     tuned = tune(POOR, checks_answers=False)
 
-    assert tuned.purposes() == []
+    assert tuned.asked == []
     assert tuned.result["kv_scores"] == []
     assert kind_of(Candidate(tuned.result["winner"]["params"])) == "q8_0"
 
@@ -135,7 +137,7 @@ def test_a_resumed_tune_pays_for_no_verdict_twice(about, poor):
     assert again.notes == poor.notes
 
 
-@pytest.mark.parametrize("stops_at", ["answers of the baseline", ASKED])
+@pytest.mark.parametrize("stops_at", [REFERENCE, ASKED])
 def test_a_tune_that_is_stopped_while_scoring_goes_on(tune, stops_at):
     """Whatever was asked before the stop is not asked again."""
     with pytest.raises(Interrupted):
@@ -143,7 +145,7 @@ def test_a_tune_that_is_stopped_while_scoring_goes_on(tune, stops_at):
 
     tuned = tune(POOR)
 
-    assert tuned.purposes() == ["answers of the baseline", ASKED, "answers of the winner"]
+    assert tuned.asked == [REFERENCE, ASKED, WINNER]
     assert tuned.result["winner"]["params"]["cache_type_k"] == "f16"
 
 
@@ -153,16 +155,14 @@ def test_a_larger_budget_goes_on_from_the_verdict(tune):
     large = tune(POOR, max_launches=8)
 
     assert small.result["kv_scores"]
-    assert large.purposes().count(ASKED) == 1
-    assert [t.number for t in large.trials if t.purpose == ASKED] == [
-        t.number for t in small.trials if t.purpose == ASKED
-    ]
+    assert large.asked.count(ASKED) == 1
+    assert [t.number for t in large.asking(ASKED)] == [t.number for t in small.asking(ASKED)]
 
 
 def test_a_search_that_has_ended_goes_on(tune):
     """With launches to spare the type is scored at the end, and the search is taken up again."""
     tuned = tune(POOR, max_launches=60)
-    (asked,) = [trial.number for trial in tuned.trials if trial.purpose == ASKED]
+    (asked,) = [trial.number for trial in tuned.asking(ASKED)]
     searched = [trial.number for trial in tuned.of_phase("boundary", "search")]
 
     assert len(searched) < 30
@@ -205,7 +205,6 @@ def test_a_users_own_narrow_type_is_kept_with_a_word(about, tune):
 def test_what_leaves_a_device_next_to_nothing_is_proven_before_it_is_asked(tune):
     """A full context is more than an interview: what does not hold is not scored."""
     tuned = tune(POOR, free_mib=8.0)
-    purposes = [trial.purpose for trial in tuned.of_phase("prove")]
 
-    assert purposes[0] == "full context, twice"
-    assert ASKED in purposes
+    assert tuned.of_phase("prove")[0].purpose.role == "proof"
+    assert ASKED in tuned.asked

@@ -75,7 +75,7 @@ def test_a_proof_fills_the_context_as_served(about, finalist, proved):
     """The very settings, twice, with prompt and generation that fill a slot."""
     proof, launching = proved(finalist(4), lambda _: Completed())
 
-    ((candidate, request_plan, _),) = launching.made
+    ((candidate, request_plan),) = launching.made
     assert proof.finalist.candidate == candidate == finalist(4).candidate
     assert launching.served == [True]
     assert proof.steps_back == 0
@@ -90,7 +90,7 @@ def test_what_lacks_memory_steps_back_until_it_holds(finalist, proved):
         finalist(4), lambda c: Completed() if host_layers(c) >= 7 else NO_ROOM
     )
 
-    assert [host_layers(candidate) for candidate, _, _ in launching.made] == [4, 5, 6, 7]
+    assert [host_layers(candidate) for candidate, _ in launching.made] == [4, 5, 6, 7]
     assert proof.steps_back == 3
     assert host_layers(proof.finalist.candidate) == 7
     assert proof.finalist.point[HOST_LAYERS_AXIS] == 7
@@ -102,7 +102,7 @@ def test_want_of_host_memory_steps_nowhere(finalist, proved):
     proof, launching = proved(finalist(4), lambda _: no_ram)
 
     assert proof is None
-    assert [host_layers(candidate) for candidate, *_ in launching.made] == [4]
+    assert [host_layers(candidate) for candidate, _ in launching.made] == [4]
 
 
 def test_the_way_back_has_an_end(finalist, proved):
@@ -118,7 +118,7 @@ def test_the_way_back_ends_where_all_layers_are_on_the_host(finalist, proved):
     proof, launching = proved(finalist(11), lambda _: NO_ROOM)
 
     assert proof is None
-    assert [host_layers(candidate) for candidate, _, _ in launching.made] == [11, 12]
+    assert [host_layers(candidate) for candidate, _ in launching.made] == [11, 12]
 
 
 @pytest.mark.parametrize("at", [4, 6])

@@ -11,12 +11,12 @@ import pytest
 from cli.tune_document import RESULT
 from session.simulated_launching import NO_ROOM, SimulatedLaunching
 from session.task_sample import runner, task
+from trial.purpose_sample import purpose_of
 from tune_machine import TuneMachine
 
-from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.runtime.server.request_plan import plan_measurement, plan_proof
 from autofit.search.space_file import read_workload
-from autofit.session.finalist import FROZEN, Finalist, Proof
+from autofit.session.finalist import FROZEN, RUNTIME_FIT, Finalist, Proof
 from autofit.session.rounds import Contender, confirm, round_purpose
 from autofit.statistics.estimate import Estimate
 from autofit.trial.candidate import Candidate
@@ -55,33 +55,36 @@ class Tuned:
         self.about, self.running = about, running
         self.winner = Candidate({"n_gpu_layers": 13, "n_cpu_moe": 5, **about.task_params})
         self.request_plan = plan_measurement(about.workload, 512, repeats=2)
-        self.baseline = self.launch("baseline", about.baseline, RUNTIME_FIT)
-        self.launch("search", self.winner, "single:CUDA0")
+        self.baseline = self.launch(purpose_of("baseline"), about.baseline, RUNTIME_FIT)
+        self.launch(purpose_of("search"), self.winner, "single:CUDA0")
         self.confirmation = confirm(
             [self.contender(about.baseline, RUNTIME_FIT), self.contender(self.winner, "single")],
             workload=about.workload, metric="request_s", rng=random.Random(1),
         )  # fmt: skip
 
-    def launch(self, phase, candidate, layout, purpose="why", request_plan=None):
+    def launch(self, purpose, candidate, layout, request_plan=None):
         """One trial."""
         return self.running.run(
-            phase, candidate, request_plan or self.request_plan, layout=layout, purpose=purpose
+            purpose,
+            candidate,
+            request_plan or self.request_plan,
+            layout=layout,
+            is_verbatim=layout == RUNTIME_FIT,
         )
 
     def contender(self, candidate, layout):
         """One that is launched in rounds."""
         return Contender(
             candidate.key,
-            lambda number: self.launch("confirm", candidate, layout, round_purpose(number)),
+            lambda number: self.launch(round_purpose(number), candidate, layout),
         )
 
     def proof(self, candidate=None, layout="single:CUDA0") -> Proof:
         """A proof that held."""
         candidate = candidate or self.winner
         request_plan = plan_proof(self.about.workload, 2048)
-        return Proof(
-            Finalist(candidate, layout), self.launch("prove", candidate, layout, "x", request_plan)
-        )
+        finalist = Finalist(candidate, layout, is_baseline=layout == FROZEN)
+        return Proof(finalist, self.launch(purpose_of("prove"), candidate, layout, request_plan))
 
     def document(self, **changes) -> dict:
         """The document, its form checked."""
@@ -132,7 +135,7 @@ def test_estimates_come_from_the_confirmation(tuned):
 def test_launches_and_outcomes_are_counted(tuned):
     """By phase and by what came of them."""
     tuned.running.launching.outcome_of = lambda *_: NO_ROOM
-    tuned.launch("boundary", tuned.winner.with_params(n_cpu_moe=1), "single:CUDA0")
+    tuned.launch(purpose_of("boundary"), tuned.winner.with_params(n_cpu_moe=1), "single:CUDA0")
     document = tuned.document()
 
     rounds = 2 * tuned.confirmation.rounds

@@ -10,19 +10,20 @@ import pytest
 from quality.answering_client import KvChanges
 from session.simulated_launching import NO_ROOM, SimulatedLaunching
 from session.task_sample import runner, task
+from trial.purpose_sample import purpose_of
 from tune_machine import TuneMachine
 
 from autofit.quality.answer_inquiry import OutputEvaluator
 from autofit.quality.answer_verdict import QualityGate
-from autofit.runtime.server.launcher import RUNTIME_FIT
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.search.space_file import read_workload
 from autofit.session.budget import Budget
 from autofit.session.candidates import CandidateFactory
 from autofit.session.events import PhaseStarted
-from autofit.session.finalist import Finalist
+from autofit.session.finalist import RUNTIME_FIT, Finalist
 from autofit.trial.outcome import Completed, Crashed
+from autofit.trial.purpose import Role
 from autofit.trial.trial import Trial
 from autofit.tune.finalist_proof import Prover
 from autofit.tune.screen import Shortlist
@@ -49,7 +50,7 @@ class Run:
         self.notes: list[str] = []
         self.events: list[object] = []
         self.about = about
-        baseline = Finalist(about.baseline, RUNTIME_FIT)
+        baseline = Finalist(about.baseline, RUNTIME_FIT, is_verbatim=True)
         inquiry = OutputEvaluator(self.runner, about, baseline)
         self.verdicts = QualityGate(inquiry, self.notes.append)
         self.told: list[tuple[Finalist, Trial]] = []
@@ -74,12 +75,12 @@ class Run:
         point = {LAYOUT_AXIS: layout, HOST_LAYERS_AXIS: host_layers, **rest}
         found = Finalist(self.problem.candidate_of(point), layout, point)
         request_plan = plan_measurement(self.about.workload, 512, repeats=1)
-        self.runner.run("search", found.candidate, request_plan, layout=layout, purpose="it")
+        self.runner.run(purpose_of("search"), found.candidate, request_plan, layout=layout)
         return found
 
-    def purposes(self) -> list[str]:
+    def roles(self) -> list[Role]:
         """What was launched after the search."""
-        return [t.purpose for t in self.runner.trials if t.phase == "prove"]
+        return [t.purpose.role for t in self.runner.trials if t.phase == "prove"]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ def test_a_poor_kv_type_has_the_finalists_looked_at_anew(run):
 
     assert here.shortlist.settle(finalists) is None
     assert here.shortlist.settle(finalists) == [finalists[1]]
-    assert here.purposes() == ["answers of the baseline", "answers of a finalist"]
+    assert here.roles() == ["reference_answers", "answers"]
     assert here.events == [PhaseStarted("prove")]
 
 
@@ -113,7 +114,7 @@ def test_only_what_would_be_confirmed_is_scored(run):
     finalists = [here.finalist(n, "f16") for n in (4, 5)] + [here.finalist(6, "q8_0")]
 
     assert here.shortlist.settle(finalists) == finalists
-    assert here.purposes() == []
+    assert here.roles() == []
 
 
 @pytest.mark.parametrize(("total_s", "is_scored"), [(200.0, True), (80.0, False)])
@@ -141,7 +142,7 @@ def test_the_leader_alone_is_looked_at_half_way(run):
 
     assert not here.shortlist.look_ahead([])
     assert not here.shortlist.look_ahead([here.finalist(4, "f16"), here.finalist(4, "q8_0")])
-    assert here.purposes() == []
+    assert here.roles() == []
 
 
 def test_what_has_next_to_nothing_left_is_not_asked_half_way(run):
@@ -149,7 +150,7 @@ def test_what_has_next_to_nothing_left_is_not_asked_half_way(run):
     here = run(free_mib=8.0)
 
     assert not here.shortlist.look_ahead([here.finalist(4, "q8_0")])
-    assert here.purposes() == []
+    assert here.roles() == []
 
 
 def _dies_below(host_layers: int):
@@ -172,7 +173,7 @@ def test_the_best_that_falls_has_the_finalists_looked_at_anew(run):
         (finalists[0].candidate, "out_of_memory")
     ]
     assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[1:]
-    assert len(here.purposes()) == 2
+    assert len(here.roles()) == 2
     (note,) = here.notes
     assert "the fastest so far does not hold at full context (out of memory" in note
 
@@ -189,7 +190,7 @@ def test_with_nothing_else_what_fell_steps_back_until_it_holds(run, total_s):
         (settled,) = here.shortlist.settle([first])
         assert settled.candidate.get_int("n_cpu_moe", 0) == 6
     assert here.shortlist.proofs.proof(settled).finalist == settled
-    assert len(here.purposes()) == 3
+    assert len(here.roles()) == 3
     assert here.notes[-1] == "stepped back 2 layers to hold at full context"
 
 
@@ -200,7 +201,7 @@ def test_what_does_not_hold_is_proven_once(run):
 
     assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[1:]
     # The first and four steps back, then the one that holds.
-    assert len(here.purposes()) == 6
+    assert len(here.roles()) == 6
     (note,) = here.notes
     assert "a finalist does not hold at full context, nor with more layers in system RAM" in note
 
@@ -230,7 +231,7 @@ def test_only_the_best_steps_back(run):
     assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[:1]
     assert here.events == [PhaseStarted("prove")] * 3
     # The one that holds, and each of the others once.
-    assert len(here.purposes()) == 3
+    assert len(here.roles()) == 3
     assert len(set(here.notes)) == len(here.notes) == 2
 
 
@@ -242,5 +243,5 @@ def test_what_must_fail_is_not_proven(run):
 
     (settled,) = here.shortlist.settle(finalists)
     assert settled.candidate.get_int("n_cpu_moe", 0) == 6
-    assert len(here.purposes()) == 1
+    assert len(here.roles()) == 1
     assert here.notes == ["stepped back 2 layers to hold at full context"]

@@ -17,6 +17,15 @@ from autofit.session.task import Task
 from autofit.trial.trial import Trial
 from autofit.tune.pipeline import Tune
 
+# Role and subject of a launch for answers.
+Asked = tuple[str, str]
+
+
+def asked_by(trial: Trial) -> Asked | None:
+    """The answers that a launch was for, None for other launches."""
+    purpose = trial.purpose
+    return (purpose.role, purpose.subject) if purpose.subject else None
+
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
@@ -35,9 +44,14 @@ class Tuned:
         """The launches of some phases."""
         return [trial for trial in self.trials if trial.phase in phases]
 
-    def purposes(self, of: str = "answers") -> list[str]:
-        """What launches for answers were for, in their order."""
-        return [trial.purpose for trial in self.trials if trial.purpose.startswith(of)]
+    @property
+    def asked(self) -> list[Asked]:
+        """The launches for answers, in their order."""
+        return [one for trial in self.trials if (one := asked_by(trial))]
+
+    def asking(self, asked: Asked) -> list[Trial]:
+        """The launches for these answers."""
+        return [trial for trial in self.trials if asked_by(trial) == asked]
 
 
 def one_card(folder: Path) -> Task:
@@ -54,13 +68,13 @@ def whole_tune(
     *,
     max_launches: int,
     checks_answers: bool = True,
-    stops_at: str = "",
+    stops_at: Asked | None = None,
 ) -> Tuned:
-    """A tune in that study; it is stopped after a launch with the purpose `stops_at`."""
+    """A tune in that study; it is stopped after a launch for the answers `stops_at`."""
     running = replace(runner(task, folder), launching=launching)
     running.budget.max_launches = max_launches
     running.should_stop = lambda: (
-        bool(stops_at) and any(trial.purpose == stops_at for trial in running.trials)
+        bool(stops_at) and any(asked_by(trial) == stops_at for trial in running.trials)
     )
     maker = CandidateFactory(task)
     tune = Tune(task, running, maker, SearchStudy(maker.problem(), seed=1), lambda _: None, 1)

@@ -123,7 +123,6 @@ def _compare(
         SIDES,
         Comparison,
         Side,
-        VerbatimLauncher,
     )
     from autofit.compare.compared_tasks import ComparedTasks, label_presets  # noqa: PLC0415
     from autofit.compare.comparison import comparison_document  # noqa: PLC0415
@@ -173,7 +172,7 @@ def _compare(
             Side(
                 name=name,
                 task=task,
-                runner=run.make_runner(VerbatimLauncher(run.make_launcher(task))),
+                runner=run.make_runner(run.make_launcher(task)),
                 model_digest=file_digest(task.inventory.files),
             )
             for name, task in zip(SIDES, pair.tasks, strict=True)

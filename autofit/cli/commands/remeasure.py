@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from autofit.study.study_header import StudyHeader
     from autofit.sweep.remeasure import Contender
 
-# The layout of settings that place all layers themselves.
-_EXPLICIT = "explicit"
-
 
 @click.command("remeasure", hidden=True)
 @task_options
@@ -94,7 +91,7 @@ class _Settings:
 
     tasks: tuple[Task, ...]
     candidate: Candidate
-    layout: str
+    is_verbatim: bool
 
     @property
     def slot_context(self) -> int:
@@ -129,16 +126,14 @@ def _find_settings(
     Raises:
         UsageError: something does not exist, or cannot be launched here.
     """
-    from autofit.runtime.server.launcher import RUNTIME_FIT  # noqa: PLC0415 - heavy
-
     runtimes = [options.runtime, *([against] if against else [])]
     tasks = tuple(_build_task(replace(options, runtime=runtime), preset) for runtime in runtimes)
     first = tasks[0]
-    candidate, layout = first.baseline, RUNTIME_FIT
+    candidate, is_verbatim = first.baseline, True
     if params is not None:
-        candidate, layout = Candidate({**params, **first.task_params}), _EXPLICIT
+        candidate, is_verbatim = Candidate({**params, **first.task_params}), False
         if first.devices and "n_gpu_layers" not in params and "tensor_split" not in params:
-            layout = RUNTIME_FIT
+            is_verbatim = True
             own = dict(candidate.params)
             tasks = tuple(replace(task, baseline_params=own) for task in tasks)
     named = candidate.get_str("devices", "").split(",")
@@ -148,7 +143,7 @@ def _find_settings(
     if missing:
         listed = ", ".join(sorted(present)) or "none"
         raise MissingError(f"no device {', '.join(missing)}", f"the runtime lists: {listed}")
-    return _Settings(tasks, candidate, layout)
+    return _Settings(tasks, candidate, is_verbatim)
 
 
 def _build_task(options: TaskOptions, preset: str | None) -> Task:
@@ -223,7 +218,7 @@ def _contenders(run: Run, settings: _Settings, *, has_neighbours: bool) -> Itera
 
     for name, task in zip((KEPT, BEFORE), settings.tasks, strict=False):
         runner = run.make_runner(run.make_launcher(task))
-        contender = Contender(name, settings.candidate, settings.layout, runner)
+        contender = Contender(name, settings.candidate, runner, settings.is_verbatim)
         yield contender
         if has_neighbours and name == KEPT:
             yield from neighbours(contender)

@@ -12,7 +12,7 @@ from autofit.output.live.strip import LEGEND
 from autofit.output.text.event_line import incumbent_line, round_line
 from autofit.output.text.trial_row import brief_params
 from autofit.text_format import duration, one_line
-from autofit.trial.trial import PHASES
+from autofit.trial.purpose import PHASES
 
 # Of layouts and KV types, those that changed last.
 _STRIPS = 2
@@ -52,11 +52,12 @@ def _launch_lines(state: LiveState, now_s: float) -> Iterator[Text]:
     launch = state.launch
     if launch is None:
         return
-    phase = launch.phase if launch.phase != state.phase else ""
+    purpose = launch.purpose
+    phase = purpose.phase if purpose.phase != state.phase else ""
     began = " ".join(
         part for part in (f"launch {launch.number}", phase, one_line(launch.layout)) if part
     )
-    yield Text(f"{began}: {one_line(launch.purpose) or launch.phase}")
+    yield Text(f"{began}: {one_line(purpose.description) or purpose.phase}")
     yield Text(f"  {brief_params(launch.candidate.params) or 'runtime defaults'}", style="dim")
     own = state.stages.get(state.stage, 0.0) + now_s - state.stage_began_s
     over = [f"{stage} {duration(s)}" for stage, s in state.stages.items() if stage != state.stage]

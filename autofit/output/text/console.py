@@ -157,9 +157,10 @@ class TuneConsole:
         """Say once for each phase that it goes on although the budget is spent."""
         if self._budget_s is None or self._spent_s <= self._budget_s:
             return
-        if self._overrun_phase != event.phase:
-            self._overrun_phase = event.phase
-            line = overrun_line(event.phase, self._budget_s, self._spent_s)
+        phase = event.purpose.phase
+        if self._overrun_phase != phase:
+            self._overrun_phase = phase
+            line = overrun_line(phase, self._budget_s, self._spent_s)
             self._print(f"notice: {line}", "yellow")
 
     def _print(self, line: str, style: str) -> None:

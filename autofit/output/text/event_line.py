@@ -67,8 +67,7 @@ def _trial_line(row: TrialRow) -> str:
     # A launch at the boundary is there to hold the longest prompt, not to be timed.
     nothing = "fits" if row.phase == "boundary" else "nothing measured"
     if row.phase == "prove":
-        is_proof = not row.purpose.startswith("answers")
-        nothing = "holds at full context" if is_proof else row.purpose
+        nothing = "holds at full context" if row.role == "proof" else row.purpose
     return f"{told}: {measured or nothing}{free}{notes}"
 
 

@@ -11,6 +11,7 @@ from autofit.text_format import duration, mib, number, one_line, params_line
 from autofit.trial.candidate import Params
 from autofit.trial.metric import median_metric
 from autofit.trial.outcome import Crashed, Outcome, OutOfMemory, Rejected, Spilled, TimedOut
+from autofit.trial.purpose import Role
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
@@ -31,6 +32,7 @@ class TrialRow:
 
     number: int
     phase: str
+    role: Role
     layout: str
     params: str
     outcome: str
@@ -64,7 +66,8 @@ def trial_row(trial: Trial, workload: Workload, common: Params | None = None) ->
     return TrialRow(
         number=trial.number,
         phase=trial.phase,
-        layout=one_line(trial.layout),
+        role=trial.purpose.role,
+        layout=one_line(trial.purpose.side or trial.layout),
         params=_params_cell(trial.candidate.params, common or {}),
         outcome=outcome_text(trial.outcome),
         is_completed=trial.is_completed,
@@ -75,7 +78,7 @@ def trial_row(trial: Trial, workload: Workload, common: Params | None = None) ->
         free_mib=", ".join(f"{one_line(name)} {mib(amount)}" for name, amount in free.items()),
         seconds=duration(trial.seconds),
         evidence=one_line(trial.outcome.evidence),
-        purpose=one_line(trial.purpose),
+        purpose=one_line(trial.description),
         notes=tuple(one_line(note) for note in trial.notes),
     )
 

@@ -19,7 +19,7 @@ from autofit.runtime.dialect.dialect import DivergenceRules
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.help_text import HelpText
 from autofit.runtime.discovery.program_inspector import ProgramInspector
-from autofit.runtime.server.launcher import RUNTIME_FIT, Launcher, LaunchResult
+from autofit.runtime.server.launcher import Launcher, LaunchResult
 from autofit.runtime.server.request_plan import RequestPlan
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.outcome import Completed, Crashed, Outcome, Rejected, Stage, TimedOut
@@ -63,11 +63,13 @@ class DivergenceLauncher:
         command = _command(self.launcher.runtime)
         return Path(command[0]).name if command else ""
 
-    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
-        """The command for a candidate, or why the program cannot be told it.
+    def plan(
+        self, candidate: Candidate, *, is_verbatim: bool = False, as_served: bool = True
+    ) -> LaunchPlan | Rejected:
+        """Return the command for a candidate, or why the program cannot be given it.
 
-        It computes what the server computes, but for a short context and small batches. Where
-        the layout is the runtime's own, it places layers itself and gets the user's own words.
+        It computes what the server computes, but for a short context and small batches. With
+        `is_verbatim` it places layers itself and gets the other words of the user's command.
         """
         del as_served
         launcher = self.launcher
@@ -84,10 +86,9 @@ class DivergenceLauncher:
         )
         words, variables = spell_params(runtime, short)
         launch = runtime.dialect.launch
-        is_as_given = layout == RUNTIME_FIT
-        groups = (*(() if is_as_given else launch.always), *launch.observe)
+        groups = (*(() if is_verbatim else launch.always), *launch.observe)
         fixed = (word for group in groups for word in group)
-        own = launcher.baseline_args if is_as_given else ()
+        own = launcher.baseline_args if is_verbatim else ()
         given = (*words, *fixed, *own, *launcher.extra_args)
         remote = (launch.rpc, launcher.rpc) if launcher.rpc and launch.rpc else ()
         argv = (

@@ -48,9 +48,6 @@ from autofit.trial.measurement import Measurement, MemoryReading, Sample
 from autofit.trial.outcome import Outcome, Rejected, Stage
 from autofit.trial.workload import Workload
 
-# The layout's name when the runtime places layers itself, as the baseline lets it.
-RUNTIME_FIT = "runtime_fit"
-
 # How long a process may take to die once it has dropped a connection: an abort writes a
 # core file and a backtrace first.
 _DEATH_S = 10.0
@@ -101,19 +98,21 @@ class Launcher:
     _reference_mib: Mapping[str, float | None] | None = None
     _pci_ids: Mapping[str, str] = field(default_factory=dict)
 
-    def plan(self, candidate: Candidate, *, layout: str, as_served: bool) -> LaunchPlan | Rejected:
-        """The command of a candidate, or why the runtime cannot be told it.
+    def plan(
+        self, candidate: Candidate, *, is_verbatim: bool = False, as_served: bool
+    ) -> LaunchPlan | Rejected:
+        """Return the command of a candidate, or why the runtime cannot be given it.
 
-        `as_served` leaves out the switches that only measuring needs.
+        With `is_verbatim` the runtime places layers itself and gets the other words of the
+        user's own command; `as_served` leaves out the switches that only measuring needs.
         """
-        is_baseline = layout == RUNTIME_FIT
         plan = make_launch_plan(
             self.runtime,
             self.model_path,
             candidate,
-            purpose="baseline" if is_baseline else "prove" if as_served else "measure",
+            purpose="baseline" if is_verbatim else "prove" if as_served else "measure",
             rpc=self.rpc,
-            extra_args=(*(self.baseline_args if is_baseline else ()), *self.extra_args),
+            extra_args=(*(self.baseline_args if is_verbatim else ()), *self.extra_args),
             env=self.env,
             wrapper=self.wrapper,
             limits=self.limits,

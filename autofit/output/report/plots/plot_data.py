@@ -107,7 +107,7 @@ class PlotData:
         """
         pair = []
         if self.is_comparison:
-            sides = {trial.layout: trial for trial in self.trials if trial.is_completed}
+            sides = {t.purpose.side: t for t in self.trials if t.is_completed and t.purpose.side}
             return sorted(sides.items())
         baseline = _last(t for t in self.trials if t.phase == "baseline")
         if baseline is not None:
@@ -132,7 +132,7 @@ class PlotData:
             for t in self.trials
             if t.candidate == trial.candidate
             and t.is_completed
-            and (t.layout == trial.layout or not self.is_comparison)
+            and (t.purpose.side == trial.purpose.side or not self.is_comparison)
         ]
 
     @cached_property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from autofit.output.report.plots.figure import (
@@ -22,7 +21,6 @@ from autofit.text_format import gain_sentence, number
 from autofit.trial.candidate import Candidate
 
 _TITLE = "Rounds of the confirmation"
-_ROUND = re.compile(r"round (\d+)(?: of (\S+))?")
 _SYMBOLS = ("circle", "square", "triangle-up", "cross", "diamond-wide")
 
 
@@ -78,12 +76,10 @@ def _values(data: PlotData) -> Mapping[str, Mapping[int, float]]:
     """By contender, what it measured by round."""
     found: dict[str, dict[int, float]] = {}
     for trial, value in data.measured(t for t in data.trials if t.phase == "confirm"):
-        told = _ROUND.match(trial.purpose)
-        name = data.role(trial) or _difference(data, trial.candidate)
-        if told and told[2]:  # in a comparison both may have the same settings
-            name = told[2]
+        # In a comparison both sides may have the same settings.
+        name = trial.purpose.side or data.role(trial) or _difference(data, trial.candidate)
         row = found.setdefault(name, {})
-        row[int(told[1]) if told else len(row) + 1] = value
+        row[trial.purpose.round or len(row) + 1] = value
     return found
 
 

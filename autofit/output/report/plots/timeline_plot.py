@@ -17,7 +17,8 @@ from autofit.output.report.plots.figure import (
 from autofit.output.report.plots.plot_data import PlotData
 from autofit.output.text.trial_row import brief_params, outcome_text
 from autofit.text_format import duration
-from autofit.trial.trial import PHASES, Trial
+from autofit.trial.purpose import PHASES
+from autofit.trial.trial import Trial
 
 _TITLE = "Launches over time"
 # Longer pauses are those of a study that was stopped and gone on with.
@@ -90,7 +91,7 @@ def _phase_words(trials: Sequence[Trial], phase: str) -> str:
 def _hover(trial: Trial) -> str:
     return lines(
         f"#{trial.number} {trial.phase} {trial.layout}, {duration(trial.seconds)}",
-        trial.purpose,
+        trial.description,
         brief_params(trial.candidate.params),
         outcome_text(trial.outcome),
     )
