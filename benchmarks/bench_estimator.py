@@ -18,11 +18,11 @@ from pathlib import Path
 from statistics import median
 
 from conftest import _llama_cpp_folder
-from model.compute_truth import SPECS, Compared, compared, models
+from model.compute_truth import SPECS, BufferComparison, compare_buffers, models
 from model_headers import MODELS
 from real_llama_cpp import fit_print, rpc_device
 
-from autofit.model.sizes.inventory import ModelInventory, inventory
+from autofit.model.sizes.inventory import ModelInventory, read_inventory
 from autofit.model.sizes.memory_estimate import estimate_memory
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
@@ -102,7 +102,7 @@ def grid(folder: Path, addresses: list[str], work: Path) -> Iterator[Row]:
 def architectures(folder: Path, addresses: list[str], work: Path) -> Iterator[tuple[str, Row]]:
     """Headers of published models, on one and two devices."""
     for name, make in MODELS.items():
-        model = inventory(make().write(work / f"{name}.gguf"))
+        model = read_inventory(make().write(work / f"{name}.gguf"))
         most = model.block_count if model.is_moe else 0
         for used, hosted, ubatch in product((1, 2), sorted({0, most}), (512, 2048)):
             for row in ask(
@@ -157,7 +157,7 @@ def architecture_table(named: list[tuple[str, Row]]) -> list[str]:
     return lines
 
 
-def server_table(rows: list[Compared]) -> list[str]:
+def server_table(rows: list[BufferComparison]) -> list[str]:
     """One line for each model and kind of device."""
     lines = [
         "| model | device | buffers | median | worst | within 15 % or 32 MiB |",
@@ -185,7 +185,7 @@ def main() -> int:
         addresses = [stack.enter_context(rpc_device(folder)) for _ in range(2)]
         on_grid = list(grid(folder, addresses, Path(work)))
         published = list(architectures(folder, addresses, Path(work)))
-        served = list(compared(models(Path(work))))
+        served = list(compare_buffers(models(Path(work))))
     close = sum(row.is_close for row in on_grid)
     print("# Memory by arithmetic, beside what the runtime says\n")
     print("Made by `benchmarks/bench_estimator.py`. Errors are relative to the runtime, beyond")

@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from autofit.model.gguf.header import read_header
-from autofit.model.sizes.inventory import inventory
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.sizes.inventory import read_inventory
+from autofit.model.synth.random_model import SynthSpec, write_model
 
 LARGE = SynthSpec(
     layers=94,
@@ -45,8 +45,8 @@ def main() -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as folder:
         path = Path(folder) / "large.gguf"
-        write(LARGE, path)
-        for call in (read_header, inventory):
+        write_model(LARGE, path)
+        for call in (read_header, read_inventory):
             times = [seconds(lambda call=call: call(path)) for _ in range(5)]
             print(
                 f"{call.__name__}, 152,000 tokens, 94 layers: {median(times):.3f} s (median of 5)"
@@ -54,7 +54,7 @@ def main() -> None:
         path.unlink()
         for type_ in ("f16", "q8_0", "q4_k"):
             spec = replace(WRITTEN, type=type_)
-            taken = seconds(lambda spec=spec: write(spec, path))
+            taken = seconds(lambda spec=spec: write_model(spec, path))
             size = path.stat().st_size / 1e9
             print(f"synth {type_}: {size:.2f} GB in {taken:.2f} s, {size / taken:.2f} GB/s")
             path.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from autofit.model.sizes.read_inventory import read_inventory
 from fakes.machine_fixtures import FakeMachine
 from fakes.physics import Run, Simulation
 from fakes.random_machine import Case
@@ -12,8 +13,7 @@ from fakes.simulated_trial import measurement_of, outcome_of
 from trial.purpose_sample import purpose_of
 
 from autofit.machine.cpu import Cores
-from autofit.model.placement.slice_cost import slice_costs
-from autofit.model.sizes.inventory import inventory
+from autofit.model.placement.slice_costs import slice_costs
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.program_inspector import list_devices
 from autofit.runtime.server.request_plan import RequestPlan, plan_fit_test, plan_measurement
@@ -45,7 +45,7 @@ class SearchMachine:
         fake = FakeMachine(self.folder, case.machine)
         runtime = find_runtime(str(fake.server), str(fake.dialect))
         devices = list_devices(runtime) or ()
-        model = inventory(fake.write_model(case.model))
+        model = read_inventory(fake.write_model(case.model))
         cores = case.machine.host.cores
         requests = tuple(Request(prompt, predicted) for prompt, predicted in case.requests)
         self.simulation = Simulation(case.machine, case.model)
@@ -53,7 +53,7 @@ class SearchMachine:
         self.task = Task(
             runtime=runtime.with_devices(tuple(devices)),
             model_path=model.path,
-            inventory=model,
+            read_inventory=model,
             devices=usable_devices(devices, {}),
             cores=Cores(cores, cores, cores, cores),
             host_available_mib=idle.host_free_mib + idle.host_used_mib,

@@ -88,9 +88,9 @@ def test_it_is_the_installed_one_that_runs(installed):
 def test_spaces_dialects_and_workloads_are_found(autofit, installed):
     """Unknown names list what is bundled, and where."""
     model = str(installed / "model.gguf")
-    from autofit.model.synth.random_model import SynthSpec, write  # noqa: PLC0415
+    from autofit.model.synth.random_model import SynthSpec, write_model  # noqa: PLC0415
 
-    write(SynthSpec(layers=1, experts=2, used=1, embd=64, ff=32, vocab=300, type="f16"),
+    write_model(SynthSpec(layers=1, experts=2, used=1, embd=64, ff=32, vocab=300, type="f16"),
           Path(model))  # fmt: skip
     for option, name in (("--dialect", "llama_server"), ("--workload", "chat")):
         done = autofit("plan", model, option, "nonesuch", "--device", "CUDA0=1000")

@@ -11,7 +11,7 @@ from statistics import median
 from rich.console import Console
 from rich.text import Text
 
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.output.text.plan_table import print_layout
 from autofit.plan.memory_plan import PlannedLayout, make_plan
 from autofit.replay.recorded_table import PARAMS, RecordedTable, TableRow, find_table, read_table
@@ -108,7 +108,7 @@ def _walk(table: RecordedTable) -> Iterator[str]:
 def _two_cards(task: TaskOptions) -> PlannedLayout:
     with tempfile.TemporaryDirectory(prefix="autofit-demo-") as folder:
         model = Path(folder) / "planned.gguf"
-        write(_PLANNED, model)
+        write_model(_PLANNED, model)
         options = replace(
             task,
             model=model,

@@ -15,7 +15,7 @@ from autofit.cli.options.preset_argument import PresetOptions, build_preset_task
 from autofit.errors import RegressionError, UsageError
 from autofit.machine.lock import machine_lock
 from autofit.memory.store import MemoryStore
-from autofit.model.sizes.inventory import inventory
+from autofit.model.sizes.inventory import read_inventory
 from autofit.model.sizes.memory_estimate import estimate_memory
 from autofit.plan.machine_fit import (
     Need,
@@ -141,7 +141,7 @@ def _look_at_model(found: MachineCheck, own: OwnCommand) -> str | None:
         return None
     found.model = str(own.model)
     try:
-        digest = file_digest(inventory(own.model).files)
+        digest = file_digest(read_inventory(own.model).files)
     except UsageError as error:
         hint = error.hint or "put the file back, or write the preset for where it is now"
         found.reasons.append(Reason("model", error.message, hint))

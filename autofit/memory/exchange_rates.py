@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from autofit.model.sizes.inventory import ModelInventory
+from autofit.model.sizes.kv_cache import CELL_STEP
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
-from autofit.model.sizes.model_graph import batch_sizes
+from autofit.model.sizes.run_settings import batch_sizes
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 from autofit.units import MIB
 
 COMMON_CACHE_TYPES = ("f16", "q8_0", "q5_1", "q4_0")
-_CELL_STEP = 256
 _CONTEXT_STRIDE = 16 * 1024  # over which the price of 1,000 tokens is averaged
 
 
@@ -82,7 +82,7 @@ def max_contexts(
     Raises:
         UsageError: a value that is none, or a device or buffer that is not there.
     """
-    step = _CELL_STEP * max(1, candidate.get_int("parallel", 1))
+    step = CELL_STEP * max(1, candidate.get_int("parallel", 1))
     most = inventory.context_train * max(1, candidate.get_int("parallel", 1)) // step
 
     def fits(cache_type: str, steps: int) -> bool:

@@ -1,1 +1,1 @@
-"""A GGUF file as bytes per layer; memory per device; layer slices."""
+"""One GGUF model: its header, its bytes, its placement on devices; nothing here launches it."""

@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from autofit.errors import UsageError
-from autofit.model.placement.placed_layers import split_units
-from autofit.model.placement.tensor_override import overrides_of
+from autofit.model.placement.tensor_placement import read_overrides, split_units
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.parameter_groups import HOST_LAYER_PARAMS
 
@@ -110,7 +109,7 @@ def hosted_parts(candidate: Candidate, layers: int) -> dict[int, int]:
 @lru_cache(maxsize=256)
 def _hosted_parts(chosen: tuple[tuple[str, ParamValue], ...], layers: int) -> dict[int, int]:
     try:
-        rules = overrides_of(Candidate(dict(chosen)))
+        rules = read_overrides(Candidate(dict(chosen)))
     except UsageError:
         return {}
     found: dict[int, int] = {}

@@ -8,8 +8,8 @@ from typing import Any
 
 from autofit.errors import UsageError
 from autofit.memory.exchange_rates import ExchangeRates, exchange_rates, max_contexts, unused_rooms
-from autofit.model.placement.layout import layout_with, layouts
-from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory, with_reported
+from autofit.model.placement.layout import plan_layout, plan_layouts
+from autofit.model.sizes.memory_estimate import MemoryEstimate, apply_reported, estimate_memory
 from autofit.runtime.command.argv_writer import find_unsupported, spell_params
 from autofit.runtime.planner.planner import RuntimePlanner
 from autofit.session.candidates import pinned_placing
@@ -132,7 +132,7 @@ def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
     else:
         found = [
             (layout.name, layout.candidate(base))
-            for layout in layouts(task.inventory, base, task.devices)
+            for layout in plan_layouts(task.inventory, base, task.devices)
             if layout.slices
         ]
     planned = tuple(
@@ -186,7 +186,7 @@ def _fitted(task: Task, layout: PlannedLayout, planner: RuntimePlanner | None) -
             replace(device, usable_mib=device.usable_mib - missing.get(device.name, 0.0))
             for device in smaller
         )
-        again = layout_with(task.inventory, base, smaller, layout.name, None)
+        again = plan_layout(task.inventory, base, smaller, layout.name, None)
         if not again.fits:
             return layout
         layout = _planned(task, layout.name, again.candidate(base), planner)
@@ -199,7 +199,7 @@ def _planned(
     estimate = estimate_memory(task.inventory, candidate, task.devices)
     told = planner.estimate(candidate) if planner else None
     if told is not None:
-        estimate = with_reported(estimate, told)
+        estimate = apply_reported(estimate, told)
     words, env = spell_params(task.runtime, candidate)
     host_mib = None if task.devices else task.host_available_mib
     return PlannedLayout(name, candidate, estimate, words, env, host_mib)

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from autofit.memory.boundary_walk import BoundaryWalk
-from autofit.model.placement.layout import SINGLE, layout_with
+from autofit.model.placement.layout import SINGLE, plan_layout
 from autofit.model.sizes.kv_cache import kv_element_bytes
 from autofit.probe.probe_result import Line, budget_words, probe_document
 from autofit.runtime.diagnosis.memory_evidence import find_shared_devices
@@ -116,7 +116,7 @@ class Probe:
         base = self.maker.candidate_of(point)
         if base is None:
             return most
-        found = layout_with(self.task.inventory, base, self.task.devices, layout, None)
+        found = plan_layout(self.task.inventory, base, self.task.devices, layout, None)
         return found.host_expert_layers if found.fits else most
 
     def _candidate(self, line: Line, host_layers: int) -> Candidate | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from autofit.errors import UsageError
 from autofit.machine.cpu import read_cores
 from autofit.machine.host_memory import HostMemory
-from autofit.model.sizes.inventory import ModelInventory, inventory
+from autofit.model.sizes.inventory import ModelInventory, read_inventory
 from autofit.runtime.command.argv_reader import ParsedCommand, parse_command
 from autofit.runtime.discovery.find_runtime import find_runtime, make_offline_runtime
 from autofit.runtime.discovery.found_runtime import Runtime
@@ -50,7 +50,7 @@ def build_task(
         UsageError: a file, name or value is wrong.
         NothingFitsError: the space has no values left for this runtime and model.
     """
-    model = inventory(options.model)
+    model = read_inventory(options.model)
     workload = read_workload(options.workload, context=options.context, parallel=options.parallel)
     metrics = {objective, *(requirement.metric for requirement in requirements)}
     # A front always contains the fastest generation.

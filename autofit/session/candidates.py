@@ -14,8 +14,8 @@ from statistics import median
 from autofit.errors import UsageError
 from autofit.memory.correction import Correction, DeviceCorrection, ObservedMemory, learn
 from autofit.memory.store import MemoryKey, MemoryStore
-from autofit.model.placement.layout import SINGLE, layout_with
-from autofit.model.placement.pinned_split import pinned_split
+from autofit.model.placement.layout import SINGLE, plan_layout
+from autofit.model.placement.slice_costs import find_tensor_split
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
 from autofit.runtime.command.argv_writer import find_unsupported
 from autofit.runtime.planner.planner import RuntimePlanner
@@ -118,7 +118,7 @@ class CandidateFactory:
         key = f"{base.key} {layout} {host_layers}"
         if key not in self._placing:
             devices = self.task.devices
-            placed = layout_with(self.task.inventory, base, devices, layout, host_layers)
+            placed = plan_layout(self.task.inventory, base, devices, layout, host_layers)
             same = placed.slices and placed.host_expert_layers == host_layers
             self._placing[key] = placed.params if same else None
         return self._placing[key]
@@ -278,7 +278,7 @@ def pinned_placing(task: Task) -> Params:
     point = next(task.space.points(), {})
     params = {**task.task_params, **task.space.params_of(point), **placing}
     try:
-        split = pinned_split(task.inventory, Candidate(params), task.devices)
+        split = find_tensor_split(task.inventory, Candidate(params), task.devices)
     except UsageError:  # a placement that is beyond our arithmetic
         split = None
     return placing if split is None else {**placing, "tensor_split": split}

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 
-from autofit.model.sizes.run_time_memory import backend_of
+from autofit.trial.device import backend_of
 
 # As llama.cpp's backends name their devices.
 _BACKENDS = ("CUDA", "ROCm", "Vulkan", "SYCL", "MTL", "RPC", "MUSA", "CANN", "GPUOpenCL", "OpenCL")

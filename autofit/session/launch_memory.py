@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from autofit.model.sizes.memory_estimate import DeviceMemory
+from autofit.model.sizes.memory_estimate import DeviceEstimate
 from autofit.runtime.diagnosis.memory_evidence import (
     ExpectedSlots,
     ExpectedUsage,
@@ -238,7 +238,7 @@ class MemoryRecord:
         ]
 
     def _free_on(
-        self, row: DeviceMemory, anchors: Sequence[tuple[bool, Trial, Measurement]]
+        self, row: DeviceEstimate, anchors: Sequence[tuple[bool, Trial, Measurement]]
     ) -> float:
         limit_mib = self.maker.task.limits_mib.get(row.name)
         buffers_mib = row.weights_mib + row.kv_mib + row.compute_mib
@@ -260,7 +260,7 @@ class MemoryRecord:
             return min(found)[2]
         return row.free_mib if limit_mib is None else limit_mib - buffers_mib
 
-    def _estimated(self, candidate: Candidate, device: str) -> DeviceMemory | None:
+    def _estimated(self, candidate: Candidate, device: str) -> DeviceEstimate | None:
         estimate = self.maker.estimate(candidate)
         rows = estimate.devices if estimate else ()
         return next((row for row in rows if row.name == device), None)

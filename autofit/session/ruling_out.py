@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autofit.model.sizes.memory_estimate import DeviceMemory
+from autofit.model.sizes.memory_estimate import DeviceEstimate
 from autofit.session.launch_memory import MemoryRecord
 from autofit.study.skipped import SkippedCandidate
 from autofit.trial.candidate import Candidate
@@ -87,7 +87,7 @@ def _reason(
 
 
 def _needs_more(
-    row: DeviceMemory, failed: DeviceMemory, beside_mib: Sequence[Mapping[str, float]]
+    row: DeviceEstimate, failed: DeviceEstimate, beside_mib: Sequence[Mapping[str, float]]
 ) -> bool:
     """Whether a device must hold at least as much as where it failed.
 

@@ -17,7 +17,7 @@ from autofit.machine.device_source import DeviceSource, find_device_source
 from autofit.machine.memory_watcher import UNKNOWN
 from autofit.machine.nvml import nvidia_driver
 from autofit.machine.rpc import split_endpoint
-from autofit.model.sizes.run_time_memory import context_mib, opens_context_to_list
+from autofit.model.sizes.unreported_memory import context_mib, opens_context_to_list
 from autofit.process import scrubbed_environment
 from autofit.runtime.command.redaction import redact_command
 from autofit.runtime.dialect.dialect import Dialect

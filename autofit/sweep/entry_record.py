@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from autofit.model.sizes.expert_memory import expert_settings
+from autofit.model.sizes.unreported_memory import select_expert_settings
 from autofit.quality.recorded_answer import RecordedAnswer
 from autofit.sweep.environment_snapshot import EnvironmentSnapshot
 from autofit.trial.candidate import Params
@@ -106,7 +106,7 @@ class BoundaryRow:
             outcome=data.get("outcome"),
             proven=data.get("proven", False),
             ubatch=data.get("ubatch"),
-            experts=None if data.get("params") is None else expert_settings(data["params"]),
+            experts=None if data.get("params") is None else select_expert_settings(data["params"]),
         )
 
 

@@ -20,7 +20,7 @@ from autofit.errors import AutofitError, Interrupted, MachineInUseError, Nothing
 from autofit.machine.host_load import HostWatcher
 from autofit.machine.lock import FOLDER_VARIABLE
 from autofit.model.placement.layout import SINGLE
-from autofit.model.sizes.inventory import inventory
+from autofit.model.sizes.inventory import read_inventory
 from autofit.model.sizes.kv_cache import kv_types
 from autofit.process import ManagedProcess
 from autofit.study.study_folder import Study
@@ -135,7 +135,7 @@ class EntryRun:
 
     def _is_sparse(self) -> bool:
         try:
-            return inventory(Path(self.entry.model)).is_moe
+            return read_inventory(Path(self.entry.model)).is_moe
         except AutofitError:
             return False
 

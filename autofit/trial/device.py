@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One compute device, in the runtime's own words.
+    """One compute device, as the runtime describes it.
 
-    `usable_mib` is what a candidate may take: the user's figure where given, else what was
-    free when no server of ours ran. `is_unified` marks memory shared with the host.
+    `usable_mib` is what a candidate may take: the number that the user gave, or what was free
+    while autofit ran no server. `is_unified` marks memory shared with the host.
     """
 
     name: str
@@ -18,3 +19,8 @@ class Device:
     total_mib: float
     usable_mib: float
     is_unified: bool = False
+
+
+def backend_of(device_name: str) -> str:
+    """Return the backend in a device's name: `CUDA` for `CUDA0`."""
+    return re.sub(r"\d+$", "", device_name)

@@ -16,7 +16,7 @@ import numpy as np
 
 from autofit.errors import UsageError
 from autofit.model.placement.layout import SINGLE
-from autofit.model.placement.placed_layers import place
+from autofit.model.placement.tensor_placement import place_tensors
 from autofit.model.sizes.kv_cache import kv_types
 from autofit.session.machine_load import host_report
 from autofit.session.task import Task
@@ -163,7 +163,7 @@ def _host_layers(trial: Trial, task: Task) -> int | None:
     if trial.layout.startswith(SINGLE) and HOST_LAYERS in candidate.params:
         return candidate.get_int(HOST_LAYERS, 0)
     try:
-        placed = place(task.inventory, candidate, task.devices)
+        placed = place_tensors(task.inventory, candidate, task.devices)
     except UsageError:
         return None
     is_moe = task.inventory.is_moe

@@ -22,11 +22,10 @@ from itertools import groupby
 from pathlib import Path
 from statistics import median
 
-from autofit.model.sizes.inventory import ModelInventory, inventory
-from autofit.model.sizes.memory_estimate import DeviceMemory, estimate_memory
-from autofit.model.sizes.run_time_memory import backend_of
+from autofit.model.sizes.inventory import ModelInventory, read_inventory
+from autofit.model.sizes.memory_estimate import DeviceEstimate, estimate_memory
 from autofit.study.study_folder import Study
-from autofit.trial.device import Device
+from autofit.trial.device import Device, backend_of
 from autofit.trial.measurement import ReportedMemory
 from autofit.trial.purpose import PHASES
 from autofit.trial.trial import Trial
@@ -47,7 +46,7 @@ class DeviceLaunch:
 
     study: str
     trial: Trial
-    estimate: DeviceMemory
+    estimate: DeviceEstimate
     reported: ReportedMemory
     taken_mib: float | None
 
@@ -89,7 +88,7 @@ def main() -> int:
     parser.add_argument("model", type=Path)
     parser.add_argument("studies", nargs="+", metavar="[NAME=]STUDY")
     given = parser.parse_args()
-    model = inventory(given.model)
+    model = read_inventory(given.model)
     studies = dict(_named(text) for text in given.studies)
     launches = [
         launch for name, study in studies.items() for launch in device_launches(name, study, model)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from study.study_sample import header, trial
 
-from autofit.model.sizes.inventory import inventory
+from autofit.model.sizes.inventory import read_inventory
 from autofit.model.sizes.memory_estimate import estimate_memory
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
@@ -35,14 +35,14 @@ HELD_MIB, OTHER_MIB = 4000.0, 700.0
 def model(tmp_path_factory):
     """A small mixture of experts, of which there is only a header."""
     path = tmp_path_factory.mktemp("model") / "small.gguf"
-    write(SynthSpec(header_only=True), path)
+    write_model(SynthSpec(header_only=True), path)
     return path
 
 
 def _measured(model: Path, compute_factor: float) -> Measurement:
     """What a launch shows whose compute buffer is so many times the estimate."""
     device = Device("CUDA0", "NVIDIA GeForce RTX 3060", 12288.0, 12288.0)
-    (row,) = estimate_memory(inventory(model), Candidate(PARAMS), [device]).devices
+    (row,) = estimate_memory(read_inventory(model), Candidate(PARAMS), [device]).devices
     told = ReportedMemory(row.weights_mib, row.kv_mib, row.compute_mib * compute_factor)
     return Measurement(
         peak_mib={"CUDA0": HELD_MIB + told.buffers_mib + OTHER_MIB},
@@ -92,12 +92,12 @@ def test_what_is_off_is_named(model, tmp_path):
 def test_the_studies_of_real_cards_agree_with_the_arithmetic(tmp_path):
     """Buffers within 1% of the runtime's own table, and what is beside them within 24 MiB."""
     model = tmp_path / "recorded.gguf"
-    write(RECORDED, model)
+    write_model(RECORDED, model)
     found = [
         launch
         for folder in sorted(REFERENCE.iterdir())
         for launch in memory_table.device_launches(
-            folder.name, Study.open(folder), inventory(model)
+            folder.name, Study.open(folder), read_inventory(model)
         )
     ]
 

@@ -12,7 +12,7 @@ from fakes.machine import Device, Machine, Noise, RuntimeTraits
 from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
 
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 
 MODEL = build_model(ModelShape(layers=12, experts=16, used=2, embd=1024, ff=512, vocab=512))
 WORKLOAD = """\
@@ -281,7 +281,7 @@ def test_people_get_a_table(cli, served, tmp_path):
 def test_two_real_builds_answer_the_same(cli, llama_cpp, tmp_path):
     """llama-server and the embedded build serve one model: measured, and equal in answers."""
     model = tmp_path / "tiny.gguf"
-    write(SynthSpec(layers=3, experts=8, used=2, embd=256, heads=4, vocab=600), model)
+    write_model(SynthSpec(layers=3, experts=8, used=2, embd=256, heads=4, vocab=600), model)
     server = f"{llama_cpp / 'llama-server'} -m {model} -t 1"
     embedded = f"{sys.executable} -m autofit.runtime.embedded -m {model} -t 1 -ub 128"
 

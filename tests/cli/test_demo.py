@@ -15,7 +15,7 @@ from session.task_sample import options
 
 from autofit.cli.commands.demo import demo_model, show
 from autofit.model.gguf.header import read_header
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.study.study_folder import Study
 
 
@@ -53,7 +53,9 @@ def test_a_model_that_was_cut_off_is_written_again(cache):
 def test_the_result_comes_before_what_else_is_shown(capsys, tmp_path, as_json):
     """On one stream, in this order; with --json stdout has the document alone."""
     model = tmp_path / "model.gguf"
-    write(SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="f16"), model)
+    write_model(
+        SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="f16"), model
+    )
     code = show(RESULT, replace(options(model, model), runtime=None), as_json=as_json)
 
     told = capsys.readouterr()

@@ -11,7 +11,7 @@ from autofit_program import AutofitProgram
 from process_stage import wait_for
 
 from autofit.machine.lock import machine_lock
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.presets.formats.registry import FORMATS
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(120)]
@@ -26,7 +26,7 @@ def make_plan(cli, llama_cpp, tmp_path):
 
     def make(*words: object, context: int = 512, name: str = "it's 5%n $HOME ä") -> object:
         model = tmp_path / f"{name}.gguf"
-        write(SPEC, model)
+        write_model(SPEC, model)
         done = cli("plan", model, "--runtime", llama_cpp, "--context", context, "--json", *words)
         assert done.code == 0, done.err
         path = tmp_path / f"{name}.json"

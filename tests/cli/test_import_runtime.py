@@ -7,7 +7,7 @@ import json
 import pytest
 from autofit_program import AutofitProgram
 
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.study.study_folder import Study
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(240)]
@@ -30,7 +30,7 @@ exec nice -n 1 {server} -m "$MODEL" \\
 
 def test_is_mine_any_good(llama_cpp, tmp_path):
     """A script becomes a baseline that is launched as it stands, without its key."""
-    write(SPEC, tmp_path / "my model.gguf")
+    write_model(SPEC, tmp_path / "my model.gguf")
     (tmp_path / "brief.yaml").write_text(WORKLOAD)
     (tmp_path / "small.yaml").write_text(SPACE)
     script = tmp_path / "serve.sh"

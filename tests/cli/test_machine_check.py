@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from tune_machine import TuneMachine
 
-from autofit.model.sizes.inventory import inventory
+from autofit.model.sizes.inventory import read_inventory
 from autofit.study.fingerprint import Environment, file_digest
 
 PLACED = "-c 2048 -ngl 99 -ncmoe 12 --fit off -b 512 -ub 512"
@@ -53,7 +53,7 @@ def checked(cli):
 def _check_value(machine) -> str:
     return Environment(
         cpu="x", cpu_count=1, memory_mib=1, devices=(), driver="", build="b",
-        model_digest=file_digest(inventory(machine.model).files),
+        model_digest=file_digest(read_inventory(machine.model).files),
     ).check_value  # fmt: skip
 
 

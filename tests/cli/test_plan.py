@@ -13,7 +13,7 @@ from fakes.running import RunningServer
 from model_headers import MODELS
 from tune_machine import MODEL, TuneMachine
 
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 
 _MIB = {"type": "number", "minimum": 0}
 _DEVICE = {
@@ -240,7 +240,7 @@ def test_a_model_larger_than_system_ram_does_not_fit_it(cli, tmp_path, llama_cpp
     """Without a device, context beyond all memory ends with 3 and names system RAM."""
     spec = SynthSpec(layers=64, heads=64, kv_heads=64, head_dim=128, ctx=4194304,
                      header_only=True)  # fmt: skip
-    write(spec, tmp_path / "model.gguf")
+    write_model(spec, tmp_path / "model.gguf")
     done = cli("plan", tmp_path / "model.gguf", "--runtime", llama_cpp, "--context", 4194304)
 
     assert done.code == 3
@@ -302,7 +302,7 @@ def test_room_is_never_for_more_layers_than_lie_in_system_ram(plan, machine):
 def test_a_narrower_cache_that_reaches_less_far_is_explained(cli, tmp_path):
     """One layer on a card: its cache made f16 costs more than q8_0 saves, and that is said."""
     spec = SynthSpec(layers=6, experts=8, used=2, header_only=True)
-    write(spec, tmp_path / "model.gguf")
+    write_model(spec, tmp_path / "model.gguf")
     done = cli("plan", tmp_path / "model.gguf", "--device", "ROCm0=700", "--device", "ROCm1=700",
                "--dialect", "llama_server")  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from autofit.cli.commands.synth import command
-from autofit.model.sizes.inventory import inventory
+from autofit.model.sizes.inventory import read_inventory
 from autofit.model.synth.random_model import SynthSpec
 
 
@@ -21,7 +21,7 @@ def test_sizes_reach_the_file(cli, tmp_path):
     path = tmp_path / "model.gguf"
     sizes = ["--layers", 3, "--experts", 4, "--used", 2, "--kv-heads", 4, "--head-dim", 32]
     done = cli("synth", path, *sizes, "--type", "q8_0", "--header-only")
-    model = inventory(path)
+    model = read_inventory(path)
 
     assert (done.code, done.out) == (0, "")
     assert (model.block_count, model.n_expert, model.n_expert_used) == (3, 4, 2)

@@ -12,7 +12,7 @@ from runtime.stand_in import write_program, write_script
 from tune_machine import TuneMachine
 
 from autofit.machine.lock import machine_lock
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 
 SPEC = SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="f16")
 
@@ -78,7 +78,7 @@ def test_a_file_that_is_no_model(refused, tmp_path, content, told):
 def test_a_model_that_ends_early(refused, tmp_path):
     """A download that was cut off is found before anything is launched."""
     path = tmp_path / "model.gguf"
-    write(SPEC, path)
+    write_model(SPEC, path)
     os.truncate(path, path.stat().st_size - 5000)
     error = refused(model=path)
 

@@ -11,7 +11,7 @@ from autofit_program import AutofitProgram
 from cli.tune_document import RESULT
 from real_llama_cpp import rpc_device
 
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.study.study_folder import Study
 
 pytestmark = pytest.mark.timeout(240)
@@ -38,7 +38,7 @@ parameters:
 def words(tmp_path):
     """The words of a short tune of a small model."""
     model = tmp_path / "small.gguf"
-    write(SPEC, model)
+    write_model(SPEC, model)
     (tmp_path / "brief.yaml").write_text(WORKLOAD)
     (tmp_path / "small.yaml").write_text(SPACE.format(layouts="balanced"))
     study = tmp_path / "study"

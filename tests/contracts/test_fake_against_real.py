@@ -21,7 +21,7 @@ from fakes.machine_fixtures import FakeMachine
 from fakes.running import RunningServer
 from real_llama_cpp import clean_environment, rpc_device
 
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 
 pytestmark = pytest.mark.runtime
 PLAN = ["-c", "1024", "-np", "1", "-ngl", "99", "-ncmoe", "2", "-ts", "3,2", "-ub", "128",
@@ -87,7 +87,7 @@ def kinds(log: str) -> list[str]:
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small mixture-of-experts model of random weights."""
     path = tmp_path_factory.mktemp("contract") / "tiny.gguf"
-    write(SynthSpec(layers=4, experts=8, used=2, embd=256, ff=256, heads=4, kv_heads=2,
+    write_model(SynthSpec(layers=4, experts=8, used=2, embd=256, ff=256, heads=4, kv_heads=2,
                     head_dim=64, vocab=1024, ctx=4096), path)  # fmt: skip
     return path
 

@@ -6,7 +6,7 @@ import pytest
 from model.layout_samples import MEASURED, SERVED, devices, handmade, synthesized
 
 from autofit.model.sizes.inventory import ModelInventory
-from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory, with_reported
+from autofit.model.sizes.memory_estimate import MemoryEstimate, apply_reported, estimate_memory
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 from autofit.trial.measurement import ReportedMemory
@@ -206,13 +206,6 @@ def test_only_mapped_weights_can_be_dropped(measured):
     assert mapped.resident_mib == pytest.approx(mapped.total_mib - 10436)
 
 
-def test_the_prompt_cache_is_counted_when_asked(measured):
-    """What `--cache-ram` may take is the caller's to say."""
-    estimate = estimate_memory(measured, SERVED, CARDS, cache_ram_mib=8192)
-    assert estimate.host.cache_mib == 8192
-    assert estimate.host.total_mib > 8192
-
-
 def test_host_weights_are_repacked_where_no_device_pins_memory(measured):
     """Beside remote devices q4_k experts get a buffer of their own; on CUDA they do not."""
     remote = devices(24000, backend="RPC")
@@ -239,7 +232,7 @@ def test_reported_buffers_take_the_place_of_the_arithmetic(measured):
         "CUDA1": ReportedMemory(4509, 320, 454),
         "host": ReportedMemory(8708, 0, 128),
     }
-    merged = with_reported(plain, told)
+    merged = apply_reported(plain, told)
     assert merged.estimator == "runtime"
     assert [(d.weights_mib, d.kv_mib, d.compute_mib) for d in merged.devices] == [
         (4684, 960, 480),
@@ -247,9 +240,9 @@ def test_reported_buffers_take_the_place_of_the_arithmetic(measured):
     ]
     assert [d.other_mib for d in merged.devices] == [d.other_mib for d in plain.devices]
     assert (merged.host.weights_mib, merged.host.compute_mib) == (8708, 128)
-    partly = with_reported(plain, {"CUDA0": told["CUDA0"]})
+    partly = apply_reported(plain, {"CUDA0": told["CUDA0"]})
     assert partly.estimator == "arithmetic"
-    assert partly.on("CUDA1") == plain.on("CUDA1")
+    assert partly.device("CUDA1") == plain.device("CUDA1")
 
 
 def test_the_server_keeps_logits_of_its_slots_only(measured):

@@ -1,4 +1,4 @@
-"""Compute buffers that the runtime reported, beside what is computed for the same settings."""
+"""Compute buffers that the runtime reported, with estimates for the same settings."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from model.layout_samples import devices
 
-from autofit.model.sizes.inventory import ModelInventory, inventory
+from autofit.model.sizes.inventory import ModelInventory, read_inventory
 from autofit.model.sizes.memory_estimate import estimate_memory
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.trial.candidate import Candidate
 
 TABLE = Path(__file__).parents[1] / "data" / "memory" / "compute_cuda_b11434.csv"
@@ -64,8 +64,8 @@ SPECS = {
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One device's compute buffer, reported and computed, in MiB."""
+class BufferComparison:
+    """The compute buffer of one device, reported and estimated, in MiB."""
 
     model: str
     settings: str
@@ -75,26 +75,26 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Relative to what was reported."""
+        """Relative error of the estimate."""
         return self.computed_mib / self.server_mib - 1
 
     @property
     def is_close(self) -> bool:
-        """Within 15 % or 32 MiB."""
+        """True if the error is at most 15 % or 32 MiB."""
         return abs(self.computed_mib - self.server_mib) <= max(32, 0.15 * self.server_mib)
 
 
 def models(folder: Path) -> dict[str, ModelInventory]:
-    """The inventories of the table's models, written as headers."""
+    """Return the inventories of the table's models, written as headers."""
     found = {}
     for name, spec in SPECS.items():
-        write(spec, folder / f"{name}.gguf")
-        found[name] = inventory(folder / f"{name}.gguf")
+        write_model(spec, folder / f"{name}.gguf")
+        found[name] = read_inventory(folder / f"{name}.gguf")
     return found
 
 
-def compared(inventories: dict[str, ModelInventory]) -> Iterator[Compared]:
-    """Every row of the table with what is computed for it."""
+def compare_buffers(inventories: dict[str, ModelInventory]) -> Iterator[BufferComparison]:
+    """Yield every row of the table with its estimate."""
     with TABLE.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             split = row["tensor_split"].replace("/", ",")
@@ -110,8 +110,8 @@ def compared(inventories: dict[str, ModelInventory]) -> Iterator[Compared]:
             estimate = estimate_memory(inventories[row["model"]], Candidate(settings), available)
             assert estimate.is_pipelined == (row["sched_copies"] == "4")
             name = row["device"]
-            memory = estimate.host if name == "host" else estimate.on(name)
-            yield Compared(
+            memory = estimate.host if name == "host" else estimate.device(name)
+            yield BufferComparison(
                 row["model"],
                 " ".join(f"{key}={value}" for key, value in settings.items()),
                 name,

@@ -1,11 +1,13 @@
-"""Models and devices that layouts are tried on."""
+"""Models and devices for the tests of layouts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from autofit.model.sizes.inventory import BlockInventory, ModelInventory, inventory
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.gguf.header import TensorInfo
+from autofit.model.sizes.inventory import BlockInventory, ModelInventory, read_inventory
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 from autofit.units import MIB
@@ -37,14 +39,14 @@ SERVED = Candidate(
 
 
 def synthesized(spec: SynthSpec, folder: Path) -> ModelInventory:
-    """The inventory of a model that is written as a header only."""
+    """Return the inventory of a model, written as a header only."""
     path = folder / "model.gguf"
-    write(spec, path)
-    return inventory(path)
+    write_model(spec, path)
+    return read_inventory(path)
 
 
 def devices(*usable_mib: float, backend: str = "CUDA") -> tuple[Device, ...]:
-    """Devices of one backend with so much memory each."""
+    """Return devices of one backend with the given memory."""
     return tuple(
         Device(f"{backend}{index}", f"10.0.0.{index}:50052", mib, mib)
         for index, mib in enumerate(usable_mib)
@@ -60,7 +62,7 @@ def handmade(
     dense_mib: float = 0.0,
     n_embd: int = 256,
 ) -> ModelInventory:
-    """A model with so many MiB of experts in each layer; 0 makes a layer dense."""
+    """Return a model with the given MiB of experts in each layer; 0 makes a layer dense."""
     blocks = tuple(
         BlockInventory(
             index=index,
@@ -102,4 +104,18 @@ def handmade(
         n_expert_used=2 if is_moe else 0,
         context_train=32768,
         total_bytes=1,
+        tensors=tuple(tensor for block in blocks for tensor in _tensors(block)),
     )
+
+
+def _tensors(block: BlockInventory) -> Iterator[TensorInfo]:
+    """Yield a tensor for each part of a block that can move."""
+    prefix = f"blk.{block.index}"
+    for name, nbytes in (
+        ("attn_norm", block.device_bytes - block.dense_ffn_bytes),
+        ("ffn_gate", block.dense_ffn_bytes),
+        ("ffn_gate_exps", block.expert_up_gate_bytes),
+        ("ffn_down_exps", block.expert_down_bytes),
+    ):
+        if nbytes:
+            yield TensorInfo(f"{prefix}.{name}.weight", (), 0, 0, nbytes)

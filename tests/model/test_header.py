@@ -1,4 +1,4 @@
-"""The header reader, against gguf-py and against damaged files."""
+"""The header reader, compared with gguf-py, and on damaged files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from model_headers import MODELS, Header
 
 from autofit.errors import UsageError
-from autofit.model.gguf.header import LongArray, read_header
+from autofit.model.gguf.header import OmittedArray, read_header
 
 
 def small_header() -> Header:
-    """A file of a few hundred bytes with keys of every sort and two tensors."""
+    """Return a small file with keys of every kind and two tensors."""
     header = Header(
         "llama",
         {
@@ -38,13 +38,13 @@ def small_header() -> Header:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> bytes:
-    """The small file's bytes."""
+    """Return the bytes of the small file."""
     return small_header().write(tmp_path_factory.mktemp("small") / "s.gguf").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["qwen35moe", "gpt_oss_20b", "gemma4_26b", "deepseek_v4"])
-def test_a_header_reads_as_gguf_py_reads_it(name, tmp_path):
-    """Names, shapes, types, offsets, sizes and metadata are those that gguf-py finds."""
+def test_headers_read_like_with_gguf_py(name, tmp_path):
+    """Names, shapes, types, offsets, sizes and metadata equal those of gguf-py."""
     path = MODELS[name]().write(tmp_path / "m.gguf")
     header = read_header(path)
     reader = gguf.GGUFReader(path)
@@ -63,8 +63,8 @@ def test_a_header_reads_as_gguf_py_reads_it(name, tmp_path):
     assert header.notices == ()
 
 
-def test_a_vocabulary_is_kept_as_its_length_only(tmp_path):
-    """Lists of up to 1024 entries are kept, longer ones are known by their length."""
+def test_long_arrays_are_read_as_their_length(tmp_path):
+    """Lists of up to 1024 entries are read; of longer ones only the length is."""
     header = small_header()
     header.keys |= {
         "tokenizer.ggml.tokens": [f"token {i}" for i in range(152_000)],
@@ -73,15 +73,15 @@ def test_a_vocabulary_is_kept_as_its_length_only(tmp_path):
         "feed_forward_length": [7] * 1025,
     }
     metadata = read_header(header.write(tmp_path / "m.gguf")).metadata
-    assert metadata["tokenizer.ggml.tokens"] == LongArray(152_000)
+    assert metadata["tokenizer.ggml.tokens"] == OmittedArray(152_000)
     assert len(metadata["tokenizer.ggml.scores"]) == 152_000
     assert metadata["llama.attention.head_count"] == (7,) * 1024
-    assert metadata["llama.feed_forward_length"] == LongArray(1025)
+    assert metadata["llama.feed_forward_length"] == OmittedArray(1025)
     assert metadata["llama.block_count"] == 1, "what follows the long lists must be read too"
 
 
 def test_all_shards_are_one_model(tmp_path):
-    """A split model has the tensors and the size of all its files."""
+    """A model in shards has the tensors and the size of all its files."""
     whole = read_header(MODELS["qwen3moe"]().write(tmp_path / "m.gguf"))
     first = MODELS["qwen3moe"]().write(tmp_path / "s.gguf", shards=3)
     header = read_header(first)
@@ -92,8 +92,8 @@ def test_all_shards_are_one_model(tmp_path):
     assert header.total_bytes == sum(file.stat().st_size for file in header.files)
 
 
-def test_a_digest_knows_a_model_under_another_name(tmp_path):
-    """The digest follows the header and the size, not the path or the time."""
+def test_the_digest_does_not_depend_on_the_name(tmp_path):
+    """The digest depends on the header and the size, not on the path or the time."""
     one = small_header().write(tmp_path / "one.gguf")
     other = small_header().write(tmp_path / "other.gguf")
     assert read_header(one).digest == read_header(other).digest
@@ -105,8 +105,8 @@ def test_a_digest_knows_a_model_under_another_name(tmp_path):
     assert read_header(other).digest != read_header(one).digest
 
 
-def test_an_unknown_type_takes_what_lies_before_the_next_tensor(tmp_path, small):
-    """A type from the future is sized by offsets, and a notice says so."""
+def test_a_tensor_of_unknown_type_extends_to_the_next(tmp_path, small):
+    """An unknown type gets its size from offsets, with a notice."""
     position = small.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16
     path = tmp_path / "m.gguf"
     path.write_bytes(small[:position] + struct.pack("<I", 77) + small[position + 4 :])
@@ -118,7 +118,7 @@ def test_an_unknown_type_takes_what_lies_before_the_next_tensor(tmp_path, small)
 
 
 def test_version_2_is_read(tmp_path, small):
-    """Files of the version before differ in nothing that is read."""
+    """Files of version 2 have the same layout."""
     path = tmp_path / "m.gguf"
     path.write_bytes(small[:4] + struct.pack("<I", 2) + small[8:])
     assert len(read_header(path).tensors) == 2
@@ -160,8 +160,8 @@ def test_version_2_is_read(tmp_path, small):
         ),
     ],
 )
-def test_what_is_no_gguf_is_told_so(data, message, tmp_path):
-    """Each fault of a header has its message and a hint, and needs no more memory than it has."""
+def test_files_that_are_no_gguf(data, message, tmp_path):
+    """Each fault of a header has a message with the path, and a hint."""
     path = tmp_path / "m.gguf"
     path.write_bytes(data)
     with pytest.raises(UsageError, match=message) as error:
@@ -170,8 +170,8 @@ def test_what_is_no_gguf_is_told_so(data, message, tmp_path):
     assert str(path) in error.value.message
 
 
-def test_a_hole_for_a_header_does_not_run_forever(tmp_path):
-    """A list of strings that a hole makes endless is refused at once."""
+def test_a_hole_for_a_header_is_an_error(tmp_path):
+    """A list of strings in a hole, which never ends, is an error at once."""
     path = tmp_path / "m.gguf"
     start = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 8, 1 << 36)
     path.write_bytes(start)
@@ -180,8 +180,8 @@ def test_a_hole_for_a_header_does_not_run_forever(tmp_path):
         read_header(path)
 
 
-def test_missing_data_is_told_with_both_sizes(tmp_path):
-    """A file that is shorter than its header says was not downloaded to its end."""
+def test_missing_data_is_reported_with_both_sizes(tmp_path):
+    """A file that is shorter than its header describes is an error with both sizes."""
     path = MODELS["qwen3moe"]().write(tmp_path / "m.gguf")
     size = path.stat().st_size
     os.truncate(path, size - 100)
@@ -191,8 +191,8 @@ def test_missing_data_is_told_with_both_sizes(tmp_path):
 
 
 @given(cut=st.integers(1, 100_000))
-def test_a_file_cut_anywhere_is_refused(cut, small):
-    """Wherever a file ends too early, it is a fault with a message, never a traceback."""
+def test_a_file_cut_anywhere_is_an_error(cut, small):
+    """A file that ends anywhere before its end is a usage error."""
     kept = small[: len(small) - 1 - cut % (len(small) - 1)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.gguf"
@@ -205,8 +205,8 @@ def test_a_file_cut_anywhere_is_refused(cut, small):
 
 @settings(max_examples=200)
 @given(changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1))
-def test_a_damaged_header_is_read_or_refused(changes, small):
-    """Whatever bytes are changed, the reader gives a header or a message."""
+def test_a_damaged_header_is_read_or_an_error(changes, small):
+    """Any changed bytes give a header or a usage error."""
     data = bytearray(small)
     for position, value in changes:
         data[position % len(data)] = value
@@ -219,7 +219,7 @@ def test_a_damaged_header_is_read_or_refused(changes, small):
 
 
 @pytest.mark.parametrize("alignment", [0, 24])
-def test_an_alignment_that_is_none_is_refused(alignment, tmp_path):
+def test_an_invalid_alignment_is_an_error(alignment, tmp_path):
     """The alignment of the data must be a power of two."""
     writer = gguf.GGUFWriter(None, "llama")
     writer.add_uint32("general.alignment", alignment)
@@ -231,8 +231,8 @@ def test_an_alignment_that_is_none_is_refused(alignment, tmp_path):
         read_header(path)
 
 
-def test_another_alignment_is_kept(tmp_path):
-    """Data begins where the file's own alignment puts it."""
+def test_another_alignment_is_used(tmp_path):
+    """The data starts at a multiple of the file's own alignment."""
     writer = gguf.GGUFWriter(None, "llama")
     writer.add_custom_alignment(256)
     writer.add_tensor_info("a.weight", (4,), np.dtype(np.float32), 16)
@@ -248,8 +248,8 @@ def test_another_alignment_is_kept(tmp_path):
         read_header(path)
 
 
-def test_a_tensor_told_twice_is_a_fault(tmp_path, small):
-    """Two tensors of one name are not one model."""
+def test_a_duplicate_tensor_is_an_error(tmp_path, small):
+    """Two tensors with one name are an error."""
     path = tmp_path / "m.gguf"
     long, short = b"token_embd.weight", b"blk.0.attn_norm.weight"
     twice = small.replace(struct.pack("<Q", len(short)) + short, struct.pack("<Q", 17) + long, 1)
@@ -259,37 +259,37 @@ def test_a_tensor_told_twice_is_a_fault(tmp_path, small):
 
 
 class TestPath:
-    """Paths that lead to no readable file."""
+    """Paths without a readable file."""
 
     def test_a_missing_file(self, tmp_path):
-        """There is no such file."""
+        """A path without a file is an error."""
         with pytest.raises(UsageError, match="no such file"):
             read_header(tmp_path / "none.gguf")
 
     def test_a_folder(self, tmp_path):
-        """A folder is not a model, and the hint says what to give."""
+        """A folder is not a model, and the hint names the kind of file."""
         with pytest.raises(UsageError, match="is a folder") as error:
             read_header(tmp_path)
         assert ".gguf" in error.value.hint
 
     def test_a_pipe(self, tmp_path):
-        """A pipe is not waited for."""
+        """A pipe is an error, and not waited for."""
         os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(UsageError, match="no regular file"):
+        with pytest.raises(UsageError, match="not a regular file"):
             read_header(tmp_path / "pipe")
 
     def test_a_name_that_is_too_long(self, tmp_path):
-        """The system's refusal is passed on in its words."""
+        """The error contains the system's reason."""
         with pytest.raises(UsageError, match="too long"):
             read_header(tmp_path / ("n" * 300))
 
     def test_a_nul_in_the_name(self):
-        """No file has such a name."""
+        """A NUL character in a path is an error."""
         with pytest.raises(UsageError, match="NUL"):
             read_header(Path("a\0b"))
 
-    def test_a_file_that_may_not_be_read(self, tmp_path):
-        """The reason why a file cannot be opened is told."""
+    def test_a_file_without_permission(self, tmp_path):
+        """The error contains the reason why the file cannot be opened."""
         path = tmp_path / "m.gguf"
         path.write_bytes(b"GGUF")
         path.chmod(0)
@@ -304,41 +304,41 @@ class TestPath:
 
 
 class TestShards:
-    """Split models that are not whole."""
+    """Models in shards that are not complete."""
 
     @pytest.fixture
     def first(self, tmp_path) -> Path:
-        """The first of three shards."""
+        """Return the first of three shards."""
         return MODELS["mixtral"]().write(tmp_path / "s.gguf", shards=3)
 
     def test_a_missing_shard_is_named(self, first):
-        """The message says how many are missing, and which."""
+        """The message has the number and the names of missing shards."""
         first.with_name("s-00002-of-00003.gguf").unlink()
         with pytest.raises(UsageError, match=r"1 of 3 shards .*s-00002-of-00003\.gguf"):
             read_header(first)
 
-    def test_another_shard_than_the_first_is_turned_away(self, first):
-        """The hint names the first shard, which is what a runtime wants."""
+    def test_only_the_first_shard_is_accepted(self, first):
+        """The hint names the first shard, which runtimes need."""
         with pytest.raises(UsageError, match="not the first shard") as error:
             read_header(first.with_name("s-00002-of-00003.gguf"))
         assert str(first) in error.value.hint
 
-    def test_a_renamed_shard_is_told_what_names_are_needed(self, first):
-        """A shard whose name does not say so cannot find the others."""
+    def test_a_renamed_shard_is_an_error(self, first):
+        """The hint gives the names that shards need to be found."""
         renamed = first.rename(first.with_name("model.gguf"))
         with pytest.raises(UsageError, match="one of 3 shards") as error:
             read_header(renamed)
         assert "00001-of-00003" in error.value.hint
 
     def test_a_damaged_shard_is_named(self, first):
-        """A shard that is cut off is the one in the message."""
+        """The message names the shard that is cut off."""
         third = first.with_name("s-00003-of-00003.gguf")
         os.truncate(third, third.stat().st_size - 999)
         with pytest.raises(UsageError, match=r"s-00003-of-00003\.gguf: is cut off"):
             read_header(first)
 
-    def test_shards_in_the_wrong_order_are_refused(self, first):
-        """A shard says which one it is."""
+    def test_shards_in_the_wrong_order_are_an_error(self, first):
+        """A shard with another number than its name is an error."""
         second, third = (first.with_name(f"s-0000{n}-of-00003.gguf") for n in (2, 3))
         held = second.rename(first.with_name("held"))
         third.rename(second)
@@ -346,8 +346,8 @@ class TestShards:
         with pytest.raises(UsageError, match="says it is shard 2, not 1"):
             read_header(first)
 
-    def test_shards_of_different_models_are_refused(self, first, tmp_path):
-        """The number of tensors tells that a shard belongs elsewhere."""
+    def test_shards_of_different_models_are_an_error(self, first, tmp_path):
+        """A wrong number of tensors is an error."""
         other = MODELS["llama_8b"]().write(tmp_path / "o.gguf", shards=3)
         other.with_name("o-00002-of-00003.gguf").replace(first.with_name("s-00002-of-00003.gguf"))
         with pytest.raises(UsageError, match="tensors"):

@@ -1,4 +1,4 @@
-"""Bytes by block, on headers of real models."""
+"""Bytes by block, from headers of real models."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from model_headers import MODELS, Header, tensor_bytes
 from model_headers.header import model
 
 from autofit.errors import UsageError
-from autofit.model.gguf.header import GgufHeader, LongArray, TensorInfo
-from autofit.model.sizes.inventory import ModelInventory, inventory, inventory_of
+from autofit.model.gguf.header import GgufHeader, OmittedArray, TensorInfo
+from autofit.model.sizes.inventory import ModelInventory, build_inventory, read_inventory
 from autofit.model.sizes.kv_cache import kv_bytes, recurrent_bytes
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.units import MIB
 
 
 def read(header: Header, folder) -> ModelInventory:
-    """The inventory of a header."""
-    return inventory(header.write(folder / "m.gguf"))
+    """Return the inventory of a header."""
+    return read_inventory(header.write(folder / "m.gguf"))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_no_byte_is_lost_or_counted_twice(name, tmp_path):
-    """Blocks, embedding and output together are all tensors; a tied output is there once more."""
+def test_bytes_add_up_to_all_tensors(name, tmp_path):
+    """Blocks, embedding and output add up to all tensors, plus the copy of a tied output."""
     header = MODELS[name]()
     model = read(header, tmp_path)
     tensors = {key: tensor_bytes(*value) for key, value in header.tensors.items()}
@@ -39,8 +39,8 @@ def test_no_byte_is_lost_or_counted_twice(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_experts_are_what_the_runtimes_own_pattern_moves(name, tmp_path):
-    """Per block, experts and dense networks are what --n-cpu-moe and --n-cpu-ffn match."""
+def test_experts_match_the_runtimes_pattern(name, tmp_path):
+    """Experts and dense networks of a block are what --n-cpu-moe and --n-cpu-ffn match."""
     header = MODELS[name]()
     for block in read(header, tmp_path).blocks:
         moe = re.compile(rf"blk\.{block.index}\.ffn_(up|down|gate|gate_up)_(ch|)exps")
@@ -80,8 +80,8 @@ def test_experts_are_what_the_runtimes_own_pattern_moves(name, tmp_path):
         ("deci_uneven", {"full": 12, "none": 4}, 0, 0),
     ],
 )
-def test_what_the_blocks_of_real_models_are(name, kinds, experts, nextn, tmp_path):
-    """Attention, recurrence, experts and blocks for prediction are told apart."""
+def test_blocks_of_real_models(name, kinds, experts, nextn, tmp_path):
+    """Each block has its kind of attention, its experts, and a mark for prediction."""
     model = read(MODELS[name](), tmp_path)
     assert Counter(block.attention for block in model.blocks) == kinds
     assert len(model.expert_blocks) == experts
@@ -93,13 +93,13 @@ def test_what_the_blocks_of_real_models_are(name, kinds, experts, nextn, tmp_pat
 
 
 def test_every_model_has_an_expectation():
-    """No header is left out of the table above."""
-    (mark,) = test_what_the_blocks_of_real_models_are.pytestmark
+    """The table above has every header."""
+    (mark,) = test_blocks_of_real_models.pytestmark
     assert {row[0] for row in mark.args[1]} == set(MODELS)
 
 
-def test_the_sizes_of_a_mixture_of_experts(tmp_path):
-    """The numbers that memory depends on come from the metadata."""
+def test_sizes_of_a_mixture_of_experts(tmp_path):
+    """The sizes that memory depends on come from the metadata."""
     model = read(MODELS["qwen3moe"](), tmp_path)
     assert (model.architecture, model.name) == ("qwen3moe", "qwen3moe header")
     assert (model.n_vocab, model.n_embd, model.n_head) == (151936, 2048, 32)
@@ -114,8 +114,8 @@ def test_the_sizes_of_a_mixture_of_experts(tmp_path):
     assert block.device_bytes == block.total_bytes - block.expert_bytes
 
 
-def test_shared_experts_stay_apart(tmp_path):
-    """A shared expert follows its layer; so do the router and its correction."""
+def test_shared_experts_are_counted_separately(tmp_path):
+    """A shared expert follows its layer, like the router and its correction."""
     model = read(MODELS["deepseek_v3"](), tmp_path)
     dense, sparse = model.blocks[2], model.blocks[3]
     assert dense.expert_bytes == dense.shared_expert_bytes == dense.router_bytes == 0
@@ -126,7 +126,7 @@ def test_shared_experts_stay_apart(tmp_path):
 
 
 def test_heads_that_differ_by_block(tmp_path):
-    """A listed number of heads holds for its block; none means no attention."""
+    """A list gives the number of heads of each block; 0 means no attention."""
     model = read(MODELS["deci_uneven"](), tmp_path)
     assert [block.n_head_kv for block in model.blocks[:5]] == [8, 0, 4, 2, 8]
     assert model.n_head == 64
@@ -134,7 +134,7 @@ def test_heads_that_differ_by_block(tmp_path):
 
 
 def test_a_model_measured_on_a_gpu(tmp_path):
-    """Weights are those that llama.cpp's own table showed for such a file on CUDA.
+    """Weights match those in llama.cpp's table for such a file on CUDA.
 
     40 layers of 256 experts, Q4_K, embeddings Q8_0; 24 layers' experts on the host: 7465.71
     MiB on the device and 10,436 on the host, a cache of 1280.00 MiB for 16,384 tokens.
@@ -154,8 +154,8 @@ def test_a_model_measured_on_a_gpu(tmp_path):
         embd_type="Q8_0",
         header_only=True,
     )
-    write(spec, tmp_path / "m.gguf")
-    model = inventory(tmp_path / "m.gguf")
+    write_model(spec, tmp_path / "m.gguf")
+    model = read_inventory(tmp_path / "m.gguf")
     moved = sum(block.expert_bytes for block in model.blocks[:24])
     device = sum(block.total_bytes for block in model.blocks) + model.output_bytes - moved
     assert device / MIB == pytest.approx(7465.71, rel=1e-5)
@@ -164,14 +164,14 @@ def test_a_model_measured_on_a_gpu(tmp_path):
 
 
 class TestUnknown:
-    """Models that this version has not heard of."""
+    """Models of an unknown architecture."""
 
     def sizes(self) -> dict[str, object]:
-        """Keys that most architectures have."""
+        """Return keys that most architectures have."""
         return {"attention__head_count": 8, "attention__head_count_kv": 2}
 
     def header(self, **keys) -> Header:
-        """Four blocks of an architecture from the future."""
+        """Return four blocks of an unknown architecture."""
         header = model("future9", layers=4, embd=1024, vocab=500, context=4096, **keys)
         header.add("output.weight", 1024, 500)
         for index in range(4):
@@ -181,8 +181,8 @@ class TestUnknown:
             header.add(f"blk.{index}.flux_capacitor.weight", 1024, 64)
         return header
 
-    def test_an_unknown_architecture_is_told_by_names_and_usual_keys(self, tmp_path):
-        """Tensors' names tell the weights, the usual keys the cache, and a notice says so."""
+    def test_an_unknown_architecture_is_read_by_names_and_usual_keys(self, tmp_path):
+        """Weights come from tensor names, the cache from the usual keys, with a notice."""
         model = read(self.header(**self.sizes()), tmp_path)
         assert "future9" in model.notices[0]
         block = model.blocks[1]
@@ -192,7 +192,7 @@ class TestUnknown:
         assert (block.n_head_kv, block.head_k) == (2, 128)
 
     def test_without_any_key_blocks_are_counted_by_their_tensors(self, tmp_path):
-        """A file that says nothing of itself still has its bytes by block."""
+        """A file without metadata still has its bytes by block."""
         header = self.header()
         for key in ("block_count", "embedding_length", "vocab_size"):
             del header.keys[key]
@@ -202,14 +202,14 @@ class TestUnknown:
         assert model.n_ff_exp == 0
         assert sum(kv_bytes(model, context=4096)) == 0
 
-    def test_a_window_in_an_unknown_place_is_counted_as_none(self, tmp_path):
-        """Where the pattern of windows is not known the cache is taken as whole, and told."""
+    def test_a_window_without_a_known_pattern_is_ignored(self, tmp_path):
+        """If the pattern of windows is unknown, the whole context is cached, with a notice."""
         model = read(self.header(attention__sliding_window=128, **self.sizes()), tmp_path)
         assert {block.window for block in model.blocks} == {0}
         assert any("128 tokens" in notice for notice in model.notices)
 
     def test_a_listed_window_needs_no_architecture(self, tmp_path):
-        """A file that lists which blocks have a window is believed."""
+        """A list of the blocks with a window applies to any architecture."""
         pattern = [True, False, True, True]
         header = self.header(
             attention__sliding_window=128,
@@ -220,17 +220,17 @@ class TestUnknown:
         assert [block.window for block in model.blocks] == [128, 0, 128, 128]
 
 
-def test_a_projector_is_no_model(tmp_path):
-    """A file without blocks is refused, and the hint says what it may be."""
+def test_a_projector_is_an_error(tmp_path):
+    """A file without blocks is a usage error, and the hint names the possible kinds."""
     header = Header("clip", {"vision.block_count": 3})
     header.add("v.blk.0.attn_q.weight", 256, 256)
-    with pytest.raises(UsageError, match="no model's blocks") as error:
+    with pytest.raises(UsageError, match="has no blocks") as error:
         read(header, tmp_path)
     assert "projector" in error.value.hint
 
 
-def test_an_absurd_number_of_blocks_is_refused(tmp_path):
-    """A number of blocks that no model has does not fill the memory."""
+def test_an_impossible_number_of_blocks_is_an_error(tmp_path):
+    """An impossible number of blocks does not fill the memory."""
     header = MODELS["mixtral"]()
     header.keys["block_count"] = 4_000_000_000
     with pytest.raises(UsageError, match="4000000000 blocks"):
@@ -269,7 +269,7 @@ VALUES = st.one_of(
     st.floats(),
     st.text(max_size=3),
     st.lists(st.one_of(NUMBERS, st.booleans()), max_size=6).map(tuple),
-    st.just(LongArray(5000)),
+    st.just(OmittedArray(5000)),
 )
 
 
@@ -282,12 +282,12 @@ VALUES = st.one_of(
         )
     ),
 )
-def test_nonsense_in_the_metadata_is_survived(arch, values, names):
-    """Whatever a file says of itself, sizes come out that are not negative."""
+def test_any_metadata_gives_sizes(arch, values, names):
+    """Any metadata gives sizes that are not negative."""
     metadata = {"general.architecture": arch, **{f"{arch}.{k}": v for k, v in values.items()}}
     tensors = [TensorInfo("blk.3.ffn_up.weight", (4,), 0, 0, 16)]
     tensors += [TensorInfo(f"blk.{i % 4}.{name}", (4,), 0, 0, 16) for i, name in enumerate(names)]
-    model = inventory_of(GgufHeader(metadata, tuple(tensors), (Path("m.gguf"),), 99, "digest"))
+    model = build_inventory(GgufHeader(metadata, tuple(tensors), (Path("m.gguf"),), 99, "digest"))
     assert model.block_count == 4
     assert min(kv_bytes(model, context=1000, parallel=2, flash_attn=False)) >= 0
     assert min(recurrent_bytes(model, 2)) >= 0

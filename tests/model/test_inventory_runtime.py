@@ -1,4 +1,4 @@
-"""Weights and caches against the real llama.cpp's no-load estimator."""
+"""Weights and caches, compared with the planner of the real llama.cpp."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from model_headers.header import model
 from model_headers.transformer import gemma3_block
 from real_llama_cpp import caches_mib, fit_print, rpc_device, server_log
 
-from autofit.model.sizes.inventory import ModelInventory, inventory
+from autofit.model.sizes.inventory import ModelInventory, read_inventory
 from autofit.model.sizes.kv_cache import kv_bytes, recurrent_bytes
-from autofit.model.synth.synth_vocab import vocabulary
+from autofit.model.synth.random_model import build_vocabulary
 from autofit.units import MIB
 
 pytestmark = pytest.mark.runtime
@@ -18,68 +18,72 @@ pytestmark = pytest.mark.runtime
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory) -> dict[str, object]:
-    """Header-only files of all models."""
+    """Return header-only files of all models."""
     folder = tmp_path_factory.mktemp("models")
     return {name: make().write(folder / f"{name}.gguf") for name, make in MODELS.items()}
 
 
 @pytest.fixture(scope="module")
 def device(llama_cpp):
-    """A device of the runtime: an RPC server of this machine."""
+    """Yield a device of the runtime: an RPC server of this machine."""
     with rpc_device(llama_cpp) as address:
         yield address
 
 
-def is_told(mib: int, nbytes: float) -> bool:
-    """Whether a size rounded down to MiB is this one, within 0.1 %."""
+def matches_mib(mib: int, nbytes: float) -> bool:
+    """Return whether a size matches one that is rounded down to MiB, within 0.1 %."""
     return nbytes / MIB * 0.999 - 1 <= mib <= nbytes / MIB * 1.001
 
 
 def loaded(model: ModelInventory) -> int:
-    """The bytes of what is loaded in ordinary use, but for embedding and output."""
+    """Return the bytes that are always loaded, without embedding and output."""
     return sum(block.total_bytes for block in model.blocks if not block.is_nextn)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_weights_and_cache_lie_where_they_are_counted(name, llama_cpp, paths, device):
-    """With the experts of five layers on the host, all three rows are as computed."""
-    model = inventory(paths[name])
+def test_weights_and_cache_match_the_planner(name, llama_cpp, paths, device):
+    """With the experts of five layers on the host, all three rows match."""
+    model = read_inventory(paths[name])
     arguments = ["--rpc", device, "-ngl", "999", "-ncmoe", "5", "-fa", "on"]
     arguments += ["-c", "20000", "-np", "2", "-b", "2048", "-ub", "1024"]
     arguments += ["-ctk", "q8_0", "-ctv", "q8_0"]
-    told = fit_print(llama_cpp, paths[name], *arguments)
+    planned = fit_print(llama_cpp, paths[name], *arguments)
     settings = {"parallel": 2, "ubatch": 1024, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}
     kv = sum(kv_bytes(model, context=20000, **settings))
     moved = sum(block.expert_bytes for block in model.blocks[:5])
-    weights, context, _ = told.rows["RPC0"]
-    assert is_told(weights, loaded(model) + model.output_bytes - moved)
-    assert is_told(told.rows["Host"][0], moved + model.embedding_bytes)
-    assert is_told(context, kv + sum(recurrent_bytes(model, 2)))
-    assert told.kv_mib == pytest.approx(kv / MIB, rel=0.001, abs=0.02)
+    weights, context, _ = planned.rows["RPC0"]
+    assert matches_mib(weights, loaded(model) + model.output_bytes - moved)
+    assert matches_mib(planned.rows["Host"][0], moved + model.embedding_bytes)
+    assert matches_mib(context, kv + sum(recurrent_bytes(model, 2)))
+    assert planned.kv_mib == pytest.approx(kv / MIB, rel=0.001, abs=0.02)
 
 
 @pytest.mark.parametrize("name", ["gemma4_26b", "gpt_oss_20b", "deci_uneven", "qwen35moe"])
 def test_the_cache_without_flash_attention(name, llama_cpp, paths):
-    """V kept transposed takes the room that llama.cpp gives it."""
+    """A transposed V has the size that llama.cpp reports."""
     arguments = ["-c", "8192", "-ub", "256", "-fa", "off", "-ctk", "q8_0"]
-    told = fit_print(llama_cpp, paths[name], *arguments)
+    planned = fit_print(llama_cpp, paths[name], *arguments)
     sizes = kv_bytes(
-        inventory(paths[name]), context=8192, ubatch=256, cache_type_k="q8_0", flash_attn=False
+        read_inventory(paths[name]),
+        context=8192,
+        ubatch=256,
+        cache_type_k="q8_0",
+        flash_attn=False,
     )
-    assert told.kv_mib == pytest.approx(sum(sizes) / MIB, rel=0.001, abs=0.02)
+    assert planned.kv_mib == pytest.approx(sum(sizes) / MIB, rel=0.001, abs=0.02)
 
 
 @pytest.mark.parametrize("name", ["gemma3_27b", "llama4_scout", "deepseek_v4"])
-def test_the_cache_of_whole_windows(name, llama_cpp, paths):
-    """With --swa-full windows keep the whole context."""
-    told = fit_print(llama_cpp, paths[name], "-c", "8192", "-ub", "256", "--swa-full")
-    sizes = kv_bytes(inventory(paths[name]), context=8192, ubatch=256, swa_full=True)
-    assert told.kv_mib == pytest.approx(sum(sizes) / MIB, rel=0.001, abs=0.02)
+def test_the_cache_with_whole_windows(name, llama_cpp, paths):
+    """With --swa-full windowed blocks cache the whole context."""
+    planned = fit_print(llama_cpp, paths[name], "-c", "8192", "-ub", "256", "--swa-full")
+    sizes = kv_bytes(read_inventory(paths[name]), context=8192, ubatch=256, swa_full=True)
+    assert planned.kv_mib == pytest.approx(sum(sizes) / MIB, rel=0.001, abs=0.02)
 
 
-def test_a_unified_cache_has_room_for_the_windows_of_all(llama_cpp, tmp_path):
-    """Four sequences in one cache: the server allocates windows for all four of them."""
-    words = vocabulary(1000)
+def test_a_unified_cache_has_room_for_all_windows(llama_cpp, tmp_path):
+    """For four sequences in one cache the server allocates four windows."""
+    words = build_vocabulary(1000)
     header = model(
         "gemma3",
         layers=12,
@@ -103,5 +107,5 @@ def test_a_unified_cache_has_room_for_the_windows_of_all(llama_cpp, tmp_path):
     path = header.write(tmp_path / "m.gguf")
     arguments = ["-c", "16384", "-np", "4", "-kvu", "-ub", "256", "-fit", "off"]
     log = server_log(llama_cpp, path, tmp_path / "log", *arguments)
-    sizes = kv_bytes(inventory(path), context=16384, parallel=4, ubatch=256, unified=True)
+    sizes = kv_bytes(read_inventory(path), context=16384, parallel=4, ubatch=256, unified=True)
     assert caches_mib(log) == pytest.approx(sum(sizes) / MIB, rel=0.001, abs=0.02)

@@ -1,4 +1,4 @@
-"""The cache by block: against llama.cpp's own words, and by its properties."""
+"""The KV cache by block, compared with llama.cpp's log, and its properties."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from model_headers import MODELS
 
 from autofit.errors import UsageError
-from autofit.model.sizes.inventory import BlockInventory, ModelInventory, inventory
+from autofit.model.sizes.inventory import BlockInventory, ModelInventory, read_inventory
 from autofit.model.sizes.kv_cache import (
     KV_TYPES,
     Cells,
@@ -25,9 +25,9 @@ from autofit.units import MIB
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, ModelInventory]:
-    """The inventories of all headers."""
+    """Return the inventories of all headers."""
     folder = tmp_path_factory.mktemp("models")
-    return {n: inventory(make().write(folder / f"{n}.gguf")) for n, make in MODELS.items()}
+    return {n: read_inventory(make().write(folder / f"{n}.gguf")) for n, make in MODELS.items()}
 
 
 @pytest.mark.parametrize(
@@ -56,21 +56,21 @@ def models(tmp_path_factory) -> dict[str, ModelInventory]:
         ("deci_uneven", 448.00, 0),
     ],
 )
-def test_the_cache_is_what_llama_cpp_allocates(name, attention, recurrent, models):
-    """16,384 tokens of f16 at an ubatch of 512 take what llama.cpp b11434 logs for the model."""
+def test_the_cache_has_the_size_that_llama_cpp_logs(name, attention, recurrent, models):
+    """16,384 tokens of f16 at ubatch 512 have the size that llama.cpp b11434 logs."""
     sizes = kv_bytes(models[name], context=16384, ubatch=512)
     assert sum(sizes) / MIB == pytest.approx(attention, abs=0.005)
     assert sum(recurrent_bytes(models[name])) / MIB == pytest.approx(recurrent, abs=0.005)
 
 
 def test_every_model_has_an_expectation():
-    """No header is left out of the table above."""
-    (mark,) = test_the_cache_is_what_llama_cpp_allocates.pytestmark
+    """The table above has every header."""
+    (mark,) = test_the_cache_has_the_size_that_llama_cpp_logs.pytestmark
     assert {row[0] for row in mark.args[1]} == set(MODELS)
 
 
-def test_the_bytes_of_each_cache_type():
-    """One token of 256 numbers of K and V takes a known number of bytes in every type."""
+def test_bytes_of_each_kv_type():
+    """One token with 256 numbers of K and V has a known size in every type."""
     block = BlockInventory(index=0, attention="full", n_head_kv=2, head_k=128, head_v=128)
     sizes = {
         name: sum(kv_bytes(_model(block), context=256, cache_type_k=name, cache_type_v=name)) / 256
@@ -89,16 +89,16 @@ def test_the_bytes_of_each_cache_type():
     }
 
 
-def test_k_and_v_may_differ_in_type(models):
-    """The types of K and V count for themselves; latent attention has no V."""
+def test_k_and_v_with_different_types(models):
+    """K and V have separate types; latent attention has no V."""
     both = kv_bytes(models["qwen3moe"], context=4096, cache_type_k="q8_0", cache_type_v="q4_0")
     assert both[0] == 4096 * (544 + 288)
     latent = models["deepseek_v3"]
     assert kv_bytes(latent, context=4096, cache_type_v="q4_0") == kv_bytes(latent, context=4096)
 
 
-def test_blocks_for_prediction_have_no_cache(models):
-    """What is not loaded takes no cache; the blocks' order is kept."""
+def test_nextn_blocks_have_no_cache(models):
+    """Blocks for multi-token prediction have no cache; the order of blocks is kept."""
     sizes = kv_bytes(models["glm45_air"], context=4096)
     assert len(sizes) == 47
     assert sizes[46] == 0 < sizes[45]
@@ -114,8 +114,8 @@ def test_blocks_for_prediction_have_no_cache(models):
         (33000, 4, False, (8448, 4)),
     ],
 )
-def test_the_context_is_shared_and_rounded_up(context, parallel, unified, expected):
-    """Sequences get equal shares in steps of 256, unless they share one cache."""
+def test_the_context_is_divided_and_rounded_up(context, parallel, unified, expected):
+    """Sequences get equal shares in steps of 256, or share one unified cache."""
     cells = Cells(context=context, parallel=parallel, unified=unified)
     assert (cells.full, cells.streams) == expected
 
@@ -131,13 +131,13 @@ def test_the_context_is_shared_and_rounded_up(context, parallel, unified, expect
         (Cells(context=16384, ubatch=512, swa_full=True), 16384),
     ],
 )
-def test_a_window_needs_room_for_what_is_computed_at_once(cells, expected):
-    """A window of 128 tokens keeps itself and an ubatch, for every sequence in its cache."""
+def test_a_windowed_cache_has_room_for_a_ubatch(cells, expected):
+    """A cache with a window of 128 tokens has room for it and a ubatch, per sequence."""
     assert cells.windowed(128) == expected
 
 
-def test_without_flash_attention_v_is_as_wide_as_the_widest(models):
-    """V is padded where blocks differ and it is kept transposed, even where there is none."""
+def test_without_flash_attention_v_has_the_widest_rows(models):
+    """V is padded to the widest block if it is transposed, even in blocks without V."""
     model = models["deci_uneven"]
     even = kv_bytes(model, context=4096)
     padded = kv_bytes(model, context=4096, flash_attn=False)
@@ -147,16 +147,16 @@ def test_without_flash_attention_v_is_as_wide_as_the_widest(models):
     assert padded[3] - even[3] == 4096 * 2 * (8 - 2) * 128
 
 
-def test_an_unknown_cache_type_is_refused(models):
-    """The message names the types there are."""
+def test_an_unknown_kv_type_is_an_error(models):
+    """The hint lists the KV types."""
     with pytest.raises(UsageError, match="q3_9") as error:
         kv_bytes(models["mixtral"], context=4096, cache_type_k="q3_9")
     assert "q8_0" in error.value.hint
 
 
 @pytest.mark.parametrize("name", ["q4_k", "q6_k", "q8_1"])
-def test_a_weight_type_is_no_cache_type(name, models):
-    """Types for weights alone are refused as well."""
+def test_a_weight_type_is_no_kv_type(name, models):
+    """A type that only weights can have is an error too."""
     with pytest.raises(UsageError, match=name):
         kv_bytes(models["mixtral"], context=4096, cache_type_v=name)
 
@@ -173,8 +173,8 @@ def test_a_weight_type_is_no_cache_type(name, models):
         }
     ),
 )
-def test_more_of_anything_never_takes_less(name, settings, models):
-    """More context, a larger ubatch, or whole windows never make the cache smaller."""
+def test_larger_settings_never_shrink_the_cache(name, settings, models):
+    """A larger context or ubatch, or whole windows, never make the cache smaller."""
     model = models[name]
     size = sum(kv_bytes(model, **settings))
     more = {"context": settings["context"] + 777}, {"ubatch": settings["ubatch"] + 100}

@@ -1,4 +1,4 @@
-"""Named layouts: settings that say what was planned, and fit by the estimate."""
+"""Named layouts: their settings produce the planned slices, and the estimate fits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from model.layout_samples import MEASURED, SERVED, devices, handmade, synthesized
 
 from autofit.errors import UsageError
-from autofit.model.placement.layout import Layout, layout_with, layouts
-from autofit.model.placement.placed_layers import HOST, place
-from autofit.model.placement.tensor_override import NO_PIPELINE_RULE
+from autofit.model.placement.layout import Layout, plan_layout, plan_layouts
+from autofit.model.placement.tensor_placement import HOST, NO_PIPELINE_RULE, place_tensors
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.memory_estimate import estimate_memory
 from autofit.model.synth.random_model import SynthSpec
@@ -28,13 +27,13 @@ NAMES = ("balanced", "capacity", "first_device")
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> ModelInventory:
-    """The model of the published measurements."""
+    """Return the model of the published measurements."""
     return synthesized(MEASURED, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory) -> ModelInventory:
-    """A model with an output layer as large as several layers' experts."""
+    """Return a model with an output layer as large as the experts of several layers."""
     spec = SynthSpec(
         layers=16,
         experts=64,
@@ -51,20 +50,21 @@ def wide(tmp_path_factory) -> ModelInventory:
 
 
 def by_name(found: list[Layout]) -> dict[str, Layout]:
-    """Layouts by their names."""
+    """Return layouts by name."""
     return {layout.name: layout for layout in found}
 
 
-def assert_placed_as_planned(
+def assert_places_match(
     model: ModelInventory, base: Candidate, layout: Layout, available: tuple[Device, ...]
 ) -> None:
-    """The settings put every layer and every expert where the layout says."""
-    placed = place(model, layout.candidate(base), available)
+    """Assert that the settings place every layer and expert as the layout describes."""
+    placed = place_tensors(model, layout.candidate(base), available)
     offloaded = layout.candidate(base).get_int("n_gpu_layers", 0)
     covered = []
     for index, piece in enumerate(layout.slices):
         assert placed.devices[index].name == piece.device
-        assert placed.layers_on(index) == piece.layers
+        blocks = placed.blocks_on(index)
+        assert ((blocks[0], blocks[-1]) if blocks else None) == piece.layers
         assert (placed.output == index) == piece.output
         if piece.layers:
             first, last = piece.layers
@@ -80,12 +80,12 @@ def assert_placed_as_planned(
 
 
 def test_two_unequal_cards(measured):
-    """The published machine: every layout fits, capacity hosts fewest, all land exactly."""
-    found = by_name(layouts(measured, SERVED, CARDS))
+    """On the published machine every layout fits, and capacity hosts the fewest layers."""
+    found = by_name(plan_layouts(measured, SERVED, CARDS))
     assert list(found) == [*NAMES, "single:CUDA0", "single:CUDA1"]
     for layout in found.values():
         assert layout.fits
-        assert_placed_as_planned(measured, SERVED, layout, CARDS)
+        assert_places_match(measured, SERVED, layout, CARDS)
         assert layout.estimate == estimate_memory(measured, layout.candidate(SERVED), CARDS)
     fewest = min(layout.host_expert_layers for layout in found.values())
     assert found["capacity"].host_expert_layers == fewest
@@ -94,9 +94,9 @@ def test_two_unequal_cards(measured):
     assert [len(piece.host_experts) for piece in found["first_device"].slices][1] == 0
 
 
-def test_the_published_hand_made_layouts_come_out(measured):
-    """Twenty host expert layers: ten per card in equal slices, or all in the first slice."""
-    balanced = layout_with(measured, SERVED, CARDS, "balanced", 20)
+def test_published_layouts_made_by_hand(measured):
+    """Twenty host expert layers are ten per card in equal slices, or all in the first slice."""
+    balanced = plan_layout(measured, SERVED, CARDS, "balanced", 20)
     assert balanced.params["tensor_split"] in ("20,21", "21,20")
     assert [len(piece.host_experts) for piece in balanced.slices] == [10, 10]
     numbers = "|".join(
@@ -105,7 +105,7 @@ def test_the_published_hand_made_layouts_come_out(measured):
     assert balanced.params["override_tensor"] == (
         rf"blk\.({numbers})\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
     )
-    first = layout_with(measured, SERVED, CARDS, "first_device", 20)
+    first = plan_layout(measured, SERVED, CARDS, "first_device", 20)
     assert first.params["n_cpu_moe"] == 20
     assert "override_tensor" not in first.params
     assert first.slices[0].layers[1] >= 19
@@ -115,41 +115,41 @@ def test_the_published_hand_made_layouts_come_out(measured):
 
 @pytest.mark.parametrize("name", [*NAMES, "single:CUDA0"])
 @pytest.mark.parametrize("count", [0, 1, 7, 19, 40])
-def test_any_number_of_host_expert_layers_can_be_asked_for(measured, name, count):
-    """The boundary is walked layer by layer, on both sides of what fits."""
-    layout = layout_with(measured, SERVED, CARDS, name, count)
+def test_any_number_of_host_expert_layers(measured, name, count):
+    """A layout can have any number of host expert layers, whether it fits or not."""
+    layout = plan_layout(measured, SERVED, CARDS, name, count)
     assert layout.host_expert_layers == count
-    assert_placed_as_planned(measured, SERVED, layout, CARDS)
+    assert_places_match(measured, SERVED, layout, CARDS)
 
 
-def test_fewer_hosted_layers_need_more_memory(measured):
-    """Along the walk the devices get fuller, taken together, and fitting ends once.
+def test_fewer_host_layers_need_more_memory(measured):
+    """With fewer host layers the devices get fuller in total, and fitting ends once.
 
-    The fullest need not: where slices are cut decides which of them a layer is too much for.
+    A single device need not get fuller, because slices are cut again for each number.
     """
     for name in NAMES:
-        walk = [layout_with(measured, SERVED, CARDS, name, n) for n in (40, 25, 15, 8, 3)]
+        walk = [plan_layout(measured, SERVED, CARDS, name, n) for n in (40, 25, 15, 8, 3)]
         used = [sum(d.total_mib for d in x.estimate.devices) for x in walk]
         assert used == sorted(used)
         assert [x.fits for x in walk] == sorted((x.fits for x in walk), reverse=True)
 
 
-def test_a_model_that_fits_whole_is_left_whole(measured):
-    """With room for everything nothing is hosted and pipeline parallelism comes on."""
+def test_a_model_that_fits_stays_on_the_devices(measured):
+    """With room for everything nothing is on the host, and pipeline parallelism is on."""
     roomy = devices(16000, 16000)
     for name in NAMES:
-        layout = layout_with(measured, SERVED, roomy, name, None)
+        layout = plan_layout(measured, SERVED, roomy, name, None)
         assert layout.fits
         assert layout.host_expert_layers == 0
         assert layout.estimate.is_pipelined
         assert "override_tensor" not in layout.params
 
 
-def test_pipeline_parallelism_is_given_up_for_a_layer(measured):
-    """Where only its copies do not fit, a harmless rule switches it off and all experts stay."""
-    whole = layout_with(measured, SERVED, devices(16000, 16000), "capacity", None)
+def test_pipeline_parallelism_is_turned_off_to_keep_experts(measured):
+    """If only its copies do not fit, a rule without effect turns it off and all experts stay."""
+    whole = plan_layout(measured, SERVED, devices(16000, 16000), "capacity", None)
     tight = devices(*(row.total_mib - 150 for row in whole.estimate.devices))
-    layout = layout_with(measured, SERVED, tight, "capacity", None)
+    layout = plan_layout(measured, SERVED, tight, "capacity", None)
     assert layout.fits
     assert layout.params["override_tensor"] == NO_PIPELINE_RULE
     assert layout.host_expert_layers == 0
@@ -157,103 +157,103 @@ def test_pipeline_parallelism_is_given_up_for_a_layer(measured):
 
 
 def test_one_device_has_one_layout(measured):
-    """Only the layout of the device itself, as a plain count from the first layer."""
-    (layout,) = layouts(measured, SERVED, CARDS[:1])
+    """A single device has only its own layout, a count from the first layer."""
+    (layout,) = plan_layouts(measured, SERVED, CARDS[:1])
     assert layout.name == "single:CUDA0"
     assert layout.fits
     assert "tensor_split" not in layout.params
-    exact = layout_with(measured, SERVED, CARDS[:1], "single:CUDA0", 24)
+    exact = plan_layout(measured, SERVED, CARDS[:1], "single:CUDA0", 24)
     assert exact.params == {"devices": "CUDA0", "n_gpu_layers": 41, "n_cpu_moe": 24}
 
 
-def test_what_cannot_fit_says_so(measured):
-    """A card too small for anything gives a layout that does not fit, no exception."""
-    for layout in layouts(measured, SERVED, devices(500, 300)):
+def test_a_layout_that_cannot_fit(measured):
+    """A card that is too small gives a layout that does not fit, and no exception."""
+    for layout in plan_layouts(measured, SERVED, devices(500, 300)):
         assert not layout.fits
 
 
-def test_a_large_layer_stays_in_part(measured):
-    """Layers of 432 MiB: what is left of a card takes the up and gate, or the down part."""
-    plain = layout_with(measured, SERVED, CARDS[:1], "single:CUDA0", 19)
+def test_a_large_layer_is_partly_on_the_host(measured):
+    """With layers of 432 MiB, a card's remaining memory gets up and gate, or down."""
+    plain = plan_layout(measured, SERVED, CARDS[:1], "single:CUDA0", 19)
     row = plain.estimate.devices[0]
     for room, part in ((300, "down"), (200, "up_gate"), (100, None)):
         card = devices(row.total_mib + room)
-        layout = layout_with(measured, SERVED, card, "single:CUDA0", None)
+        layout = plan_layout(measured, SERVED, card, "single:CUDA0", None)
         assert layout.fits
         assert layout.host_expert_layers == 19
         assert dict(layout.slices[0].partial) == ({18: part} if part else {})
-        assert_placed_as_planned(measured, SERVED, layout, card)
+        assert_places_match(measured, SERVED, layout, card)
         assert ("n_cpu_moe" in layout.params) == (part is None)
 
 
 def test_small_layers_are_not_divided():
-    """Below 400 MiB a layer's experts stay together."""
+    """The experts of a layer below 400 MiB stay together."""
     model = handmade([300.0] * 6)
-    layout = layout_with(model, SMALL, devices(2200), "single:CUDA0", None)
+    layout = plan_layout(model, SMALL, devices(2200), "single:CUDA0", None)
     assert layout.host_expert_layers > 0
     assert not layout.slices[0].partial
 
 
 def test_faster_devices_get_more_of_a_balanced_layout(measured):
-    """A device thrice as fast gets thrice the layers and host experts, where memory allows."""
+    """A device that is three times as fast gets three times the layers, if memory allows."""
     roomy = devices(16000, 16000)
-    layout = layout_with(
+    layout = plan_layout(
         measured, SERVED, roomy, "balanced", 20, speeds={"CUDA0": 3.0, "CUDA1": 1.0}
     )
     assert [len(piece.host_experts) for piece in layout.slices] == [15, 5]
     assert [piece.units for piece in layout.slices] == [31, 10]
 
 
-def test_a_dense_model_moves_feed_forwards_then_whole_layers():
-    """First `n_cpu_ffn` counts up; where that is not enough, layers stay with the host."""
+def test_a_dense_model_moves_feed_forward_then_whole_layers():
+    """First `n_cpu_ffn` increases; if that is not enough, whole layers stay on the host."""
     model = handmade([0.0] * 12, dense_mib=100.0)
-    whole = layout_with(model, SMALL, devices(2500), "single:CUDA0", None)
+    whole = plan_layout(model, SMALL, devices(2500), "single:CUDA0", None)
     assert whole.params == {"devices": "CUDA0", "n_gpu_layers": 13}
-    some = layout_with(model, SMALL, devices(1600), "single:CUDA0", None)
+    some = plan_layout(model, SMALL, devices(1600), "single:CUDA0", None)
     assert some.fits
     assert 0 < some.params["n_cpu_ffn"] < 12
-    few = layout_with(model, SMALL, devices(750), "single:CUDA0", None)
+    few = plan_layout(model, SMALL, devices(750), "single:CUDA0", None)
     assert few.fits
     assert 0 < few.params["n_gpu_layers"] < 13
-    both = layout_with(model, SMALL, devices(1200, 1200), "capacity", None)
+    both = plan_layout(model, SMALL, devices(1200, 1200), "capacity", None)
     assert both.fits
     assert both.estimate.devices[1].weights_mib > 300
 
 
 def test_leading_dense_layers_are_counted():
-    """Three dense layers first: hosting two layers' experts is a count of five."""
+    """After three dense layers, the experts of two layers are a count of five."""
     model = handmade([0.0] * 3 + [100.0] * 9)
-    layout = layout_with(model, SMALL, devices(4000), "single:CUDA0", 2)
+    layout = plan_layout(model, SMALL, devices(4000), "single:CUDA0", 2)
     assert layout.params["n_cpu_moe"] == 5
     assert layout.slices[0].host_experts == (3, 4)
 
 
-def test_layers_that_the_user_keeps_on_the_host_stay_there():
-    """A pinned `n_gpu_layers` is kept; splits add up to it."""
+def test_a_pinned_number_of_gpu_layers():
+    """A pinned `n_gpu_layers` stays, and splits add up to it."""
     model = handmade([50.0] * 9)
     base = SMALL.with_params(n_gpu_layers=6)
-    found = layouts(model, base, devices(900, 900))
+    found = plan_layouts(model, base, devices(900, 900))
     for layout in found:
         assert layout.params["n_gpu_layers"] == 6
-        assert_placed_as_planned(model, base, layout, devices(900, 900))
+        assert_places_match(model, base, layout, devices(900, 900))
 
 
 def test_only_named_devices_are_used():
-    """Devices are those the candidate names, in its order."""
+    """Layouts use the devices that the candidate names, in its order."""
     model = handmade([50.0] * 9)
     three = devices(2000, 2000, 2000)
     base = SMALL.with_params(devices="CUDA2,CUDA0")
-    found = by_name(layouts(model, base, three))
+    found = by_name(plan_layouts(model, base, three))
     assert list(found) == [*NAMES, "single:CUDA2", "single:CUDA0"]
     assert found["balanced"].params["devices"] == "CUDA2,CUDA0"
 
 
 def test_an_unknown_layout_is_a_programming_error():
-    """Names are those of the table."""
+    """An unknown name raises ValueError."""
     with pytest.raises(ValueError, match="sideways"):
-        layout_with(handmade([50.0] * 3), SMALL, CARDS, "sideways", None)
+        plan_layout(handmade([50.0] * 3), SMALL, CARDS, "sideways", None)
     with pytest.raises(UsageError):
-        layouts(handmade([50.0] * 3), SMALL.with_params(devices="CUDA9"), CARDS)
+        plan_layouts(handmade([50.0] * 3), SMALL.with_params(devices="CUDA9"), CARDS)
 
 
 MACHINES = st.lists(st.integers(750, 2600), min_size=1, max_size=4)
@@ -264,15 +264,15 @@ MODELS = st.lists(st.sampled_from([0.0, 90.0, 100.0, 130.0, 450.0]), min_size=3,
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_every_layout_lands_exactly_and_keeps_to_its_budgets(experts, usable, nextn):
-    """No layer is lost or twice, and what is said to fit is within every budget."""
+def test_layouts_are_placed_exactly_and_fit_their_budgets(experts, usable, nextn):
+    """Each layer has one place, and a layout with `fits` is within every budget."""
     model = handmade(experts, nextn=nextn)
     machine = devices(*usable)
-    for layout in layouts(model, SMALL, machine):
+    for layout in plan_layouts(model, SMALL, machine):
         if not layout.slices:
             assert not layout.fits
             continue
-        assert_placed_as_planned(model, SMALL, layout, machine)
+        assert_places_match(model, SMALL, layout, machine)
         estimate = estimate_memory(model, layout.candidate(SMALL), machine)
         assert layout.estimate == estimate
         assert layout.fits == all(row.total_mib <= row.usable_mib for row in estimate.devices)
@@ -286,10 +286,10 @@ def test_every_layout_lands_exactly_and_keeps_to_its_budgets(experts, usable, ne
 )
 @settings(max_examples=20, deadline=None)
 def test_capacity_hosts_no_more_than_any_other_cut(experts, usable):
-    """Every cut and every count per slice, estimated one by one, needs as many or does not fit."""
+    """Every other cut and count per slice has as many host layers or does not fit."""
     model = handmade(experts)
     machine = devices(*usable)
-    layout = layout_with(model, SMALL, machine, "capacity", None)
+    layout = plan_layout(model, SMALL, machine, "capacity", None)
     if not layout.fits or layout.params["n_gpu_layers"] < model.units:
         return
     limit = layout.host_expert_layers
@@ -306,12 +306,12 @@ def test_capacity_hosts_no_more_than_any_other_cut(experts, usable):
                 else NO_PIPELINE_RULE,
             }
             estimate = estimate_memory(model, SMALL.with_params(**params), machine)
-            # The solver's overheads are those of sample slices, to a few MiB.
+            # The solver's overheads are exact to a few MiB.
             assert any(row.free_mib < 4 for row in estimate.devices), (params, layout.params)
 
 
 def fewer_hosted(model: ModelInventory, cuts: list[int], limit: int) -> list[list[int]]:
-    """Choices of fewer hosted layers than the limit: the largest ones of each slice."""
+    """Return choices with fewer host layers than the limit: the largest of each slice."""
     choices: list[list[int]] = [[]]
     for start, end in pairwise(cuts):
         blocks = [b for b in model.blocks[start:end] if b.expert_bytes]
@@ -321,16 +321,16 @@ def fewer_hosted(model: ModelInventory, cuts: list[int], limit: int) -> list[lis
     return [choice for choice in choices if len(choice) < limit]
 
 
-def test_sizes_in_these_tests_are_mebibytes():
-    """The hand-made models are as large as they say."""
+def test_handmade_models_have_the_given_sizes():
+    """A handmade model has the size that its argument gives."""
     assert handmade([100.0] * 2).blocks[0].expert_bytes == pytest.approx(100 * MIB, abs=3)
 
 
 @given(mib=st.lists(st.integers(1000, 3200), min_size=2, max_size=3))
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
-def test_capacity_hosts_no_more_than_any_device_alone(wide, mib):
-    """More devices never cost: capacity keeps as many layers as the best single device."""
-    found = by_name(layouts(wide, SMALL, devices(*mib)))
+def test_capacity_hosts_no_more_than_any_single_device(wide, mib):
+    """Capacity keeps as many layers on devices as the best single device."""
+    found = by_name(plan_layouts(wide, SMALL, devices(*mib)))
     alone = [x for name, x in found.items() if name.startswith("single:") and x.fits]
     for single in alone:
         assert found["capacity"].fits
@@ -341,9 +341,9 @@ def test_capacity_hosts_no_more_than_any_device_alone(wide, mib):
 
 
 def test_two_cards_for_a_large_vocabulary_are_both_used(wide):
-    """Capacity and first_device use both cards where each alone would host far more."""
+    """Capacity and first_device use both cards if one alone would host far more layers."""
     base = SERVED.with_params(context=4096)
-    found = by_name(layouts(wide, base, devices(2600, 2300)))
+    found = by_name(plan_layouts(wide, base, devices(2600, 2300)))
     for name in NAMES:
         assert len(found[name].slices) == 2
         assert found[name].fits
@@ -351,8 +351,8 @@ def test_two_cards_for_a_large_vocabulary_are_both_used(wide):
 
 
 def test_a_first_card_without_room_leaves_no_first_device_layout(measured):
-    """With one usable card of two the layout would be that card's alone, so it is left out."""
-    found = by_name(layouts(measured, SERVED, devices(800, 12288)))
+    """With one usable card of two, first_device would equal single, so it is left out."""
+    found = by_name(plan_layouts(measured, SERVED, devices(800, 12288)))
     assert "first_device" not in found
     assert [piece.device for piece in found["capacity"].slices] == ["CUDA1"]
 
@@ -362,11 +362,11 @@ def test_a_first_card_without_room_leaves_no_first_device_layout(measured):
     ("usable_mib", "context"),
     [((2200, 2200), 16384), ((3400, 2600), 32768), ((2600, 3400), 65536)],
 )
-def test_along_a_walk_the_same_layers_lie_on_devices(measured, name, usable_mib, context):
-    """Numbers of host experts compare only where as many layers are kept off devices whole."""
+def test_counts_do_not_change_the_layers_on_devices(measured, name, usable_mib, context):
+    """The number of whole layers on the host does not depend on the number of host experts."""
     base = SERVED.with_params(context=context)
     numbers = (0, 8, 12, 13, 16, 20, 24, 39, 40)
-    walk = [layout_with(measured, base, devices(*usable_mib), name, n) for n in numbers]
+    walk = [plan_layout(measured, base, devices(*usable_mib), name, n) for n in numbers]
     asked = [x for n, x in zip(numbers, walk, strict=True) if x.host_expert_layers == n]
 
     assert len({x.params["n_gpu_layers"] for x in asked}) == 1

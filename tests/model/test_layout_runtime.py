@@ -1,4 +1,4 @@
-"""Layouts against the real llama.cpp with remote devices: everything lies where it was planned."""
+"""Layouts on the real llama.cpp with remote devices: the runtime places them as planned."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from real_llama_cpp import clean_environment, rpc_device, server_log
 
-from autofit.model.placement.layout import SINGLE, Layout, layout_with
-from autofit.model.placement.placed_layers import HOST, place
-from autofit.model.sizes.inventory import ModelInventory, inventory
+from autofit.model.placement.layout import SINGLE, Layout, plan_layout
+from autofit.model.placement.tensor_placement import HOST, place_tensors
+from autofit.model.sizes.inventory import ModelInventory, read_inventory
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 
@@ -49,22 +49,22 @@ _BUFFER = re.compile(r"RPC\d+\[127\.0\.0\.1:(\d+)\] (\w+) buffer size = +([\d.]+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, ModelInventory]:
-    """Header-only models: small expert layers, large ones, none."""
+    """Return header-only models with small expert layers, large ones, and none."""
     folder = tmp_path_factory.mktemp("models")
     for name, spec in SPECS.items():
-        write(spec, folder / f"{name}.gguf")
-    return {name: inventory(folder / f"{name}.gguf") for name in SPECS}
+        write_model(spec, folder / f"{name}.gguf")
+    return {name: read_inventory(folder / f"{name}.gguf") for name in SPECS}
 
 
 @pytest.fixture
 def addresses(llama_cpp) -> list[str]:
-    """Three remote devices of this machine."""
+    """Yield three remote devices of this machine."""
     with ExitStack() as stack:
         yield [stack.enter_context(rpc_device(llama_cpp)) for _ in range(3)]
 
 
 def machine(addresses: list[str], usable_mib: list[float]) -> tuple[Device, ...]:
-    """The remote devices as the runtime names them, with so much of their memory."""
+    """Return the remote devices with the runtime's names and a limit of memory."""
     return tuple(
         Device(f"RPC{index}", address, mib, mib)
         for index, (address, mib) in enumerate(zip(addresses, usable_mib, strict=True))
@@ -72,7 +72,7 @@ def machine(addresses: list[str], usable_mib: list[float]) -> tuple[Device, ...]
 
 
 def arguments(candidate: Candidate, addresses: list[str]) -> list[str]:
-    """The command line of a candidate, in the order in which flags act."""
+    """Return the command line of a candidate, in the order in which flags act."""
     words = ["--rpc", ",".join(addresses)]
     for name, value in candidate.params.items():
         words += [FLAGS[name], str(value)]
@@ -82,22 +82,22 @@ def arguments(candidate: Candidate, addresses: list[str]) -> list[str]:
 def random_layout(
     dice: random.Random, model: ModelInventory, addresses: list[str]
 ) -> tuple[Layout, tuple[Device, ...]]:
-    """Some layout on devices that together hold between a third and all of the model."""
+    """Return a layout on devices with memory for a third of the model up to all of it."""
     size = sum(block.total_bytes for block in model.blocks) / (1 << 20)
     usable = [dice.uniform(0.3, 1.1) * size / len(addresses) + 80 for _ in addresses]
     available = machine(addresses, usable)
     names = ["balanced", "capacity", "first_device", f"{SINGLE}RPC{len(addresses) - 1}"]
     count = dice.choice([None, None, dice.randint(0, model.block_count)])
-    return layout_with(model, BASE, available, dice.choice(names), count), available
+    return plan_layout(model, BASE, available, dice.choice(names), count), available
 
 
 def planned_by_runtime(
     llama_cpp: Path, model: ModelInventory, words: list[str]
 ) -> subprocess.CompletedProcess[str]:
-    """What the runtime's planner prints, rows and log.
+    """Return the rows and the log that the runtime's planner prints.
 
-    It is asked again where its connection broke or the end of its log got lost, which is
-    written by a thread of its own.
+    It runs again if its connection failed or the end of its log is missing, which it
+    writes in a separate thread.
     """
     argv = [str(llama_cpp / "llama-fit-params"), *words, "-m", str(model.path)]
     argv += ["--fit-print", "on", "-lv", "5", "--no-repack"]
@@ -111,15 +111,15 @@ def planned_by_runtime(
     return done
 
 
-def assert_planned(
+def assert_runtime_agrees(
     llama_cpp: Path, model: ModelInventory, layout: Layout, available: tuple[Device, ...]
 ) -> None:
-    """The runtime's own words about each layer, tensor and device are those of the plan."""
+    """Assert that the runtime reports the planned place of each layer, tensor and device."""
     candidate = layout.candidate(BASE)
     done = planned_by_runtime(
         llama_cpp, model, arguments(candidate, [d.description for d in available])
     )
-    placed = place(model, candidate, available)
+    placed = place_tensors(model, candidate, available)
     names = {HOST: "CPU"} | {i: device.name for i, device in enumerate(placed.devices)}
     assigned = dict(_ASSIGNED.findall(done.stderr))
     assert [assigned[str(unit)] for unit in range(model.units)] == [
@@ -138,24 +138,24 @@ def assert_planned(
     assert is_pipelined == layout.estimate.is_pipelined
     rows = {name: (int(m), int(c)) for name, m, c, _ in _ROW.findall(done.stdout)}
     for row in layout.estimate.devices:
-        told = rows[row.name]
-        assert told[0] == pytest.approx(row.weights_mib, rel=0.001, abs=1.01)
-        assert told[1] == pytest.approx(row.kv_mib, rel=0.001, abs=1.01)
+        reported = rows[row.name]
+        assert reported[0] == pytest.approx(row.weights_mib, rel=0.001, abs=1.01)
+        assert reported[1] == pytest.approx(row.kv_mib, rel=0.001, abs=1.01)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("count", [2, 3])
-def test_random_layouts_lie_as_planned(count, seed, llama_cpp, models, addresses):
-    """Ten layouts each: layers, host experts, weights and cache per device, pipelining."""
+def test_random_layouts_are_placed_as_planned(count, seed, llama_cpp, models, addresses):
+    """Layers, host experts, weights, cache and pipelining match the plan for ten layouts."""
     dice = random.Random(100 * count + seed)
     for _ in range(10):
         model = models[dice.choice(list(models))]
         layout, available = random_layout(dice, model, addresses[:count])
-        assert_planned(llama_cpp, model, layout, available)
+        assert_runtime_agrees(llama_cpp, model, layout, available)
 
 
-def test_the_kinds_of_layouts_are_all_tried(models):
-    """Among the random layouts are partial layers, overrides, counts and harmless rules."""
+def test_random_layouts_have_every_kind(models):
+    """The random layouts include partial layers, overrides, counts and rules without effect."""
     seen = set()
     addresses = ["10.0.0.1:50052", "10.0.0.2:50052", "10.0.0.3:50052"]
     for count in (2, 3):
@@ -172,7 +172,7 @@ def test_the_kinds_of_layouts_are_all_tried(models):
 
 
 def estimated_by_port(estimate: MemoryEstimate, available: tuple[Device, ...]) -> dict:
-    """What each device takes, by its port and kind of buffer."""
+    """Return the memory of each device, by its port and kind of buffer."""
     ports = {device.name: device.description.rsplit(":", 1)[1] for device in available}
     found = {}
     for row in estimate.devices:
@@ -187,25 +187,25 @@ def estimated_by_port(estimate: MemoryEstimate, available: tuple[Device, ...]) -
     [("balanced", 4, 2), ("capacity", 3, 3), ("first_device", 5, 2), ("balanced", 0, 3)],
 )
 def test_a_servers_buffers_are_as_planned(name, hosted, count, llama_cpp, tmp_path):
-    """A model of 50 MB really served: each device's weights, cache and compute buffer."""
+    """A server's weights, cache and compute buffer on each device match the estimate."""
     path = tmp_path / "served.gguf"
-    write(SynthSpec(layers=8, experts=32, used=4, embd=512, ff=256, vocab=8192), path)
-    model = inventory(path)
+    write_model(SynthSpec(layers=8, experts=32, used=4, embd=512, ff=256, vocab=8192), path)
+    model = read_inventory(path)
     base = BASE.with_params(parallel=1)
     with ExitStack() as stack:
         served = [stack.enter_context(rpc_device(llama_cpp)) for _ in range(count)]
         available = machine(served, [900.0] * count)
-        layout = layout_with(model, base, available, name, hosted)
+        layout = plan_layout(model, base, available, name, hosted)
         candidate = layout.candidate(base)
         words = arguments(candidate.with_params(parallel=None), served)
         words += ["-np", "1", "-fit", "off", "-cram", "0", "-ctxcp", "0"]
         log = server_log(llama_cpp, path, tmp_path / "server.log", *words)
-    told: dict[tuple[str, str], float] = {}
+    reported: dict[tuple[str, str], float] = {}
     for port, kind, mib in _BUFFER.findall(log):
-        told[port, kind] = told.get((port, kind), 0.0) + float(mib)
+        reported[port, kind] = reported.get((port, kind), 0.0) + float(mib)
     assert estimate_memory(model, candidate, available) == layout.estimate
     for (port, kind), mib in estimated_by_port(layout.estimate, available).items():
         if kind == "compute":
-            assert mib == pytest.approx(told[port, kind], rel=0.15, abs=8)
+            assert mib == pytest.approx(reported[port, kind], rel=0.15, abs=8)
         else:
-            assert mib == pytest.approx(told[port, kind], rel=0.001, abs=0.02)
+            assert mib == pytest.approx(reported[port, kind], rel=0.001, abs=0.02)

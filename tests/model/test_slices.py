@@ -1,4 +1,4 @@
-"""Slices per device: exact against brute force, and nothing lost."""
+"""Slices per device, compared with brute force."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofit.model.placement.slices import SliceProblem, Slices, SliceSolver
 
 @st.composite
 def problems(draw, layers=6, devices=3, *, is_ordered=False) -> SliceProblem:
-    """Small problems, some of which have no solution."""
+    """Generate small problems, some without a solution."""
     count = draw(st.integers(1, layers))
     used = draw(st.integers(1, devices))
     pair = st.tuples(st.integers(0, 4), st.integers(0, 3)).map(lambda p: (p[0], p[0] + p[1]))
@@ -30,7 +30,7 @@ def problems(draw, layers=6, devices=3, *, is_ordered=False) -> SliceProblem:
 
 
 def fewest_in_slice(problem: SliceProblem, device: int, start: int, end: int) -> int | None:
-    """The fewest hosted layers with which a slice fits, by trying every subset."""
+    """Return the fewest hosted layers with which a slice fits, over every subset."""
     if start == end:
         return 0
     layers = range(start, min(end, len(problem.movable)))
@@ -47,7 +47,7 @@ def fewest_in_slice(problem: SliceProblem, device: int, start: int, end: int) ->
 
 
 def fewest_of_all(problem: SliceProblem) -> int | None:
-    """The fewest hosted layers over every way to cut."""
+    """Return the fewest hosted layers over every cut."""
     units, best = len(problem.fixed), None
     for inner in combinations_with_replacement(range(units + 1), len(problem.budgets) - 1):
         cuts = [0, *inner, units]
@@ -64,7 +64,7 @@ def fewest_of_all(problem: SliceProblem) -> int | None:
 
 
 def assert_covers(problem: SliceProblem, slices: Slices) -> None:
-    """Every unit is in one slice, and hosted layers are those of their slice."""
+    """Assert that every unit is in one slice, and that hosted layers are in their slice."""
     assert sum(slices.units) == len(problem.fixed)
     start = 0
     for count, hosted in zip(slices.units, slices.hosted, strict=True):
@@ -76,9 +76,9 @@ def assert_covers(problem: SliceProblem, slices: Slices) -> None:
 
 @given(problems())
 @settings(max_examples=150, deadline=None)
-def test_the_fewest_hosted_layers_are_the_fewest(problem):
-    """No cut and no choice of layers does with fewer, and where none fits none is found."""
-    slices = SliceSolver(problem).fewest()
+def test_minimize_hosted_is_exact(problem):
+    """No cut or choice of layers has fewer hosted layers; without a solution there is None."""
+    slices = SliceSolver(problem).minimize_hosted()
     best = fewest_of_all(problem)
     if slices is None:
         assert best is None
@@ -90,23 +90,23 @@ def test_the_fewest_hosted_layers_are_the_fewest(problem):
 
 @given(problems(), st.integers(0, 7))
 @settings(max_examples=80, deadline=None)
-def test_any_number_of_hosted_layers_can_be_asked_for(problem, wanted):
-    """That many are hosted, as far as there are as many, whether it fits or not."""
+def test_tightest_hosts_the_requested_number(problem, requested):
+    """The requested number is hosted, up to all layers, whether it fits or not."""
     solver = SliceSolver(problem)
-    slices = solver.fewest_within(wanted)
+    slices = solver.tightest(requested)
     assert_covers(problem, slices)
-    assert len(slices.host_layers) == min(wanted, solver.movable_layers)
+    assert len(slices.host_layers) == min(requested, solver.movable_layers)
 
 
 @given(problems(), st.data())
 @settings(max_examples=80, deadline=None)
-def test_hosted_layers_can_be_dealt_out(problem, data):
-    """Each device hosts what it was dealt, or there is no answer; a fitting one fits."""
+def test_spread_hosts_the_requested_number_per_device(problem, data):
+    """Each device hosts the requested number, or there is no solution."""
     counts = [data.draw(st.integers(0, 2)) for _ in problem.budgets]
     solver = SliceSolver(problem)
     targets = [len(problem.fixed) / len(counts)] * len(counts)
     fitting = solver.spread(counts, targets)
-    tight = solver.spread_tightly(counts)
+    tight = solver.spread_tightest(counts)
     if fitting:
         assert solver.fits(fitting)
         assert tight is not None
@@ -117,7 +117,7 @@ def test_hosted_layers_can_be_dealt_out(problem, data):
 
 
 def test_equal_devices_get_equal_slices():
-    """With room everywhere, units and hosted layers are dealt out evenly."""
+    """With enough memory, units and hosted layers are divided evenly."""
     problem = SliceProblem(
         fixed=(10,) * 12 + (30,),
         movable=(100,) * 12,
@@ -131,17 +131,17 @@ def test_equal_devices_get_equal_slices():
 
 
 def test_the_largest_layers_are_hosted_first():
-    """One large layer on the host saves two small ones."""
+    """One large layer on the host replaces two small ones."""
     problem = SliceProblem(
         fixed=(0,) * 5, movable=(3, 8, 3, 3), budgets=(10,), overheads=(((0, 0), (0, 0)),)
     )
-    slices = SliceSolver(problem).fewest()
+    slices = SliceSolver(problem).minimize_hosted()
     assert slices is not None
     assert slices.host_layers == (1,)
 
 
 def test_an_ordered_problem_hosts_the_first_layers():
-    """Where the runtime counts layers from the first, sizes do not matter."""
+    """In an ordered problem the sizes of layers do not matter."""
     problem = SliceProblem(
         fixed=(0,) * 5,
         movable=(3, 8, 3, 3),
@@ -149,13 +149,13 @@ def test_an_ordered_problem_hosts_the_first_layers():
         overheads=(((0, 0), (0, 0)),),
         is_ordered=True,
     )
-    slices = SliceSolver(problem).fewest()
+    slices = SliceSolver(problem).minimize_hosted()
     assert slices is not None
     assert slices.host_layers == (0, 1)
 
 
 def test_eight_unequal_devices_and_96_layers(capsys):
-    """The largest machines are solved exactly at once; the time is printed."""
+    """The largest machines are solved within the time limit; the time is printed."""
     dice = random.Random(7)
     problem = SliceProblem(
         fixed=(90,) * 96 + (600,),
@@ -164,7 +164,7 @@ def test_eight_unequal_devices_and_96_layers(capsys):
         overheads=(((300, 500), (310, 520)),) * 8,
     )
     started = time.perf_counter()
-    slices = SliceSolver(problem).fewest()
+    slices = SliceSolver(problem).minimize_hosted()
     seconds = time.perf_counter() - started
     assert slices is not None
     assert_covers(problem, slices)

@@ -1,7 +1,7 @@
-"""Header-only GGUF files of real models, made from their public hyperparameters by gguf-py.
+"""Header-only GGUF files of real models, written by gguf-py from public hyperparameters.
 
-Sizes are those of the models' published configurations; the tensors are those that llama.cpp
-asks for, so that its own tools accept the files. The data is a hole.
+Sizes are those of the published configurations. The tensors are those that llama.cpp
+requires, so that its own tools accept the files. The data is a hole.
 """
 
 from __future__ import annotations

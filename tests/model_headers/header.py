@@ -1,4 +1,4 @@
-"""The parts of which headers are made."""
+"""The parts of headers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Header:
         self.tensors[name] = (F32 if len(shape) == 1 else type_, shape)
 
     def write(self, path: Path, *, shards: int = 1) -> Path:
-        """Write the file, or so many shards; the path of the first."""
+        """Write the file or its shards; return the path of the first."""
         names = list(self.tensors)
         if shards == 1:
             self._write(path, names, {})
@@ -68,7 +68,7 @@ class Header:
 
 
 def tensor_bytes(type_: T, shape: Sequence[int]) -> int:
-    """What gguf-py says a tensor takes."""
+    """Return the bytes of a tensor by gguf-py."""
     elements, nbytes = gguf.GGML_QUANT_SIZES[type_]
     count = 1
     for length in shape:
@@ -92,7 +92,7 @@ def _add(writer: gguf.GGUFWriter, key: str, value: object) -> None:
 def model(
     arch: str, *, layers: int, embd: int, vocab: int, context: int, **keys: object
 ) -> Header:
-    """Keys and the tensors outside of blocks; keys' double underscores stand for dots."""
+    """Return keys and the tensors outside of blocks; double underscores in keys mean dots."""
     header = Header(
         arch,
         {
@@ -113,7 +113,7 @@ def model(
 def attention(  # noqa: PLR0917 - the sizes in the order of configurations
     header: Header, block: str, embd: int, heads: int, kv: int, size: int, *, type_: T = Q4_K
 ) -> None:
-    """Grouped attention: so many heads, so many of K and V, of one size."""
+    """Add grouped attention with a number of heads, and of K and V, of one size."""
     header.add(f"{block}.attn_norm.weight", embd)
     header.add(f"{block}.attn_q.weight", embd, heads * size, type_=type_)
     header.add(f"{block}.attn_k.weight", embd, kv * size, type_=type_)
@@ -122,7 +122,7 @@ def attention(  # noqa: PLR0917 - the sizes in the order of configurations
 
 
 def dense_ffn(header: Header, block: str, embd: int, ff: int, *, norm: bool = True) -> None:
-    """A gated feed-forward network."""
+    """Add a gated feed-forward network."""
     if norm:
         header.add(f"{block}.ffn_norm.weight", embd)
     header.add(f"{block}.ffn_gate.weight", embd, ff)
@@ -141,7 +141,7 @@ def experts(
     fused: bool = False,
     norm: bool = True,
 ) -> None:
-    """A router and its experts."""
+    """Add a router and its experts."""
     if norm:
         header.add(f"{block}.ffn_norm.weight", embd)
     header.add(f"{block}.ffn_gate_inp.weight", embd, count, type_=F32)
@@ -154,7 +154,7 @@ def experts(
 
 
 def shared_expert(header: Header, block: str, embd: int, ff: int) -> None:
-    """The expert that every token goes through."""
+    """Add the expert that every token uses."""
     header.add(f"{block}.ffn_gate_shexp.weight", embd, ff)
     header.add(f"{block}.ffn_up_shexp.weight", embd, ff)
     header.add(f"{block}.ffn_down_shexp.weight", ff, embd)

@@ -16,7 +16,7 @@ from model_headers.header import (
 
 
 def _delta_net(header: Header, block: str, embd: int, *, fused_ba: bool) -> None:
-    """A gated delta net of 16 key heads and 32 value heads of 128."""
+    """Add a gated delta net of 16 key heads and 32 value heads of 128."""
     header.add(f"{block}.attn_norm.weight", embd)
     header.add(f"{block}.attn_qkv.weight", embd, 8192)
     header.add(f"{block}.attn_gate.weight", embd, 4096)
@@ -33,7 +33,7 @@ def _delta_net(header: Header, block: str, embd: int, *, fused_ba: bool) -> None
 
 
 def _gated_attention(header: Header, block: str, embd: int) -> None:
-    """16 heads of 256, each with a gate of its own size, and 2 heads of K and V."""
+    """Add 16 heads of 256, each with a gate of its own size, and 2 heads of K and V."""
     header.add(f"{block}.attn_norm.weight", embd)
     header.add(f"{block}.attn_q.weight", embd, 256 * 16 * 2)
     header.add(f"{block}.attn_k.weight", embd, 512)
@@ -68,7 +68,7 @@ def _hybrid_ffn(header: Header, block: str, embd: int, count: int, *, fused: boo
 
 
 def qwen3next() -> Header:
-    """Qwen3-Next-80B-A3B: three of four layers are gated delta nets."""
+    """Return Qwen3-Next-80B-A3B: three of four layers are gated delta nets."""
     header = model(
         "qwen3next",
         layers=48,
@@ -92,7 +92,7 @@ def qwen3next() -> Header:
 
 
 def qwen35moe() -> Header:
-    """Qwen3.5-35B-A3B: hybrid, fused gate and up, one block for multi-token prediction."""
+    """Return Qwen3.5-35B-A3B: hybrid, fused gate and up, one block for multi-token prediction."""
     header = model(
         "qwen35moe",
         layers=41,
@@ -134,7 +134,7 @@ def _mamba2(
 
 
 def nemotron3_nano() -> Header:
-    """Nemotron 3 Nano 30B-A3B: a block is recurrent, or attends, or is experts alone."""
+    """Return Nemotron 3 Nano 30B-A3B: a block is recurrent, or attends, or is experts alone."""
     kinds = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
     header = model(
         "nemotron_h_moe",
@@ -182,7 +182,7 @@ def nemotron3_nano() -> Header:
 
 
 def lfm2_8b() -> Header:
-    """LFM2-8B-A1B: short convolutions, attention in six of 24 blocks, two dense blocks."""
+    """Return LFM2-8B-A1B: short convolutions, attention in six of 24 blocks, two dense blocks."""
     attending = {2, 6, 10, 14, 18, 21}
     header = model(
         "lfm2moe",
@@ -222,7 +222,7 @@ def lfm2_8b() -> Header:
 
 
 def falcon_h1() -> Header:
-    """Falcon-H1-0.5B: every block attends and is recurrent."""
+    """Return Falcon-H1-0.5B: every block attends and is recurrent."""
     header = model(
         "falcon-h1",
         layers=36,
@@ -250,7 +250,7 @@ def falcon_h1() -> Header:
 
 
 def mamba2() -> Header:
-    """Mamba-2 2.7B: no attention at all."""
+    """Return Mamba-2 2.7B: no attention at all."""
     header = model(
         "mamba2",
         layers=64,

@@ -17,7 +17,7 @@ from model_headers.header import (
 
 
 def deepseek_v3(*, mla: bool = True) -> Header:
-    """DeepSeek-V3: latent attention, three leading dense blocks, one shared expert."""
+    """Return DeepSeek-V3: latent attention, three leading dense blocks, one shared expert."""
     header = model(
         "deepseek2",
         layers=61,
@@ -70,12 +70,12 @@ def deepseek_v3(*, mla: bool = True) -> Header:
 
 
 def deepseek_v3_unsplit() -> Header:
-    """DeepSeek-V3 as files were before latent attention was kept: a cache of all heads."""
+    """Return DeepSeek-V3 as in older files without latent attention: a cache of all heads."""
     return deepseek_v3(mla=False)
 
 
 def kimi_linear() -> Header:
-    """Kimi-Linear-48B-A3B: delta attention, latent attention in every fourth block."""
+    """Return Kimi-Linear-48B-A3B: delta attention, latent attention in every fourth block."""
     latent = {3, 7, 11, 15, 19, 23, 26}
     header = model(
         "kimi-linear",
@@ -134,7 +134,7 @@ def kimi_linear() -> Header:
 
 
 def glm5() -> Header:
-    """GLM-5: latent attention with an indexer in every block, a nextn block at the end."""
+    """Return GLM-5: latent attention with an indexer in every block, a nextn block at the end."""
     header = model(
         "glm-dsa",
         layers=79,
@@ -195,7 +195,7 @@ def glm5() -> Header:
 
 
 def deepseek_v4() -> Header:
-    """DeepSeek-V4-Flash: windows beside compressed caches, hyper-connections."""
+    """Return DeepSeek-V4-Flash: windows and compressed caches, hyper-connections."""
     ratios = [0, 0] + [(4, 128)[i % 2] for i in range(41)]
     header = model(
         "deepseek4",

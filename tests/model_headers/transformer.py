@@ -17,7 +17,7 @@ from model_headers.header import (
 
 
 def llama_8b() -> Header:
-    """Llama 3.1 8B: dense, grouped heads."""
+    """Return Llama 3.1 8B: dense, grouped heads."""
     header = model(
         "llama",
         layers=32,
@@ -39,7 +39,7 @@ def llama_8b() -> Header:
 
 
 def mixtral() -> Header:
-    """Mixtral 8x7B: architecture llama with experts."""
+    """Return Mixtral 8x7B: architecture llama with experts."""
     header = model(
         "llama",
         layers=32,
@@ -61,7 +61,7 @@ def mixtral() -> Header:
 
 
 def qwen3moe() -> Header:
-    """Qwen3-30B-A3B."""
+    """Return Qwen3-30B-A3B."""
     header = model(
         "qwen3moe",
         layers=48,
@@ -88,7 +88,7 @@ def qwen3moe() -> Header:
 
 
 def gpt_oss_20b() -> Header:
-    """gpt-oss-20b: windowed attention in every other layer, mxfp4 experts with biases."""
+    """Return gpt-oss-20b: windowed attention in every other layer, mxfp4 experts with biases."""
     header = model(
         "gpt-oss",
         layers=24,
@@ -122,7 +122,7 @@ def gpt_oss_20b() -> Header:
 
 
 def glm45_air() -> Header:
-    """GLM-4.5-Air: one leading dense block, shared expert, a nextn block at the end."""
+    """Return GLM-4.5-Air: one leading dense block, shared expert, a nextn block at the end."""
     header = model(
         "glm4moe",
         layers=47,
@@ -173,7 +173,7 @@ def glm45_air() -> Header:
 
 
 def llama4_scout() -> Header:
-    """Llama 4 Scout: chunked attention in three of four layers, a shared expert."""
+    """Return Llama 4 Scout: chunked attention in three of four layers, a shared expert."""
     header = model(
         "llama4",
         layers=48,
@@ -201,7 +201,7 @@ def llama4_scout() -> Header:
 
 
 def gemma2_9b() -> Header:
-    """Gemma 2 9B: a window in every other layer, output tied to the embedding."""
+    """Return Gemma 2 9B: a window in every other layer, output tied to the embedding."""
     header = model(
         "gemma2",
         layers=42,
@@ -226,7 +226,7 @@ def gemma2_9b() -> Header:
 def gemma3_block(
     header: Header, block: str, *, embd: int, ff: int, heads: int, kv: int, size: int
 ) -> None:
-    """A block with norms before and after both of its halves."""
+    """Add a block with norms before and after both of its halves."""
     attention(header, block, embd, heads, kv, size)
     header.add(f"{block}.attn_q_norm.weight", size)
     header.add(f"{block}.attn_k_norm.weight", size)
@@ -236,7 +236,7 @@ def gemma3_block(
 
 
 def gemma3_27b() -> Header:
-    """Gemma 3 27B: windows in five of six layers, tied output."""
+    """Return Gemma 3 27B: windows in five of six layers, tied output."""
     header = model(
         "gemma3",
         layers=62,
@@ -257,7 +257,7 @@ def gemma3_27b() -> Header:
 
 
 def gemma4_26b() -> Header:
-    """Gemma 4 26B-A4B: a listed pattern of windows, heads of another size where there is none."""
+    """Return Gemma 4 26B-A4B: a list of windows, other head sizes without one."""
     windowed = [bool((i + 1) % 6) for i in range(30)]
     header = model(
         "gemma4",
@@ -301,7 +301,7 @@ def gemma4_26b() -> Header:
 
 
 def deci_uneven() -> Header:
-    """After the manner of Nemotron-Super-49B: heads differ by block, some blocks have none."""
+    """Return a model like Nemotron-Super-49B: heads differ by block, some blocks have none."""
     heads_kv = [(8, 0, 4, 2)[i % 4] for i in range(16)]
     header = model(
         "deci",

@@ -15,7 +15,7 @@ import pytest
 from study.study_sample import header
 
 from autofit.errors import UsageError
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.presets.facts import PresetFacts, winner_facts
 from autofit.presets.formats.registry import write_preset
 from autofit.runtime.command.argv_writer import make_launch_plan
@@ -49,7 +49,9 @@ def runtime(llama_cpp, tmp_path_factory) -> Runtime:
 def served(runtime, tmp_path_factory) -> PresetFacts:
     """The facts of a winner, with a port that is free, a model and a path with a blank."""
     model = tmp_path_factory.mktemp("models") / "tiny modèle.gguf"
-    write(SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="q8_0"), model)
+    write_model(
+        SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="q8_0"), model
+    )
     plan = make_launch_plan(
         runtime,
         model,

@@ -9,7 +9,7 @@ import pytest
 from autofit_program import AutofitProgram
 from real_llama_cpp import rpc_device
 
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.study.study_folder import Study
 from autofit.trial.trial import Trial
 
@@ -40,7 +40,7 @@ LIMIT_MIB = 100
 @pytest.fixture
 def words(tmp_path, llama_cpp):
     """The words of a probe of a small model."""
-    write(SPEC, tmp_path / "small.gguf")
+    write_model(SPEC, tmp_path / "small.gguf")
     (tmp_path / "brief.yaml").write_text(WORKLOAD)
     (tmp_path / "small.yaml").write_text(SPACE)
     return ["probe", tmp_path / "small.gguf", "--workload", tmp_path / "brief.yaml", "--space",

@@ -11,7 +11,7 @@ from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
 from session.task_sample import runner, task
 
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.quality.answer_check import AnswerCheck, judge_answers
 from autofit.quality.answer_inquiry import OutputEvaluator
 from autofit.quality.interview import PromptSet, interviewed
@@ -219,7 +219,7 @@ def test_the_real_runtime_gives_the_same_answers_and_another_model_does_not(llam
     for seed in (1, 2):
         model = tmp_path / f"seed-{seed}.gguf"
         spec = SynthSpec(layers=3, experts=8, used=2, embd=256, heads=4, vocab=600, seed=seed)
-        write(spec, model)
+        write_model(spec, model)
         about = task(model, llama_cpp / "llama-server", workload)
         trials = runner(about, tmp_path / f"study-{seed}")
         interview = PromptSet(workload, 1024)

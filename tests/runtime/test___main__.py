@@ -17,7 +17,7 @@ import httpx
 import pytest
 from real_llama_cpp import clean_environment, free_port
 
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.runtime.command.argv_writer import make_launch_plan
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.program_inspector import list_devices
@@ -32,7 +32,9 @@ COMMAND = [sys.executable, "-m", "autofit.runtime.embedded"]
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small mixture-of-experts model."""
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write(SynthSpec(layers=3, experts=8, used=2, embd=256, heads=4, vocab=600, ctx=4096), path)
+    write_model(
+        SynthSpec(layers=3, experts=8, used=2, embd=256, heads=4, vocab=600, ctx=4096), path
+    )
     return path
 
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from real_llama_cpp import clean_environment, free_port, rpc_device
 
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.runtime.diagnosis.diagnose import Diagnosis, diagnose, diagnosis_to_dict
 from autofit.runtime.diagnosis.exit_status import normalize_status
 from autofit.runtime.dialect.dialect_file import load_dialect
@@ -30,7 +30,9 @@ _READY_S = 30.0
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of three MiB."""
     path = tmp_path_factory.mktemp("model") / "moe.gguf"
-    write(SynthSpec(layers=4, experts=8, used=2, embd=256, ff=256, heads=4, vocab=1024), path)
+    write_model(
+        SynthSpec(layers=4, experts=8, used=2, embd=256, ff=256, heads=4, vocab=1024), path
+    )
     return path
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from real_llama_cpp import clean_environment, free_port, rpc_device
 
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.runtime.command.argv_writer import make_launch_plan
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.found_runtime import Runtime
@@ -43,7 +43,7 @@ _ROW = re.compile(r"\|\s+- (\S+).*?=\s*(?:\d+\s*\+ \(\s*\d+ =\s*)?(\d+) \+\s*(\d
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose logits outweigh the rest of its graph."""
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write(
+    write_model(
         SynthSpec(layers=4, experts=8, used=2, embd=EMBD, heads=4, vocab=VOCAB, header_only=True),
         path,
     )

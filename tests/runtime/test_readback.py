@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from real_llama_cpp import server_log
 
-from autofit.model.synth.random_model import SynthSpec, write
+from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.runtime.dialect.dialect_file import load_dialect
 from autofit.runtime.server.applied_settings import find_unapplied, padded_context, read_applied
 from autofit.trial.candidate import Candidate, ParamValue
@@ -97,7 +97,7 @@ def test_the_real_server_pads_by_the_same_rule(
 ) -> None:
     """llama-server makes room for exactly the tokens that the rule says."""
     model = tmp_path / "tiny.gguf"
-    write(SynthSpec(layers=1, experts=0, embd=256, vocab=512, header_only=True), model)
+    write_model(SynthSpec(layers=1, experts=0, embd=256, vocab=512, header_only=True), model)
     words = ["-c", str(context), "-np", str(parallel), "-b", "300", "-ub", "600"]
     words += ["--kv-unified" if unified else "--no-kv-unified", "-fit", "off"]
     log = server_log(llama_cpp, model, tmp_path / "log", *words)

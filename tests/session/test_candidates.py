@@ -151,7 +151,7 @@ def test_the_planner_corrects_the_arithmetic(about, machine):
     asking.ask_planner(asked)
 
     told = asking.estimator.estimate(asked)["CUDA0"]
-    found = asking.estimate(asked).on("CUDA0")
+    found = asking.estimate(asked).device("CUDA0")
     assert found.weights_mib + found.kv_mib + found.compute_mib == pytest.approx(
         told.model_mib + told.context_mib + told.compute_mib, rel=0.03
     )
@@ -167,7 +167,7 @@ def test_a_launch_corrects_what_no_buffer_shows(about, tmp_path):
     launched, other = (
         maker.candidate_of({**start, HOST_LAYERS_AXIS: layers}) for layers in (6, 8)
     )
-    before = maker.estimate(launched).on("CUDA0")
+    before = maker.estimate(launched).device("CUDA0")
     wanted = before.total_mib + 100.0
     trial = Trial(
         1, purpose_of("search"), launched, Completed(),
@@ -184,7 +184,7 @@ def test_a_launch_corrects_what_no_buffer_shows(about, tmp_path):
     later = CandidateFactory(about, store=MemoryStore(tmp_path / "memory.jsonl"))
 
     assert later.fit_of(other).margin_mib == pytest.approx(old - 100.0, abs=20)
-    assert maker.estimate(launched).on("CUDA0").total_mib == pytest.approx(wanted, abs=5)
+    assert maker.estimate(launched).device("CUDA0").total_mib == pytest.approx(wanted, abs=5)
     assert maker.fit_of(other).margin_mib == pytest.approx(old - 100.0, abs=20)
 
 
@@ -264,8 +264,8 @@ def test_a_launch_that_failed_teaches_nothing_of_memory(about, tmp_path, outcome
     candidate = about.baseline.with_params(devices="CUDA0", n_gpu_layers=13, n_cpu_moe=6)
     before = maker.estimate(candidate)
     measured = Measurement(
-        peak_mib={"CUDA0": before.on("CUDA0").total_mib - 500.0},
-        reported={"CUDA0": reported(before.on("CUDA0"))},
+        peak_mib={"CUDA0": before.device("CUDA0").total_mib - 500.0},
+        reported={"CUDA0": reported(before.device("CUDA0"))},
         readings=(MemoryReading(0.0, {"CUDA0": 0.0}, {"CUDA0": 2600.0}),),
     )
 

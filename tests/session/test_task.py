@@ -13,7 +13,7 @@ from session.task_sample import task
 from tune_machine import TuneMachine
 
 from autofit.errors import NothingFitsError, UsageError
-from autofit.model.sizes.inventory import inventory
+from autofit.model.sizes.inventory import read_inventory
 from autofit.search.space import Axis, Constraint, Space
 from autofit.search.space_file import read_workload
 from autofit.session.task import FIT_MARGIN_MIB, fitted_space, usable_devices
@@ -45,7 +45,7 @@ def models(tmp_path_factory):
     """A mixture of experts and a dense model."""
     folder = tmp_path_factory.mktemp("models")
     return {
-        name: inventory(MODELS[name]().write(folder / f"{name}.gguf"))
+        name: read_inventory(MODELS[name]().write(folder / f"{name}.gguf"))
         for name in ("qwen3moe", "llama_8b")
     }
 

@@ -93,7 +93,7 @@ def demo_model() -> Path:
     """The demo's model in the user's cache, written there the first time."""
     from autofit.errors import AutofitError  # noqa: PLC0415
     from autofit.model.gguf.header import read_header  # noqa: PLC0415 - heavy
-    from autofit.model.synth.random_model import SynthSpec, write  # noqa: PLC0415
+    from autofit.model.synth.random_model import SynthSpec, write_model  # noqa: PLC0415
 
     path = demo_model_path()
     folder = path.parent
@@ -102,6 +102,6 @@ def demo_model() -> Path:
     except AutofitError:
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / f"autofit-demo-1.{os.getpid()}.gguf"
-        write(SynthSpec(**_MODEL), part)  # type: ignore[arg-type]
+        write_model(SynthSpec(**_MODEL), part)  # type: ignore[arg-type]
         part.replace(path)
     return path

@@ -73,12 +73,12 @@ def _machine(model: Path | None, devices: tuple[str, ...]) -> TableMachine | Non
         )
     if model is None:
         return None
-    from autofit.model.sizes.inventory import inventory  # noqa: PLC0415 - --help is quick
+    from autofit.model.sizes.inventory import read_inventory  # noqa: PLC0415 - --help is quick
     from autofit.replay.replay_table import TableMachine  # noqa: PLC0415
     from autofit.trial.device import Device  # noqa: PLC0415
 
     found = [Device(name, "", mib, mib) for name, mib in parse_devices(devices).items()]
-    return TableMachine(inventory(model), tuple(found))
+    return TableMachine(read_inventory(model), tuple(found))
 
 
 def _lines(told: dict[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from autofit.model.synth.random_model import WEIGHT_TYPES, SynthSpec, write
+from autofit.model.synth.random_model import WEIGHT_TYPES, SynthSpec, write_model
 from autofit.units import MIB
 
 _HELP = {
@@ -53,5 +53,5 @@ def command(out: Path, **sizes: Any) -> None:  # noqa: ANN401 - click's keyword 
 
     It says nothing sensible, but takes the memory and the time of a real model of its sizes.
     """
-    write(SynthSpec(**sizes), out)
+    write_model(SynthSpec(**sizes), out)
     click.echo(f"{out}: {out.stat().st_size / MIB:,.0f} MiB", err=True)

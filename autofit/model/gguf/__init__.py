@@ -1,1 +1,1 @@
-"""GGUF files: headers read, written, checked and copied."""
+"""GGUF files as bytes and metadata: block types, reading and writing headers."""

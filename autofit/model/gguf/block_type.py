@@ -1,16 +1,18 @@
-"""How many bytes a row of numbers takes in each of ggml's types.
+"""The tensor types of ggml and their block sizes.
 
-Source: ggml's type table (`ggml.c`, `GGUFReader` of gguf-py); ids are those written in files.
+Source: `type_traits` in ggml's `ggml.c`, and `GGML_QUANT_SIZES` of gguf-py. A type's id is the
+number that GGUF files contain.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """A ggml type: `elements` numbers together take `nbytes` bytes."""
+    """A ggml type, which stores `elements` numbers together in a block of `nbytes` bytes."""
 
     type_id: int
     name: str
@@ -18,7 +20,7 @@ class BlockType:
     nbytes: int
 
     def row_bytes(self, elements: int) -> int:
-        """Bytes of a row; a row that ends inside a block takes the whole block."""
+        """Return the bytes of a row; a block that the row fills in part counts in full."""
         return -(-elements // self.elements) * self.nbytes
 
 
@@ -66,21 +68,18 @@ BLOCK_TYPES = {
 _BY_NAME = {block_type.name: block_type for block_type in BLOCK_TYPES.values()}
 
 
-def block_type_named(name: str) -> BlockType | None:
-    """The type with this name in any case (`Q4_K`, `q4_k`), None where there is none."""
+def find_block_type(name: str) -> BlockType | None:
+    """Return the type of a name in any case (`Q4_K`, `q4_k`), or None if there is none."""
     return _BY_NAME.get(name.lower())
 
 
 def tensor_bytes(type_id: int, shape: tuple[int, ...]) -> int | None:
-    """Bytes of a tensor's data without padding; `shape[0]` is the length of a row.
+    """Return the bytes of a tensor's data without padding; `shape[0]` is the length of a row.
 
-    None where the type is not known or its blocks do not divide the row: then only the
-    distance to the next tensor tells.
+    Returns None for an unknown type, and for a row that is no whole number of blocks. The
+    distance to the next tensor in the file is then the only measure.
     """
     block_type = BLOCK_TYPES.get(type_id)
     if block_type is None or not shape or shape[0] % block_type.elements:
         return None
-    nbytes = block_type.row_bytes(shape[0])
-    for length in shape[1:]:
-        nbytes *= length
-    return nbytes
+    return block_type.row_bytes(shape[0]) * math.prod(shape[1:])

@@ -1,7 +1,7 @@
-"""Reads the header of a GGUF file: metadata and tensors of all shards, no data.
+"""The header of a GGUF model: metadata and tensors of all shards, without data.
 
-The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A file says how long
-everything is, so nothing in it is believed before it is compared with the file's size.
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A damaged file can give
+any length, so each length is compared with the size of the file before it is used.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 from autofit.errors import MissingError, UsageError
 from autofit.model.gguf.block_type import tensor_bytes
 
-KEPT_ENTRIES = 1024  # longer arrays are vocabularies; per-layer lists are shorter
+_KEPT_ENTRIES = 1024  # longer arrays are vocabularies; lists by layer are shorter
 _KEPT_TEXT_BYTES = 1 << 20
 _MAX_KEYS = 1 << 16
 _MAX_TENSORS = 1 << 20
-_MAX_STRINGS = 1 << 24  # a hole reads as endless empty strings
+_MAX_STRINGS = 1 << 24  # a hole in a file reads as endless empty strings
 _MAX_DIMENSIONS = 4
 
 _SCALARS = {
@@ -46,12 +46,12 @@ _STRING, _ARRAY = 8, 9
 _U32, _U64 = _SCALARS[4], _SCALARS[10]
 
 _SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-_AGAIN = "download the file again, or compare its size with the publisher's"
+_REFETCH = "download the file again, or compare its size with the publisher's"
 
 
 @dataclass(frozen=True, slots=True)
-class LongArray:
-    """Stands for an array that was not kept: a vocabulary, its scores, its merges."""
+class OmittedArray:
+    """The length of an array that was not read: a vocabulary, its scores, its merges."""
 
     length: int
 
@@ -61,10 +61,9 @@ class LongArray:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor as the header tells it; `shape[0]` is the length of a row.
+    """A tensor as the header describes it; `shape[0]` is the length of a row.
 
-    `offset` counts from the beginning of the data of file `file_index`; `nbytes` has no
-    padding.
+    `offset` counts from the start of the data of file `file_index`. `nbytes` has no padding.
     """
 
     name: str
@@ -77,11 +76,11 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What the header of a model says, all shards together.
+    """The header of a model, all shards together.
 
-    Metadata is that of the first shard: numbers, text, short arrays as tuples, long ones as
-    `LongArray`. `total_bytes` is the size of all files. `digest` recognises the same header
-    and size again, under any name.
+    `metadata` is that of the first shard: numbers, text, short arrays as tuples, long ones as
+    `OmittedArray`. `total_bytes` is the size of all files. `digest` depends on the header and
+    the size of each file, and not on its name.
     """
 
     metadata: Mapping[str, Any]
@@ -90,6 +89,23 @@ class GgufHeader:
     total_bytes: int
     digest: str
     notices: tuple[str, ...] = ()
+
+    @property
+    def n_vocab(self) -> int:
+        """Rows of the token embedding; raises UsageError if the model has none."""
+        return self._token_embedding.shape[-1]
+
+    @property
+    def n_embd(self) -> int:
+        """Width of the hidden state; raises UsageError if the model has no token embedding."""
+        return self._token_embedding.shape[0]
+
+    @property
+    def _token_embedding(self) -> TensorInfo:
+        for tensor in self.tensors:
+            if tensor.name == "token_embd.weight":
+                return tensor
+        raise UsageError(f"{self.files[0]}: has no token embedding")
 
 
 @dataclass(slots=True)
@@ -108,8 +124,8 @@ def read_header(path: Path) -> GgufHeader:
     """Read metadata and tensors of a model; a split model is read from its first shard.
 
     Raises:
-        UsageError: a file is missing, unreadable, no GGUF, of an unsupported version,
-            damaged or shorter than its header says.
+        UsageError: a file is missing, unreadable, not GGUF, of an unsupported version,
+            damaged, or shorter than its header says.
     """
     first = _read_file(path, 0)
     paths = _shards(path, first.metadata)
@@ -117,9 +133,7 @@ def read_header(path: Path) -> GgufHeader:
     files = [first, *others]
     tensors = [tensor for file in files for tensor in file.tensors]
     _check_split(files, tensors)
-    digest = hashlib.blake2b(digest_size=16)
-    for file in files:
-        digest.update(file.digest)
+    digest = hashlib.blake2b(b"".join(file.digest for file in files), digest_size=16)
     return GgufHeader(
         metadata=first.metadata,
         tensors=tuple(tensors),
@@ -130,8 +144,20 @@ def read_header(path: Path) -> GgufHeader:
     )
 
 
-def shard_paths(path: Path) -> list[Path]:
-    """All files of a model by the name of one; its own path where it names no shard."""
+def read_metadata_entries(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield each metadata key of a valid file, with the bytes of its key, type and value."""
+    with _mapped(path) as data:
+        cursor = _Cursor(data, path)
+        cursor.at = 16  # after the magic, the version and the number of tensors
+        for _ in range(cursor.u64()):
+            start = cursor.at
+            key = cursor.text()
+            cursor.value(cursor.u32())
+            yield key, data[start : cursor.at]
+
+
+def list_shards(path: Path) -> list[Path]:
+    """Return all files of a model, given one; only that one if its name is no shard's."""
     match = _SHARD_NAME.fullmatch(path.name)
     if match is None:
         return [path]
@@ -143,7 +169,7 @@ def shard_paths(path: Path) -> list[Path]:
 
 
 def _shards(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
-    """All files of the model, the given one first."""
+    """Return all files of a model, given its first one."""
     count = metadata.get("split.count", 0)
     if not isinstance(count, int) or count <= 1:
         return [path]
@@ -153,7 +179,7 @@ def _shards(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
             f"{path}: is one of {count} shards, but its name does not say so",
             f"name the shards NAME-00001-of-{count:05d}.gguf and so on, as they were published",
         )
-    paths = shard_paths(path)
+    paths = list_shards(path)
     if metadata.get("split.no", 0) != 0 or int(match["number"]) != 1:
         raise UsageError(f"{path}: is not the first shard", f"give the first one: {paths[0]}")
     missing = [shard.name for shard in paths if not shard.exists()]
@@ -161,7 +187,7 @@ def _shards(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")  # noqa: PLR2004
         raise UsageError(
             f"{path}: {len(missing)} of {count} shards are missing: {shown}",
-            f"put them beside it, into {path.parent}",
+            f"copy them to {path.parent}",
         )
     return paths
 
@@ -171,17 +197,17 @@ def _check_split(files: list[_File], tensors: list[TensorInfo]) -> None:
         if file.metadata.get("split.no") != number:
             raise UsageError(
                 f"{file.path}: says it is shard {file.metadata.get('split.no')}, not {number}",
-                "shards of another model or a renamed file: " + _AGAIN,
+                "shards of another model or a renamed file: " + _REFETCH,
             )
     first = files[0]
-    told = first.metadata.get("split.tensors.count")
-    if len(files) > 1 and isinstance(told, int) and told != len(tensors):
+    expected = first.metadata.get("split.tensors.count")
+    if len(files) > 1 and isinstance(expected, int) and expected != len(tensors):
         raise UsageError(
-            f"{first.path}: the shards have {len(tensors)} tensors, not {told}",
-            "shards of different models are mixed: " + _AGAIN,
+            f"{first.path}: the shards have {len(tensors)} tensors, not {expected}",
+            "shards of different models are mixed: " + _REFETCH,
         )
     if len({tensor.name for tensor in tensors}) != len(tensors):
-        raise UsageError(f"{first.path}: a tensor is there twice", _AGAIN)
+        raise UsageError(f"{first.path}: contains a tensor twice", _REFETCH)
 
 
 def _read_file(path: Path, index: int) -> _File:
@@ -190,37 +216,39 @@ def _read_file(path: Path, index: int) -> _File:
             return _parse(path, data, index)
         except (struct.error, IndexError):
             raise UsageError(
-                f"{path}: ends inside its header after {len(data)} bytes", _AGAIN
+                f"{path}: ends inside its header after {len(data)} bytes", _REFETCH
             ) from None
         except UnicodeDecodeError as error:
-            raise UsageError(f"{path}: the header holds text that is not UTF-8", _AGAIN) from error
+            raise UsageError(
+                f"{path}: the header contains text that is not UTF-8", _REFETCH
+            ) from error
 
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap]:
     if "\0" in str(path):
-        raise UsageError("the path of the model holds a NUL character")
+        raise UsageError("the path of the model contains a NUL character")
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             raise UsageError(f"{path}: is a folder", "give the .gguf file in it")
         if not stat.S_ISREG(mode):
-            raise UsageError(f"{path}: is no regular file", "give the path of a .gguf file")
+            raise UsageError(f"{path}: is not a regular file", "give the path of a .gguf file")
         with path.open("rb") as file:
             if not os.fstat(file.fileno()).st_size:
-                raise UsageError(f"{path}: is empty", _AGAIN)
+                raise UsageError(f"{path}: is empty", _REFETCH)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 yield data
     except FileNotFoundError:
         raise MissingError(f"{path}: no such file", "give the path of a .gguf file") from None
     except OSError as error:
         is_forbidden = isinstance(error, PermissionError)
-        hint = "is it yours to read?" if is_forbidden else "give the path of a .gguf file"
+        hint = "check its permissions" if is_forbidden else "give the path of a .gguf file"
         raise UsageError(f"cannot read {path}: {error.strerror}", hint) from error
 
 
 class _Cursor:
-    """Reads values one after the other; past the end, `struct.error`."""
+    """A position in a file; reading past the end raises `struct.error`."""
 
     __slots__ = ("at", "data", "path")
 
@@ -229,7 +257,7 @@ class _Cursor:
         self.path = path
         self.at = 0
 
-    def scalar(self, layout: struct.Struct) -> Any:  # noqa: ANN401 - the layout tells
+    def scalar(self, layout: struct.Struct) -> Any:  # noqa: ANN401 - depends on the layout
         (value,) = layout.unpack_from(self.data, self.at)
         self.at += layout.size
         return value
@@ -241,10 +269,10 @@ class _Cursor:
         return int(self.scalar(_U64))
 
     def count(self, what: str, limit: int, least_bytes: int) -> int:
-        """A number of things that follow, each of at least so many bytes."""
+        """Read how many items follow, each of at least `least_bytes`, and check the number."""
         number = self.u64()
         if number > limit:
-            raise UsageError(f"{self.path}: says it has {number} {what}", _AGAIN)
+            raise UsageError(f"{self.path}: says it has {number} {what}", _REFETCH)
         if number * least_bytes > len(self.data) - self.at:
             raise struct.error
         return number
@@ -268,28 +296,28 @@ class _Cursor:
             return self._array()
         layout = _SCALARS.get(kind)
         if layout is None:
-            raise UsageError(f"{self.path}: has a value of unknown kind {kind}", _AGAIN)
+            raise UsageError(f"{self.path}: has a value of unknown kind {kind}", _REFETCH)
         return self.scalar(layout)
 
-    def _array(self) -> tuple[Any, ...] | LongArray:
+    def _array(self) -> tuple[Any, ...] | OmittedArray:
         kind = self.u32()
         if kind == _STRING:
             number = self.count("strings in one list", _MAX_STRINGS, _U64.size)
-            if number > KEPT_ENTRIES:
+            if number > _KEPT_ENTRIES:
                 self._skip_strings(number)
-                return LongArray(number)
+                return OmittedArray(number)
             return tuple(self.text() for _ in range(number))
         layout = _SCALARS.get(kind)
         if layout is None:
-            raise UsageError(f"{self.path}: has a list of unknown kind {kind}", _AGAIN)
+            raise UsageError(f"{self.path}: has a list of unknown kind {kind}", _REFETCH)
         number = self.count("entries in one list", 1 << 40, layout.size)
-        if number > KEPT_ENTRIES:
+        if number > _KEPT_ENTRIES:
             self.at += number * layout.size
-            return LongArray(number)
+            return OmittedArray(number)
         return tuple(self.scalar(layout) for _ in range(number))
 
     def _skip_strings(self, number: int) -> None:
-        """A vocabulary has some 100,000 strings: nothing but their lengths is looked at."""
+        """Skip strings by their lengths: a vocabulary has some 100,000 of them."""
         data, at, unpack = self.data, self.at, _U64.unpack_from
         end = len(data)
         for _ in range(number):
@@ -311,13 +339,13 @@ def _parse(path: Path, data: mmap.mmap, index: int) -> _File:
     for _ in range(key_count):
         key = cursor.text()
         metadata[key] = cursor.value(cursor.u32())
-    told = [_tensor(cursor) for _ in range(tensor_count)]
+    entries = [_read_tensor(cursor) for _ in range(tensor_count)]
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-        raise UsageError(f"{path}: general.alignment is {alignment}, no power of two", _AGAIN)
+        raise UsageError(f"{path}: general.alignment is {alignment}, not a power of two", _REFETCH)
     start = -(-cursor.at // alignment) * alignment
     file = _File(path, len(data), metadata, [], _digest(data, cursor.at))
-    file.tensors = _sized(told, file, len(data) - start, index)
+    file.tensors = _add_sizes(entries, file, len(data) - start, index)
     _check_length(file, start)
     return file
 
@@ -336,32 +364,33 @@ def _check_version(path: Path, version: int) -> None:
     )
 
 
-def _tensor(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
+def _read_tensor(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
+    """Read a tensor's name, shape, type and offset."""
     name = cursor.text()
     dimensions = cursor.u32()
     if dimensions > _MAX_DIMENSIONS:
-        raise UsageError(f"{cursor.path}: tensor {name!r} has {dimensions} dimensions", _AGAIN)
+        raise UsageError(f"{cursor.path}: tensor {name!r} has {dimensions} dimensions", _REFETCH)
     shape = tuple(cursor.u64() for _ in range(dimensions)) or (1,)
     return name, shape, cursor.u32(), cursor.u64()
 
 
-def _sized(
-    told: list[tuple[str, tuple[int, ...], int, int]], file: _File, data_bytes: int, index: int
+def _add_sizes(
+    entries: list[tuple[str, tuple[int, ...], int, int]], file: _File, data_bytes: int, index: int
 ) -> list[TensorInfo]:
-    """Tensors with their bytes; of an unknown type, all up to the next tensor."""
-    starts = sorted({offset for *_, offset in told} | {data_bytes})
+    """Return tensors with their bytes; one of an unknown type extends to the next tensor."""
+    starts = sorted({offset for *_, offset in entries} | {data_bytes})
     following = dict(pairwise(starts))
     tensors = []
     unknown: dict[int, int] = {}
-    for name, shape, type_id, offset in told:
+    for name, shape, type_id, offset in entries:
         nbytes = tensor_bytes(type_id, shape)
         if nbytes is None:
             unknown[type_id] = unknown.get(type_id, 0) + 1
             nbytes = following.get(offset, offset) - offset
         tensors.append(TensorInfo(name, shape, type_id, offset, nbytes, index))
     file.notices.extend(
-        f"{file.path.name}: how much tensors of type {type_id} take is not known; the sizes of "
-        f"{count} are taken from their places in the file"
+        f"{file.path.name}: the block size of type {type_id} is unknown; the sizes of {count} "
+        "tensors are computed from their offsets"
         for type_id, count in sorted(unknown.items())
     )
     return tensors
@@ -371,8 +400,8 @@ def _check_length(file: _File, start: int) -> None:
     needed = max((tensor.offset + tensor.nbytes for tensor in file.tensors), default=0)
     if file.tensors and start + needed > file.size:
         raise UsageError(
-            f"{file.path}: is cut off: {file.size} bytes, its header tells of {start + needed}",
-            _AGAIN,
+            f"{file.path}: is cut off: {file.size} bytes, its header describes {start + needed}",
+            _REFETCH,
         )
 
 

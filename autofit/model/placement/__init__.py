@@ -1,1 +1,1 @@
-"""Layers on devices: where they lie under given settings, and which slices to measure."""
+"""The devices of layers and tensors under given settings, and the layouts worth a launch."""

@@ -1,8 +1,8 @@
-"""Cuts a model into one contiguous slice per device: an exact solver over bytes.
+"""An exact solver that cuts a model into one contiguous slice per device.
 
-Pure arithmetic: it knows units with fixed bytes, layers with bytes that may move to the host,
-budgets and overheads. A slice's fewest moved layers are those of its largest; slices are then
-chosen by dynamic programming over devices and cut points, which tries every cut.
+It knows only bytes: units with fixed bytes, layers with bytes that can move to the host, budgets
+and overheads. The fewest layers to move from a slice are its largest ones. Dynamic programming
+over devices and cut points then considers every cut.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import numpy.typing as npt
 
 Overhead = tuple[tuple[int, int], tuple[int, int]]
 _INFEASIBLE = float("inf")
-_STEPS = 10  # halvings of the tightness of budgets
-_LOOSEST = 1024.0
+_STEPS = 10  # bisections of the scale of budgets
+_LARGEST_SCALE = 1024.0
 
 _Table = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceProblem:
-    """What is to be cut, in bytes.
+    """A model to cut; all sizes are in bytes.
 
-    `fixed` holds by unit what stays with it, the output layer last; `movable` by layer what
-    can move to the host, 0 where nothing can. `overheads` are by device, then by whether the
-    slice has the output layer, then by whether it keeps the movable part of some layer.
-    With `is_ordered`, a slice's first layers are moved rather than its largest. The first device
-    always has a slice, for its overhead is that of the first; others may go without.
+    `fixed` is what stays with each unit, the output layer last. `movable` is what can move to
+    the host from each layer. `overheads` are indexed by device, then by whether the slice has
+    the output layer, then by whether it keeps the movable part of some layer. With `is_ordered`
+    the first layers of a slice move instead of the largest. The first device always has a
+    slice, because its overhead is special; others can have none.
     """
 
     fixed: tuple[int, ...]
@@ -42,24 +42,24 @@ class SliceProblem:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Units by device in order, and by device the layers whose movable part is on the host."""
+    """The units of each device, and its hosted layers: the movable part is on the host."""
 
     units: tuple[int, ...]
     hosted: tuple[tuple[int, ...], ...]
 
     @property
     def host_layers(self) -> tuple[int, ...]:
-        """All layers whose movable part is on the host."""
+        """The hosted layers of all devices."""
         return tuple(sorted(layer for layers in self.hosted for layer in layers))
 
 
 @dataclass(slots=True)
 class SliceSolver:
-    """Solves one problem in several ways; what all need is computed once.
+    """Solutions of one problem by several criteria.
 
-    Tables are by first unit and unit after the last: `_whole` the bytes of a slice with
-    nothing moved, `_freed` the bytes that moving its largest 0, 1, 2.. layers frees,
-    `_all_freed` those that moving all of its layers does.
+    Tables are indexed by the first unit of a slice and the unit after its last. `_whole` is
+    the bytes of a slice without hosted layers. `_freed` is the bytes freed by 0, 1, 2 and more
+    hosted layers, `_all_freed` by all of them. `_count` is the number of layers that can move.
     """
 
     problem: SliceProblem
@@ -83,56 +83,59 @@ class SliceSolver:
 
     @property
     def movable_layers(self) -> int:
-        """How many layers have something that can move."""
+        """Number of layers with a movable part."""
         return sum(1 for nbytes in self.problem.movable if nbytes)
 
-    def fewest(self) -> Slices | None:
-        """The fewest hosted layers in all; among those, memory used most evenly."""
+    def minimize_hosted(self) -> Slices | None:
+        """Return the fewest hosted layers in total, then the most even use of memory."""
         if not self._fewest:
             self._fewest.append(self._capacity(1.0))
         return self._fewest[0]
 
-    def fewest_within(self, hosted: int) -> Slices:
-        """At least so many hosted layers, if there are as many, with the tightest budgets.
+    def tightest(self, hosted: int) -> Slices:
+        """Return slices with `hosted` layers on the host, if possible, and the least memory.
 
-        All budgets are scaled alike, beyond 1 where it does not fit; layers beyond those
-        needed are hosted where memory is fullest.
+        All budgets are scaled by one factor, above 1 if nothing fits. Layers beyond those that
+        the cut requires are hosted where memory is fullest.
         """
 
-        def attempt(tightness: float) -> Slices | None:
-            found = self._capacity(tightness)
+        def attempt(scale: float) -> Slices | None:
+            found = self._capacity(scale)
             return found if found and len(found.host_layers) <= hosted else None
 
-        # One device alone holds whatever is asked for: nothing is to be found out.
-        best = _tightest(attempt) if len(self.problem.budgets) > 1 else None
-        best = best or self._all_on_first()
-        return self._with_more(best, hosted)
+        # A single device needs no search.
+        best = _smallest_scale(attempt) if len(self.problem.budgets) > 1 else None
+        if best is None:
+            units = [len(self.problem.fixed), *[0] * (len(self.problem.budgets) - 1)]
+            best = self._slices(units, [0] * len(units))
+        return self._host_more(best, hosted)
 
     def spread(
         self, hosted: Sequence[int], targets: Sequence[float] | None = None
     ) -> Slices | None:
-        """So many hosted layers on each device, and units as near to the targets as fit.
+        """Return slices with a number of hosted layers on each device.
 
-        Without targets, memory is used evenly.
+        The units come as close to the targets as the budgets allow; without targets memory is
+        used evenly. Returns None if nothing fits.
         """
         return self._spread(hosted, 1.0, targets)
 
-    def spread_tightly(
+    def spread_tightest(
         self, hosted: Sequence[int], targets: Sequence[float] | None = None
     ) -> Slices | None:
-        """So many hosted layers on each device with the tightest budgets they allow.
+        """Return slices with a number of hosted layers on each device and the least memory.
 
-        With targets, budgets are scaled only where it does not fit. None where the model has
-        too few layers for it.
+        With targets, budgets are scaled only if nothing fits. Returns None if the model has too
+        few layers.
         """
         if targets is not None:
             found = self._spread(hosted, 1.0, targets)
             if found:
                 return found
-        return _tightest(lambda tightness: self._spread(hosted, tightness, targets))
+        return _smallest_scale(lambda scale: self._spread(hosted, scale, targets))
 
     def fits(self, slices: Slices) -> bool:
-        """Whether every device has room for its slice."""
+        """Return whether every slice is within its budget."""
         starts = _starts(slices.units)
         return all(
             self.used_bytes(device, start, start + n, len(hosted)) <= budget
@@ -142,7 +145,7 @@ class SliceSolver:
         )
 
     def used_bytes(self, device: int, start: int, end: int, hosted: int) -> float:
-        """What a slice takes of its device when its largest layers are hosted."""
+        """Return the bytes of a slice with a number of hosted layers."""
         if start == end:
             return 0.0
         has_output = end == len(self.problem.fixed)
@@ -151,15 +154,15 @@ class SliceSolver:
         overhead = self.problem.overheads[device][has_output][keeps]
         return float(self._whole[start, end] - self._freed[start, end, hosted]) + overhead
 
-    def _capacity(self, tightness: float) -> Slices | None:
-        moved = [self._needed(device, tightness) for device in range(len(self.problem.budgets))]
+    def _capacity(self, scale: float) -> Slices | None:
+        moved = [self._needed(device, scale) for device in range(len(self.problem.budgets))]
 
         def costs(device: int) -> _Table:
             hosted = moved[device]
             used = self._used(device, hosted)
             evenness = np.square(used / max(1, self.problem.budgets[device]))
             # A hosted layer outweighs any unevenness.
-            return hosted + evenness / (1e6 * max(1.0, tightness**2))
+            return hosted + evenness / (1e6 * max(1.0, scale**2))
 
         units = self._cut(costs)
         if units is None:
@@ -171,13 +174,13 @@ class SliceSolver:
         ]
         return self._slices(units, counts)
 
-    def _needed(self, device: int, tightness: float) -> _Table:
-        """The fewest hosted layers by slice, infinite where not even all are enough."""
+    def _needed(self, device: int, scale: float) -> _Table:
+        """Return the fewest hosted layers of each slice, infinite if all are not enough."""
         bare, keeping = np.array(self.problem.overheads[device], dtype=np.float64).T
-        # By unit after the last: only a slice that ends with the last unit has the output layer.
+        # Indexed by the unit after the last: a slice with the last unit has the output layer.
         has_output = (np.arange(self._whole.shape[1]) == len(self.problem.fixed)).astype(int)
-        room = self._whole - self.problem.budgets[device] * tightness
-        hosted = _first_reaching(self._freed, room + keeping[has_output])
+        room = self._whole - self.problem.budgets[device] * scale
+        hosted = _search_sorted(self._freed, room + keeping[has_output])
         fits = self._all_freed >= room + bare[has_output]
         count = self._count
         keeps = np.where(count == 0, hosted == 0, hosted < count)
@@ -187,7 +190,7 @@ class SliceSolver:
         return needed
 
     def _used(self, device: int, hosted: _Table) -> _Table:
-        """Bytes taken by slice, for counts of hosted layers by slice."""
+        """Return the bytes of each slice, given its number of hosted layers."""
         counts = np.where(np.isfinite(hosted), hosted, 0).astype(np.int64)
         freed = np.take_along_axis(self._freed, counts[..., None], -1)[..., 0]
         (no_output, output) = self.problem.overheads[device]
@@ -199,7 +202,7 @@ class SliceSolver:
         return used
 
     def _spread(
-        self, hosted: Sequence[int], tightness: float, targets: Sequence[float] | None
+        self, hosted: Sequence[int], scale: float, targets: Sequence[float] | None
     ) -> Slices | None:
         units = len(self.problem.fixed)
         sizes = np.arange(units + 1)[None, :] - np.arange(units + 1)[:, None]
@@ -208,7 +211,7 @@ class SliceSolver:
             counts = np.full(self._whole.shape, float(hosted[device]))
             used = self._used(device, np.minimum(counts, self._count))
             budget = self.problem.budgets[device]
-            possible = (self._count >= hosted[device]) & (used <= budget * tightness)
+            possible = (self._count >= hosted[device]) & (used <= budget * scale)
             cost = np.square(used / max(1, budget))
             if targets is not None:
                 cost = np.square(sizes - targets[device]) + cost / 1e6
@@ -218,7 +221,7 @@ class SliceSolver:
         return None if found is None else self._slices(found, hosted)
 
     def _cut(self, costs: Callable[[int], _Table]) -> tuple[int, ...] | None:
-        """The cut of least cost: units by device, None where there is none."""
+        """Return the units by device of the cut with the lowest cost, None if there is none."""
         units = len(self.problem.fixed)
         best = np.full(units + 1, _INFEASIBLE)
         best[0] = 0.0
@@ -249,19 +252,15 @@ class SliceSolver:
         )
 
     def _largest(self, start: int, end: int, count: int) -> tuple[int, ...]:
-        """The layers of a slice that are hosted first: the largest, then the first."""
+        """Return the layers of a slice that are hosted first: the largest, then the first."""
         movable = self.problem.movable
         layers = [layer for layer in range(start, min(end, len(movable))) if movable[layer]]
         if not self.problem.is_ordered:
             layers.sort(key=lambda layer: (-movable[layer], layer))
         return tuple(sorted(layers[:count]))
 
-    def _all_on_first(self) -> Slices:
-        units = [len(self.problem.fixed), *[0] * (len(self.problem.budgets) - 1)]
-        return self._slices(units, [0] * len(units))
-
-    def _with_more(self, slices: Slices, hosted: int) -> Slices:
-        """So many hosted layers, one after the other where memory is fullest."""
+    def _host_more(self, slices: Slices, hosted: int) -> Slices:
+        """Add hosted layers up to a number, each on the device with the fullest memory."""
         counts = [len(layers) for layers in slices.hosted]
         starts = _starts(slices.units)
         limits = [
@@ -283,12 +282,12 @@ class SliceSolver:
         return self._slices(slices.units, counts)
 
 
-# Settings and devices change what is fixed, not what can move: most problems share these.
+# Most problems share these: settings and devices change the fixed bytes, not the movable ones.
 @lru_cache(maxsize=8)
 def _freed_by_slice(
     movable: tuple[int, ...], units: int, *, is_ordered: bool
 ) -> tuple[_Table, npt.NDArray[np.int64]]:
-    """Bytes that moving 0, 1, 2.. layers of a slice frees, and how many layers it has to move."""
+    """Return the bytes freed by 0, 1, 2 and more hosted layers, and the number of such layers."""
     layers = len(movable)
     ends = np.minimum(np.arange(units + 1), layers)
     moves = np.arange(layers + 1, dtype=np.float64)
@@ -304,24 +303,24 @@ def _freed_by_slice(
     larger = np.zeros(counts.shape)
     for size in sorted({size for size in movable if size}, reverse=True):
         seen = np.concatenate(([0], np.cumsum(sizes == size)))[ends]
-        alike = np.maximum(seen[None, :] - seen[:, None], 0)
-        freed += size * np.clip(moves - larger[..., None], 0.0, alike[..., None])
-        larger += alike
+        equal = np.maximum(seen[None, :] - seen[:, None], 0)
+        freed += size * np.clip(moves - larger[..., None], 0.0, equal[..., None])
+        larger += equal
     return freed, counts
 
 
-def _first_reaching(rising: _Table, wanted: _Table) -> _Table:
-    """Along the last axis, the index of the first entry that is no less than wanted.
+def _search_sorted(rising: _Table, least: _Table) -> _Table:
+    """Return the index along the last axis of the first entry that is at least `least`.
 
-    One past the last where none is.
+    It is one past the last if there is none.
     """
     depth = rising.shape[-1]
-    begins = np.arange(wanted.size).reshape(wanted.shape) * depth
-    low = np.zeros(wanted.shape, dtype=np.int64)
-    high = np.full(wanted.shape, depth, dtype=np.int64)
+    begins = np.arange(least.size).reshape(least.shape) * depth
+    low = np.zeros(least.shape, dtype=np.int64)
+    high = np.full(least.shape, depth, dtype=np.int64)
     for _ in range(depth.bit_length()):
         middle = (low + high) // 2
-        is_low = rising.take(begins + np.minimum(middle, depth - 1)) < wanted
+        is_low = rising.take(begins + np.minimum(middle, depth - 1)) < least
         is_open = low < high
         low = np.where(is_open & is_low, middle + 1, low)
         high = np.where(is_open & ~is_low, middle, high)
@@ -332,11 +331,11 @@ def _starts(units: Sequence[int]) -> list[int]:
     return [sum(units[:device]) for device in range(len(units))]
 
 
-def _tightest(attempt: Callable[[float], Slices | None]) -> Slices | None:
-    """What is found with the smallest scale of budgets."""
+def _smallest_scale(attempt: Callable[[float], Slices | None]) -> Slices | None:
+    """Return the slices for the smallest scale of budgets that has any."""
     high = 1.0
     found = attempt(high)
-    while found is None and high < _LOOSEST:
+    while found is None and high < _LARGEST_SCALE:
         high *= 2
         found = attempt(high)
     if found is None:

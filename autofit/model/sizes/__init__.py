@@ -1,1 +1,1 @@
-"""Bytes of a model: per layer, of the KV cache and of compute buffers."""
+"""Bytes of a model: weights, KV cache, compute buffers, and the estimate for a candidate."""

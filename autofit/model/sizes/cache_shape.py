@@ -1,30 +1,101 @@
-"""What each block keeps per token and per sequence, as elements.
+"""The cache of each block in elements: attention per token, recurrent states per sequence.
 
 Follows llama.cpp's `llama-hparams.cpp`, `llama-kv-cache.cpp` and `llama-memory-recurrent.cpp`.
+The rules by architecture, which no header contains, are those of `load_arch_hparams` in the
+files of `src/models` (build 11434).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from autofit.model.sizes import architecture
+from autofit.model.gguf.hparams import Hparams
 
 AttentionKind = Literal["full", "swa", "mla", "recurrent", "none"]
 
 _RECURRENT_PREFIXES = ("ssm_", "shortconv.", "time_mix_")
 
 
+@dataclass(frozen=True, slots=True)
+class _WindowRule:
+    """The blocks of an architecture that attend through a sliding window.
+
+    The last block of every `period` sees all tokens, or the first if `full_first`. With a
+    period of 0 no block does. `window` applies if the file has none.
+    """
+
+    period: int
+    full_first: bool = False
+    window: int = 0
+
+
+_WINDOW_RULES = {
+    "afmoe": _WindowRule(4),
+    "cohere2": _WindowRule(4),
+    "cohere2moe": _WindowRule(4, full_first=True),
+    "deepseek4": _WindowRule(0),
+    "exaone-moe": _WindowRule(4),
+    "exaone4": _WindowRule(4),
+    "gemma-embedding": _WindowRule(6),
+    "gemma2": _WindowRule(2, window=4096),
+    "gemma3": _WindowRule(6),
+    "gemma3n": _WindowRule(5),
+    "gpt-oss": _WindowRule(2),
+    "laguna": _WindowRule(4, full_first=True),
+    "llama4": _WindowRule(4, window=8192),
+    "mellum": _WindowRule(4),
+    "modern-bert": _WindowRule(3, full_first=True),
+    "muse-glimmer": _WindowRule(4),
+    "olmo2": _WindowRule(4),
+    "plamo3": _WindowRule(8),
+    "smallthinker": _WindowRule(4, full_first=True, window=4096),
+}
+# The file has a window that llama.cpp does not use.
+_WINDOW_UNUSED = frozenset({"phi3"})
+# Values are part of the keys: only K is cached.
+_K_ONLY = frozenset({"deepseek4"})
+# Every n-th block attends and the others are recurrent, if the file has no list.
+_ATTENTION_INTERVALS = {
+    "minimax-01": 8,
+    "qwen35": 4,
+    "qwen35moe": 4,
+    "qwen3next": 4,
+    "qwen4exp": 4,
+}
+# Later blocks share the cache of these first ones.
+_CACHED_BLOCKS = {"gemma3n": 20}
+# Recurrent states per token shift, if the file has none.
+_TOKEN_SHIFTS = {"rwkv6": 2, "rwkv7": 2, "rwkv6qwen2": 1, "arwkv7": 1}
+
+_KNOWN_NAMES = """
+afmoe apertus arcee arctic arwkv7 baichuan bailingmoe bailingmoe2 bitnet bloom chameleon chatglm
+codeshell cogvlm cohere2 cohere2moe command-r dbrx deci deepseek deepseek2 deepseek2-ocr
+deepseek32 deepseek4 dots1 dream ernie4_5 ernie4_5-moe exaone exaone-moe exaone4 falcon falcon-h1
+gemma gemma2 gemma3 gemma3n gemma4 glm-dsa glm4 glm4moe gpt-oss gpt2 gptj gptneox granite
+granitehybrid granitemoe grok grovemoe hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 internlm2 jais
+jais2 jamba kimi-linear laguna lfm2 lfm2moe llada llada-moe llama llama-embed llama4 maincoder
+mamba mamba2 mellum mimo2 minicpm minicpm3 minimax-01 minimax-m2 mistral3 mistral4 mpt
+muse-glimmer nanbeige nemotron nemotron_h nemotron_h_moe olmo olmo2 olmoe openelm orion paddleocr
+pangu-embedded phi2 phi3 phimoe plamo plamo2 plamo3 plm qwen qwen2 qwen2moe qwen2vl qwen3 qwen35
+qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe refact rnd1 rwkv6 rwkv6qwen2 rwkv7 seed_oss
+smallthinker smollm3 stablelm starcoder starcoder2 step35 xverse
+"""
+# The cache of these architectures follows from the rules here; others get a notice.
+KNOWN_ARCHITECTURES = frozenset(_KNOWN_NAMES.split())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheShape:
-    """One block's cache, in elements.
+    """The cache of one block, in elements.
 
-    `head_k` and `head_v` are per KV head and token; `head_v` is 0 where only K is kept. A block
-    without KV heads may still have a place in the cache, and then has sizes of heads.
-    `index_k` is what an indexer keeps per token. With a `window`, that many tokens are kept
-    instead of all; with a `compression` beside it, all tokens as well, so many in one row.
-    `state_r` and `state_s` are f32 states per sequence. A block may attend and be recurrent.
+    `head_k` and `head_v` are for one KV head and one token; `head_v` is 0 if only K is cached.
+    A block without KV heads can still have a place in the cache, and then has head sizes.
+    `index_k` is for one token of an indexer. With a `window`, that many tokens are cached
+    instead of all. With a `compression` too, all tokens are cached as well, `compression` of
+    them in one row. `state_r` and `state_s` are f32 states of one sequence. A block can both
+    attend and be recurrent.
     """
 
     attention: AttentionKind = "none"
@@ -38,53 +109,15 @@ class CacheShape:
     state_s: int = 0
 
 
-class Hparams:
-    """The metadata of a model's architecture, without the prefix."""
-
-    def __init__(self, metadata: Mapping[str, Any]) -> None:
-        self.architecture = str(metadata.get("general.architecture", "unknown"))
-        self._metadata = metadata
-
-    def has(self, key: str) -> bool:
-        """Whether the file says anything for the key."""
-        return self._get(key) is not None
-
-    def integer(self, key: str, default: int = 0) -> int:
-        """A whole number, the largest of a list, or the default; sizes are never negative."""
-        value = self._get(key)
-        if isinstance(value, tuple):
-            return max(map(_size, value), default=default)
-        return _size(value) if isinstance(value, int) else default
-
-    def per_block(self, key: str, blocks: int, default: Sequence[int]) -> list[int]:
-        """A number for each block: listed, or one for all, or the defaults."""
-        value = self._get(key)
-        if isinstance(value, tuple):
-            listed = [_size(entry) for entry in value[:blocks]]
-            return listed + list(default[len(listed) :])
-        return [_size(value)] * blocks if isinstance(value, int) else list(default)
-
-    def is_list(self, key: str) -> bool:
-        """Whether the file lists a value for each block."""
-        return isinstance(self._get(key), tuple)
-
-    def _get(self, key: str) -> Any:  # noqa: ANN401 - metadata can be anything
-        return self._metadata.get(f"{self.architecture}.{key}")
-
-
-def _size(value: object) -> int:
-    return max(0, int(value)) if isinstance(value, int) else 0
-
-
 def cache_shapes(
     hparams: Hparams, tensors: Sequence[Sequence[str]], nextn: int
 ) -> tuple[list[CacheShape], list[str]]:
-    """The cache of every block, and notices about what could not be told.
+    """Return the cache of every block, and notices about what the header leaves open.
 
     Args:
         hparams: the model's metadata.
-        tensors: names of each block's tensors without `blk.N.`.
-        nextn: how many blocks at the end are for multi-token prediction.
+        tensors: by block, the names of its tensors without `blk.N.`.
+        nextn: the number of blocks at the end that are for multi-token prediction.
     """
     blocks = len(tensors)
     heads = hparams.per_block("attention.head_count", blocks, [0] * blocks)
@@ -92,7 +125,8 @@ def cache_shapes(
     windows, notices = _windows(hparams, blocks)
     recurrent = _recurrent(hparams, tensors, nextn)
     compressions = hparams.per_block("attention.compress_ratios", blocks, [0] * blocks)
-    cached = _cached_blocks(hparams, blocks)
+    shared = hparams.integer("attention.shared_kv_layers")
+    cached = min(blocks - shared, _CACHED_BLOCKS.get(hparams.architecture, blocks))
     state_r, state_s = _states(hparams, max(heads, default=0))
     head_default = hparams.integer("embedding_length") // max(1, max(heads, default=0))
     shapes = []
@@ -117,60 +151,46 @@ def _attention(
     suffix = "_swa" if window else ""
     head_k = hparams.integer("attention.key_length", head_default)
     head_v = hparams.integer("attention.value_length", head_default)
-    is_latent = hparams.architecture in architecture.K_ONLY or (
+    is_latent = hparams.architecture in _K_ONLY or (
         hparams.has("attention.key_length_mla") and hparams.has("attention.value_length_mla")
     )
+    # A block without an indexer uses that of an earlier block.
+    has_indexer = any(name.startswith("indexer") for name in names)
     shape = CacheShape(
         attention="mla" if is_latent else "swa" if window else "full",
         head_k=hparams.integer(f"attention.key_length{suffix}", head_k),
         head_v=0 if is_latent else hparams.integer(f"attention.value_length{suffix}", head_v),
         window=window,
-        index_k=hparams.integer("attention.indexer.key_length") if _indexes(names) else 0,
+        index_k=hparams.integer("attention.indexer.key_length") if has_indexer else 0,
         compression=compression,
     )
-    return replace(shape, state_s=_compressor_state(shape))
-
-
-def _compressor_state(shape: CacheShape) -> int:
-    """Sums and scores of the tokens not yet compressed (llama.cpp's `llama-kv-cache-dsv4.cpp`).
-
-    Blocks with an indexer overlap: they keep two stretches of rows of twice the width.
-    """
+    # Sums and scores of the tokens not yet compressed (`llama-kv-cache-dsv4.cpp`). The rows of
+    # a block with an indexer overlap: it has twice as many, of twice the width.
     overlap = 2 if shape.index_k else 1
-    rows = overlap * shape.compression
-    return 2 * rows * overlap * (shape.head_k + shape.index_k)
+    state_s = 2 * overlap * compression * overlap * (shape.head_k + shape.index_k)
+    return replace(shape, state_s=state_s)
 
 
 def _attends(names: Sequence[str], is_recurrent: bool) -> bool:  # noqa: FBT001 - a predicate
-    """Whether there are keys to cache; linear attention has `attn_qkv` but no cache of them."""
+    """Return whether a block caches keys; linear attention has `attn_qkv` and caches none."""
     prefixes = ("attn_k.", "attn_k_b", "attn_kv") if is_recurrent else ("attn_k", "attn_qkv")
     return any(name.startswith(prefixes) for name in names)
 
 
-def _indexes(names: Sequence[str]) -> bool:
-    """Whether a block has an indexer of its own; others use that of an earlier block."""
-    return any(name.startswith("indexer") for name in names)
-
-
-def _cached_blocks(hparams: Hparams, blocks: int) -> int:
-    shared = hparams.integer("attention.shared_kv_layers")
-    return min(blocks - shared, architecture.CACHED_BLOCKS.get(hparams.architecture, blocks))
-
-
 def _windows(hparams: Hparams, blocks: int) -> tuple[list[int], list[str]]:
-    """The window of each block; 0 where it sees everything."""
+    """Return the window of each block, 0 if it sees all tokens."""
     arch = hparams.architecture
-    rule = architecture.WINDOW_RULES.get(arch)
+    rule = _WINDOW_RULES.get(arch)
     window = hparams.integer("attention.sliding_window", rule.window if rule else 0)
-    if window < 1 or arch in architecture.WINDOW_UNUSED:
+    if window < 1 or arch in _WINDOW_UNUSED:
         return [0] * blocks, []
     key = "attention.sliding_window_pattern"
     if hparams.is_list(key):
         return [window * (flag != 0) for flag in hparams.per_block(key, blocks, [0] * blocks)], []
     if rule is None and not hparams.has(key):
         notice = (
-            f"{arch}: which blocks attend through the window of {window} tokens is not known; "
-            "all are taken to keep the whole context"
+            f"{arch}: the blocks that use the window of {window} tokens are unknown; the estimate "
+            "assumes that all cache the whole context"
         )
         return [0] * blocks, [notice]
     period = hparams.integer(key, rule.period if rule else 0)
@@ -179,11 +199,12 @@ def _windows(hparams: Hparams, blocks: int) -> tuple[list[int], list[str]]:
 
 
 def _recurrent(hparams: Hparams, tensors: Sequence[Sequence[str]], nextn: int) -> list[bool]:
+    """Return whether each block is recurrent."""
     blocks = len(tensors)
     key = "attention.recurrent_layers"
     if hparams.is_list(key):
         return [flag != 0 for flag in hparams.per_block(key, blocks, [0] * blocks)]
-    interval = architecture.ATTENTION_INTERVALS.get(hparams.architecture)
+    interval = _ATTENTION_INTERVALS.get(hparams.architecture)
     if interval:
         interval = max(1, hparams.integer("full_attention_interval", interval))
         return [(i + 1) % interval != 0 and i < blocks - nextn for i in range(blocks)]
@@ -191,11 +212,11 @@ def _recurrent(hparams: Hparams, tensors: Sequence[Sequence[str]], nextn: int) -
 
 
 def _states(hparams: Hparams, heads: int) -> tuple[int, int]:
-    """Elements of a recurrent block's R and S states, per sequence."""
+    """Return the elements of a recurrent block's R and S states for one sequence."""
     embd = hparams.integer("embedding_length")
     wkv = hparams.integer("wkv.head_size")
     if wkv:
-        default = architecture.TOKEN_SHIFTS.get(hparams.architecture, 2)
+        default = _TOKEN_SHIFTS.get(hparams.architecture, 2)
         return embd * hparams.integer("token_shift_count", default), embd * wkv
     short = hparams.integer("shortconv.l_cache")
     if short:

@@ -1,79 +1,61 @@
-"""Plans the buffer that a computation graph needs on each device, as ggml's allocator does.
+"""The buffer of each place for any computation graph, planned like ggml's allocator.
 
-Follows `ggml-alloc.c` (best fit, results written over an operand that nothing else needs) and
-the splitting of `ggml-backend.cpp` (operands from another device are copied at the start of
-the stretch that needs them). It knows nothing of models: `compute_buffer` makes graphs.
+Follows `ggml-alloc.c`: the best fitting gap is used, and a result overwrites an operand that no
+other result needs. Follows `ggml-backend.cpp` for splits: consecutive nodes of one place are a
+split, and operands from other places are copied at its start. `compute_buffer` makes the graphs
+of models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 _ALIGNMENT = 128
 _ENDLESS = 1 << 62
 
 
+@dataclass(slots=True, eq=False)
 class Tensor:
-    """A result in a graph: its bytes, what it is made from, the device that makes it.
+    """A result in a graph, with its operands in `sources` and the place that computes it.
 
-    A view has no bytes of its own but those of the tensor it looks at. `inplace` results may
-    take the place of an operand of the same size. A weight has a device and is never allocated
-    there; it is copied to the device that uses it. An `is_input` is allocated before all else.
+    A place is any number; in the graphs of models it is a device index or -1 for the host. A
+    view shares the memory of the tensor `view_of`. An `inplace` result can overwrite an operand
+    of the same size. A weight is not allocated in its own place, but copied to the place that
+    uses it. Inputs are allocated before everything else. A kept tensor is never freed.
     """
 
-    __slots__ = (
-        "children",
-        "device",
-        "inplace",
-        "is_input",
-        "is_kept",
-        "is_owned",
-        "is_weight",
-        "nbytes",
-        "offset",
-        "sources",
-        "view_of",
-        "views",
-    )
+    place: int
+    nbytes: int
+    sources: list[Tensor] = field(default_factory=list)
+    _: KW_ONLY
+    view_of: Tensor | None = None
+    inplace: bool = False
+    is_input: bool = False
+    is_weight: bool = False
+    is_kept: bool = False
+    offset: int = field(default=-1, init=False)
+    is_allocated: bool = field(default=False, init=False)
+    children: int = field(default=0, init=False)
+    views: int = field(default=0, init=False)
 
-    def __init__(
-        self,
-        device: int,
-        nbytes: int,
-        sources: Iterable[Tensor] = (),
-        *,
-        view_of: Tensor | None = None,
-        inplace: bool = False,
-        is_input: bool = False,
-        is_weight: bool = False,
-        is_kept: bool = False,
-    ) -> None:
-        self.device = device
-        self.nbytes = nbytes
-        self.sources = list(sources)
-        self.view_of: Tensor | None = (view_of.view_of or view_of) if view_of else None
-        self.inplace = inplace
-        self.is_input = is_input
-        self.is_weight = is_weight
-        self.is_kept = is_kept
-        self.offset = -1
-        self.is_owned = False
-        self.children = 0
-        self.views = 0
+    def __post_init__(self) -> None:
+        if self.view_of is not None:
+            self.view_of = self.view_of.view_of or self.view_of
 
 
 class _Region:
-    """The free stretches of one device's buffer, by address, and how far it was used."""
+    """One buffer: its gaps as [offset, size], by offset, and the bytes used at the peak."""
 
     def __init__(self) -> None:
         self.free: list[list[int]] = [[0, _ENDLESS]]
         self.used = 0
 
     def take(self, size: int) -> int:
-        """The smallest stretch that fits, the endless last one only if there is no other."""
+        """Allocate in the smallest gap that fits; the endless last one is used if none does."""
         best = min(
-            (stretch for stretch in self.free[:-1] if stretch[1] >= size),
-            key=lambda stretch: (stretch[1], -stretch[0]),
+            (gap for gap in self.free[:-1] if gap[1] >= size),
+            key=lambda gap: (gap[1], -gap[0]),
             default=self.free[-1],
         )
         offset = best[0]
@@ -85,7 +67,7 @@ class _Region:
         return offset
 
     def give_back(self, offset: int, size: int) -> None:
-        """Free a stretch, joined with its free neighbours."""
+        """Free memory and join it with the gaps next to it."""
         index = 0
         while self.free[index][0] < offset:
             index += 1
@@ -100,13 +82,13 @@ class _Region:
             self.free.insert(index, [offset, size])
 
 
-def buffer_bytes(nodes: Sequence[Tensor], copies: int = 1) -> dict[int, int]:
-    """Bytes of the buffer each device needs to compute the nodes in their order.
+def plan_buffers(nodes: Sequence[Tensor], copies: int = 1) -> dict[int, int]:
+    """Return the bytes that each place needs to compute the nodes in their order.
 
     Args:
-        nodes: results, each after what it is made from; they cannot be planned again.
-        copies: how many times operands from other devices are kept, so that several batches
-            are under way; one without pipeline parallelism.
+        nodes: results, each after its operands. They are changed and cannot be used again.
+        copies: number of copies of operands from other places, one for each batch that is in
+            progress; 1 without pipeline parallelism.
     """
     ordered, kept = _with_copies(nodes, copies)
     regions: dict[int, _Region] = {}
@@ -125,13 +107,13 @@ def buffer_bytes(nodes: Sequence[Tensor], copies: int = 1) -> dict[int, int]:
         _allocate(node, regions)
         for source in node.sources:
             _release(source, regions)
-    return {device: region.used for device, region in regions.items()}
+    return {place: region.used for place, region in regions.items()}
 
 
 class _Copier:
-    """Puts copies of operands from elsewhere into a graph.
+    """The nodes of a graph, with copies of operands from other places.
 
-    `ordered` are the nodes with their copies, `kept` what is never freed.
+    `ordered` has the nodes and the copies; the tensors in `kept` are never freed.
     """
 
     def __init__(self, copies: int) -> None:
@@ -140,47 +122,47 @@ class _Copier:
         self.kept: list[Tensor] = []
         self.known: dict[tuple[int, int], Tensor] = {}
 
-    def add(self, stretch: Sequence[Tensor]) -> None:
-        """Nodes of one device that are computed in one go."""
-        device = stretch[0].device
-        made = [node for node in stretch if node.view_of is None]
-        for node in made:
+    def add(self, split: Sequence[Tensor]) -> None:
+        """Add a split: consecutive nodes of one place."""
+        place = split[0].place
+        results = [node for node in split if node.view_of is None]
+        for node in results:
             for source in node.sources:
-                if source.device != device and (id(source), device) not in self.known:
-                    self._copy(source, device)
-        for node in made:
-            node.sources = [self.known.get((id(s), device), s) for s in node.sources]
-        self.ordered += stretch
+                if source.place != place and (id(source), place) not in self.known:
+                    self._copy(source, place)
+        for node in results:
+            node.sources = [self.known.get((id(s), place), s) for s in node.sources]
+        self.ordered += split
 
-    def ends_before(self, node: Tensor, stretch: Sequence[Tensor]) -> bool:
-        """Whether a node begins a new stretch.
+    def ends_before(self, node: Tensor, split: Sequence[Tensor]) -> bool:
+        """Return whether a node starts a new split.
 
-        One with a weight that has to be copied does, so that the weight before it can go.
+        A node with a weight that must be copied does, so that an earlier weight can be freed.
         """
         if node.view_of is not None:
             return False
-        if node.device != stretch[0].device:
+        if node.place != split[0].place:
             return True
-        return bool(self._new_weights(node) - self._new_weights(stretch[0]))
+        return bool(self._new_weights(node) - self._new_weights(split[0]))
 
     def keep_inputs(self) -> None:
-        """With several batches under way, each has its own inputs."""
+        """Give each batch that is in progress its own inputs."""
         inputs = {id(s): s for node in self.ordered for s in node.sources if s.is_input}
         for tensor in inputs.values():
             tensor.is_kept = True
             self._keep(tensor)
 
-    def _copy(self, source: Tensor, device: int) -> None:
+    def _copy(self, source: Tensor, place: int) -> None:
         is_kept = self.copies > 1 or source.is_kept
-        copy = self.known[id(source), device] = Tensor(device, source.nbytes, is_kept=is_kept)
+        copy = self.known[id(source), place] = Tensor(place, source.nbytes, is_kept=is_kept)
         if self.copies > 1:
             self._keep(copy)
-        # The operand lives until it has been copied.
-        self.ordered.append(Tensor(device, 0, [] if source.is_weight else [source]))
+        # The operand is needed until it is copied.
+        self.ordered.append(Tensor(place, 0, [] if source.is_weight else [source]))
         self.ordered.append(copy)
 
     def _keep(self, tensor: Tensor) -> None:
-        others = (Tensor(tensor.device, tensor.nbytes) for _ in range(self.copies - 1))
+        others = (Tensor(tensor.place, tensor.nbytes) for _ in range(self.copies - 1))
         self.kept += [tensor, *others]
 
     def _new_weights(self, node: Tensor) -> set[int]:
@@ -188,37 +170,37 @@ class _Copier:
             id(source)
             for source in node.sources
             if source.is_weight
-            and source.device != node.device
-            and (id(source), node.device) not in self.known
+            and source.place != node.place
+            and (id(source), node.place) not in self.known
         }
 
 
 def _with_copies(nodes: Sequence[Tensor], copies: int) -> tuple[list[Tensor], list[Tensor]]:
     copier = _Copier(copies)
-    stretch: list[Tensor] = []
+    split: list[Tensor] = []
     for node in nodes:
-        if stretch and copier.ends_before(node, stretch):
-            copier.add(stretch)
-            stretch = []
-        stretch.append(node)
-    copier.add(stretch)
+        if split and copier.ends_before(node, split):
+            copier.add(split)
+            split = []
+        split.append(node)
+    copier.add(split)
     if copies > 1:
         copier.keep_inputs()
     return copier.ordered, copier.kept
 
 
 def _allocate(tensor: Tensor, regions: dict[int, _Region]) -> None:
-    if tensor.is_owned or tensor.view_of is not None or not tensor.nbytes or tensor.is_weight:
+    if tensor.is_allocated or tensor.view_of is not None or not tensor.nbytes or tensor.is_weight:
         return
-    tensor.is_owned = True
-    if tensor.inplace and _take_over(tensor):
+    tensor.is_allocated = True
+    if tensor.inplace and _overwrite_operand(tensor):
         return
-    region = regions.setdefault(tensor.device, _Region())
+    region = regions.setdefault(tensor.place, _Region())
     tensor.offset = region.take(_padded(tensor.nbytes))
 
 
-def _take_over(tensor: Tensor) -> bool:
-    """Whether an operand's place became the tensor's."""
+def _overwrite_operand(tensor: Tensor) -> bool:
+    """Give a result the memory of an operand, if no other result needs it; return whether."""
     for source in tensor.sources:
         owner = source.view_of or source
         is_last = source.children == 1 and source.views == 0
@@ -228,7 +210,7 @@ def _take_over(tensor: Tensor) -> bool:
             is_last
             and owner.offset >= 0
             and not owner.is_kept
-            and owner.device == tensor.device
+            and owner.place == tensor.place
             and source.nbytes == owner.nbytes == tensor.nbytes
         ):
             tensor.offset, owner.offset = owner.offset, -1
@@ -247,7 +229,7 @@ def _release(source: Tensor, regions: dict[int, _Region]) -> None:
         if owner.views or owner.children:
             return
     if owner.offset >= 0 and not owner.is_kept:
-        regions[owner.device].give_back(owner.offset, _padded(owner.nbytes))
+        regions[owner.place].give_back(owner.offset, _padded(owner.nbytes))
         owner.offset = -1
 
 

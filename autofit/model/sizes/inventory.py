@@ -1,25 +1,25 @@
-"""A model as bytes per block: what lies where, and what may move.
+"""The bytes of a model by block and purpose.
 
-A block is what llama.cpp calls a repeating layer. The file's tensors are grouped by what
-decides their place: experts may be sent to system RAM by themselves, everything else of a
-block follows its layer, embeddings stay with the host, the output is a unit of its own.
+A block is a repeating layer of llama.cpp. Tensors are grouped by what decides their device:
+experts can be in system RAM alone, everything else of a block follows its layer, embeddings
+stay on the host, and the output is a unit of its own.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autofit.errors import UsageError
-from autofit.model.gguf.header import GgufHeader, LongArray, TensorInfo, read_header
-from autofit.model.gguf.header_check import check_header
-from autofit.model.sizes import architecture
-from autofit.model.sizes.cache_shape import CacheShape, Hparams, cache_shapes
+from autofit.model.gguf.header import GgufHeader, OmittedArray, TensorInfo, read_header
+from autofit.model.gguf.hparams import Hparams, check_hparams
+from autofit.model.sizes.cache_shape import KNOWN_ARCHITECTURES, CacheShape, cache_shapes
 
 _BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.(.+)")
-# What llama.cpp's --n-cpu-moe and --n-cpu-ffn match (`common/arg.cpp`).
+# The patterns of llama.cpp's --n-cpu-moe and --n-cpu-ffn (`common/arg.cpp`).
 _EXPERT = re.compile(r"ffn_(up|down|gate|gate_up)_(ch|)exps")
 _DENSE_FFN = re.compile(r"ffn_(up|down|gate)\.")
 _ROUTER = re.compile(r"ffn_gate_inp\.|exp_probs_b|ffn_gate_tid2eid")
@@ -30,14 +30,14 @@ _MAX_BLOCKS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockInventory(CacheShape):
-    """The bytes of one block by what they are for, and what its cache needs.
+    """The bytes of one block by purpose, and the shape of its cache.
 
-    `expert_bytes` is what llama.cpp's `--n-cpu-moe` moves: the tensors matching
-    `ffn_(up|down|gate|gate_up)_(ch|)exps`; `expert_up_gate_bytes` and `expert_down_bytes` are
-    its two parts, `expert_max_bytes` its largest tensor. `dense_ffn_bytes` is what
-    `--n-cpu-ffn` moves: `ffn_(up|down|gate)`. Routers, shared experts and norms stay with
-    their layer. `is_nextn` marks a block for multi-token prediction, which llama.cpp counts as
-    a layer but loads only when asked to speculate with it.
+    llama.cpp's `--n-cpu-moe` moves `expert_bytes`: the tensors that match
+    `ffn_(up|down|gate|gate_up)_(ch|)exps`. `expert_up_gate_bytes` and `expert_down_bytes` are
+    its two parts, `expert_max_bytes` is its largest tensor. `--n-cpu-ffn` moves
+    `dense_ffn_bytes`: `ffn_(up|down|gate)`. Routers, shared experts and norms stay with their
+    layer. `is_nextn` marks a block for multi-token prediction: llama.cpp counts it as a layer,
+    but loads it only to speculate with it.
     """
 
     index: int
@@ -57,7 +57,7 @@ class BlockInventory(CacheShape):
 
     @property
     def device_bytes(self) -> int:
-        """Everything but the experts: what follows the block's layer."""
+        """Bytes that follow the block's layer: everything but the experts."""
         return (
             self.attention_bytes
             + self.dense_ffn_bytes
@@ -70,18 +70,18 @@ class BlockInventory(CacheShape):
 
     @property
     def total_bytes(self) -> int:
-        """The whole block."""
+        """Bytes of the whole block."""
         return self.device_bytes + self.expert_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInventory:
-    """A model's bytes by place, and the sizes that memory depends on.
+    """The bytes of a model, and the sizes that its memory depends on.
 
-    `embedding_bytes` is the token embedding, which stays with the host. `output_bytes` is what
-    the output unit takes on its device: norm and head; where the head is tied to the embedding
-    it is counted here once more, as llama.cpp duplicates it. `total_bytes` is the size of the
-    file, all shards. `tensors` are those of the header, for rules that name tensors.
+    `embedding_bytes` is the token embedding, which stays on the host. `output_bytes` is the
+    norm and head of the output unit. A head that is tied to the embedding is counted in both,
+    because llama.cpp duplicates it. `total_bytes` is the size of all files. `tensors` are those
+    of the header, for rules that name tensors.
     """
 
     architecture: str
@@ -106,53 +106,53 @@ class ModelInventory:
     tensors: tuple[TensorInfo, ...] = ()
 
     def __hash__(self) -> int:
-        """By what tells files apart: thousands of tensors would take longer than what is kept."""
+        """Hash what identifies the file: to hash thousands of tensors is slower than a cache."""
         return hash((self.digest, self.path, self.total_bytes))
 
     @property
     def block_count(self) -> int:
-        """Blocks in the file, those for multi-token prediction included."""
+        """Number of blocks in the file, including those for multi-token prediction."""
         return len(self.blocks)
 
     @property
     def units(self) -> int:
-        """What llama.cpp distributes over devices: the blocks and the output."""
+        """Number of units that llama.cpp distributes over devices: the blocks and the output."""
         return self.block_count + 1
 
     @property
     def is_moe(self) -> bool:
-        """Whether any block has experts."""
+        """True if any block has experts."""
         return any(block.expert_bytes for block in self.blocks)
 
     @property
     def expert_blocks(self) -> tuple[BlockInventory, ...]:
-        """The blocks that have experts and are loaded for ordinary use."""
+        """The blocks with experts that are always loaded."""
         return tuple(b for b in self.blocks if b.expert_bytes and not b.is_nextn)
 
 
-def inventory(path: Path) -> ModelInventory:
+def read_inventory(path: Path) -> ModelInventory:
     """Read a model's headers and group its bytes.
 
     Raises:
-        UsageError: the file cannot be read, has no blocks, or sizes that cannot be.
+        UsageError: the file cannot be read, has no blocks, or has impossible sizes.
     """
     header = read_header(path)
-    check_header(header)
-    return inventory_of(header)
+    check_hparams(header)
+    return build_inventory(header)
 
 
-def inventory_of(header: GgufHeader) -> ModelInventory:
-    """Group the bytes of a model whose headers were read."""
+def build_inventory(header: GgufHeader) -> ModelInventory:
+    """Group the bytes of a model by its headers."""
     hparams = Hparams(header.metadata)
     path = header.files[0]
-    by_block, outside = _grouped(header, hparams, path)
+    by_block, outside = _group(header, hparams, path)
     nextn = min(hparams.integer("nextn_predict_layers"), len(by_block) - 1)
     names = [[name for name, _ in tensors] for tensors in by_block]
     shapes, notices = cache_shapes(hparams, names, nextn)
-    if hparams.architecture not in architecture.KNOWN:
+    if hparams.architecture not in KNOWN_ARCHITECTURES:
         notices.append(
-            f"architecture {hparams.architecture} is not known: weights are told by the tensors' "
-            "names, the cache by the usual keys; a launch will tell more"
+            f"architecture {hparams.architecture} is unknown: memory is estimated from tensor "
+            "names and the usual metadata keys until a launch measures it"
         )
     first_nextn = len(by_block) - nextn
     blocks = tuple(
@@ -190,10 +190,10 @@ def inventory_of(header: GgufHeader) -> ModelInventory:
 _Named = tuple[str, TensorInfo]
 
 
-def _grouped(
+def _group(
     header: GgufHeader, hparams: Hparams, path: Path
 ) -> tuple[list[list[_Named]], list[TensorInfo]]:
-    """Tensors by block, named without `blk.N.`, and those outside of blocks."""
+    """Return the tensors by block, named without `blk.N.`, and those outside of blocks."""
     found: dict[int, list[_Named]] = {}
     outside = []
     for tensor in header.tensors:
@@ -205,10 +205,8 @@ def _grouped(
     count = max(hparams.integer("block_count"), max(found, default=-1) + 1)
     if not found or count > _MAX_BLOCKS:
         raise UsageError(
-            f"{path}: has no model's blocks"
-            if not found
-            else f"{path}: says it has {count} blocks",
-            "a projector, an adapter or a vocabulary is no model that a server could be tuned for",
+            f"{path}: says it has {count} blocks" if found else f"{path}: has no blocks",
+            "give a language model: a projector, an adapter or a vocabulary cannot be tuned",
         )
     return [found.get(index, []) for index in range(count)], outside
 
@@ -216,35 +214,27 @@ def _grouped(
 def _block(
     index: int, tensors: list[_Named], shape: CacheShape, *, is_nextn: bool
 ) -> BlockInventory:
-    kinds = [(_kind(name, shape), name, tensor) for name, tensor in tensors]
-
-    def total(kind: str) -> int:
-        return _sum(tensor for found, _, tensor in kinds if found == kind)
-
-    experts = [(name, tensor) for kind, name, tensor in kinds if kind == "expert"]
-    down = _sum(tensor for name, tensor in experts if name.startswith("ffn_down"))
-    expert_bytes = total("expert")
+    nbytes: dict[str, int] = defaultdict(int)
+    experts = []
+    for name, tensor in tensors:
+        kind = _kind(name, shape)
+        nbytes[f"{kind}_bytes"] += tensor.nbytes
+        if kind == "expert":
+            experts.append(tensor)
+    down = _sum(tensor for tensor in experts if ".ffn_down" in tensor.name)
     return BlockInventory(
-        **asdict(shape),
+        **(asdict(shape) | nbytes),
         index=index,
-        attention_bytes=total("attention"),
-        dense_ffn_bytes=total("dense_ffn"),
-        expert_bytes=expert_bytes,
-        expert_up_gate_bytes=expert_bytes - down,
+        expert_up_gate_bytes=nbytes["expert_bytes"] - down,
         expert_down_bytes=down,
-        expert_max_bytes=max((tensor.nbytes for _, tensor in experts), default=0),
-        shared_expert_bytes=total("shared_expert"),
-        router_bytes=total("router"),
-        norm_bytes=total("norm"),
-        recurrent_bytes=total("recurrent"),
-        other_bytes=total("other"),
-        expert_tensors=tuple(tensor.name for _, tensor in experts),
+        expert_max_bytes=max((tensor.nbytes for tensor in experts), default=0),
+        expert_tensors=tuple(tensor.name for tensor in experts),
         is_nextn=is_nextn,
     )
 
 
 def _kind(name: str, shape: CacheShape) -> str:
-    """What a block's tensor is for, by its name without `blk.N.`."""
+    """Return the purpose of a block's tensor, by its name without `blk.N.`."""
     if _EXPERT.match(name):
         return "expert"
     if "_shexp" in name:
@@ -270,7 +260,7 @@ def _sum(tensors: Iterable[TensorInfo]) -> int:
 
 def _n_vocab(header: GgufHeader, hparams: Hparams) -> int:
     tokens = header.metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, tuple | LongArray):
+    if isinstance(tokens, tuple | OmittedArray):
         return len(tokens)
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     embedding = shapes.get("token_embd.weight", ())
@@ -278,7 +268,7 @@ def _n_vocab(header: GgufHeader, hparams: Hparams) -> int:
 
 
 def _expert_width(header: GgufHeader) -> int:
-    """The inner size of one expert, which is the row of its last matrix."""
+    """Return the inner size of one expert, which is the row of its last matrix."""
     for tensor in header.tensors:
         if tensor.name.endswith("ffn_down_exps.weight"):
             return tensor.shape[0]

@@ -1,4 +1,4 @@
-"""Bytes of the attention cache and of recurrent states, per block.
+"""Bytes of the KV cache and of recurrent states, by block; the types of cached keys and values.
 
 Follows llama.cpp's `llama-context.cpp` (cells of the context), `llama-kv-cache.cpp` (rows),
 `llama-kv-cache-iswa.cpp` (cells of windows) and `llama-memory-recurrent.cpp`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autofit.errors import UsageError
-from autofit.model.gguf.block_type import BlockType, block_type_named
+from autofit.model.gguf.block_type import BlockType, find_block_type
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.parameter_groups import KV_TYPE_PARAMS
@@ -18,12 +18,12 @@ KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "iq4_nl", "q4_
 DEFAULT_KV_TYPE = "f16"
 # The type of the keys and the type of the values.
 KvTypes = tuple[str, str]
-_CELL_STEP = 256
+CELL_STEP = 256  # llama.cpp rounds the cells of a sequence up to it
 
 
 def kv_element_bytes(kv_type: ParamValue, *, unknown: float = 0.0) -> float:
     """Return the bytes of one number in a KV type, or `unknown` for a type that ggml lacks."""
-    block_type = block_type_named(str(kv_type))
+    block_type = find_block_type(str(kv_type))
     return block_type.nbytes / block_type.elements if block_type else unknown
 
 
@@ -35,10 +35,11 @@ def kv_types(candidate: Candidate) -> KvTypes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """How many cells the caches of one stream have, and how many streams there are.
+    """The number of cells of a KV cache.
 
-    A unified cache is one stream of the whole context; else every sequence has its own, of its
-    share of the context rounded up. What is computed at once needs cells beside a window.
+    A unified cache is one stream with the whole context. Otherwise each sequence has a stream
+    with its share of the context, rounded up. A windowed cache has room for the window and for
+    one ubatch.
     """
 
     context: int
@@ -49,24 +50,24 @@ class Cells:
 
     @property
     def streams(self) -> int:
-        """Caches side by side."""
+        """Number of separate caches."""
         return 1 if self.unified else max(1, self.parallel)
 
     @property
     def full(self) -> int:
-        """Cells of a block that sees everything."""
-        return _rounded_up(_rounded_up(max(1, self.context)) // self.streams)
+        """Cells per stream of a block that sees all tokens."""
+        return _round_up(_round_up(max(1, self.context)) // self.streams)
 
     def windowed(self, window: int) -> int:
-        """Cells of a block that sees so many tokens, 0 meaning all."""
+        """Return the cells per stream of a block that sees `window` tokens, 0 for all."""
         if not window or self.swa_full:
             return self.full
         sequences = max(1, self.parallel) if self.unified else 1
-        return _rounded_up(min(self.full, window * sequences + min(self.ubatch, self.full)))
+        return _round_up(min(self.full, window * sequences + min(self.ubatch, self.full)))
 
     def compressed(self, ratio: int) -> int:
-        """Cells where so many tokens share one."""
-        return _rounded_up(-(-self.full // ratio))
+        """Return the cells per stream if `ratio` tokens share one."""
+        return _round_up(-(-self.full // ratio))
 
 
 def kv_bytes(
@@ -81,23 +82,23 @@ def kv_bytes(
     unified: bool = False,
     flash_attn: bool = True,
 ) -> tuple[int, ...]:
-    """Bytes of the attention cache, block by block; blocks for prediction keep none.
+    """Return the bytes of the KV cache by block; blocks for multi-token prediction have none.
 
     Args:
         inventory: the model.
-        context: tokens in all, all sequences together, as in `--ctx-size`.
-        parallel: sequences, as in `--parallel`.
+        context: tokens of all sequences together, as in `--ctx-size`.
+        parallel: number of sequences, as in `--parallel`.
         cache_type_k: one of `KV_TYPES`.
         cache_type_v: one of `KV_TYPES`.
         ubatch: tokens computed at once, as in `--ubatch-size`.
-        swa_full: windows keep the whole context, as in `--swa-full`.
-        unified: all sequences share one cache, as in `--kv-unified`.
-        flash_attn: without it V is kept transposed, in rows as wide as the widest block's.
+        swa_full: windowed blocks cache the whole context, as with `--swa-full`.
+        unified: all sequences share one cache, as with `--kv-unified`.
+        flash_attn: without it V is transposed, and its rows are as wide as in the widest block.
 
     Raises:
-        UsageError: a cache type that llama.cpp does not have.
+        UsageError: a KV type that llama.cpp does not have.
     """
-    type_k, type_v = _cache_type(cache_type_k), _cache_type(cache_type_v)
+    type_k, type_v = _find_kv_type(cache_type_k), _find_kv_type(cache_type_v)
     cells = Cells(
         context=context, parallel=parallel, ubatch=ubatch, unified=unified, swa_full=swa_full
     )
@@ -122,19 +123,19 @@ def kv_bytes(
 
 
 def recurrent_bytes(inventory: ModelInventory, parallel: int = 1) -> tuple[int, ...]:
-    """Bytes of f32 states, block by block, whatever the context."""
+    """Return the bytes of f32 states by block; they do not depend on the context."""
     return tuple(
         0 if block.is_nextn else 4 * (block.state_r + block.state_s) * max(1, parallel)
         for block in inventory.blocks
     )
 
 
-def _cache_type(name: str) -> BlockType:
-    block_type = block_type_named(name)
+def _find_kv_type(name: str) -> BlockType:
+    block_type = find_block_type(name)
     if block_type is None or block_type.name not in KV_TYPES:
-        raise UsageError(f"unknown cache type '{name}'", f"one of {', '.join(KV_TYPES)}")
+        raise UsageError(f"unknown KV type '{name}'", f"one of {', '.join(KV_TYPES)}")
     return block_type
 
 
-def _rounded_up(cells: int) -> int:
-    return -(-cells // _CELL_STEP) * _CELL_STEP
+def _round_up(cells: int) -> int:
+    return -(-cells // CELL_STEP) * CELL_STEP

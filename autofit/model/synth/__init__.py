@@ -1,1 +1,1 @@
-"""Models of random weights that llama.cpp loads and answers with."""
+"""Models of random weights, written for tests and demonstrations."""

@@ -1,7 +1,11 @@
-"""Writes a model of random weights that llama.cpp loads and answers with.
+"""A model of random weights that llama.cpp loads and answers with.
 
-Architecture qwen3moe, or qwen3 where there are no experts. It says nothing sensible, but takes
+Its architecture is qwen3moe, or qwen3 without experts. Its answers make no sense, but it takes
 the memory and the time of a real model of the same sizes.
+
+Its vocabulary is byte-level byte pair encoding, as in GPT-2, so that it can encode any text. Its
+answers must be text too: only printable ASCII has visible tokens, and other bytes have tokens
+that llama.cpp reads but never shows (token type UNUSED).
 """
 
 from __future__ import annotations
@@ -10,31 +14,32 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice, product
 from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import TYPE_CHECKING
 
 from autofit.errors import AutofitError, UsageError
-from autofit.model.gguf.block_type import BlockType, block_type_named
-from autofit.model.gguf.header_writer import NewTensor, Value, header_bytes
-from autofit.model.synth import synth_vocab
+from autofit.model.gguf.block_type import BlockType, find_block_type
+from autofit.model.gguf.header_writer import NewTensor, Value, encode_header
 from autofit.units import MIB
 
 if TYPE_CHECKING:
-    from autofit.model.synth.random_block import RandomBlocks
+    from autofit.model.synth.random_weights import RandomBlocks
 
 WEIGHT_TYPES = ("f16", "q8_0", "q4_0", "q4_k", "q6_k")
 _F32 = BlockType(0, "f32", 1, 4)
 _MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
-_LARGEST_SIZE = (1 << 31) - 1  # sizes in the file are of 32 bits
+_LARGEST_SIZE = (1 << 31) - 1  # sizes in the file have 32 bits
 
 
 @dataclass(frozen=True, slots=True)
 class SynthSpec:
-    """The sizes of the model, as in llama.cpp: `embd` is the width, `ff` that of one expert.
+    """The sizes of a model, as in llama.cpp: `embd` is its width, `ff` that of one expert.
 
-    `experts` 0 makes a dense model. `type` is that of all matrices but the embedding and the
-    output, which are of `embd_type`. With `header_only` the data is a hole: the file has its
-    full size and takes hardly any disk, loads, and answers nonsense of zeros.
+    `experts` 0 makes a dense model. `type` is that of all matrices except the embedding and the
+    output, which have `embd_type`. With `header_only` all weights are zeros in a hole: the file
+    has its full size, takes almost no disk, and loads.
     """
 
     layers: int = 8
@@ -54,44 +59,42 @@ class SynthSpec:
 
     @property
     def size_bytes(self) -> int:
-        """The data of all tensors."""
+        """Bytes of the data of all tensors."""
         return sum(tensor.padded_bytes for tensor, _ in _tensors(self))
 
 
-def write(spec: SynthSpec, path: Path) -> None:
-    """Write the model; an existing file is replaced, a partial one never left behind.
+def write_model(spec: SynthSpec, path: Path) -> None:
+    """Write a model; it replaces an existing file, and an error leaves no partial file.
 
     Raises:
-        UsageError: sizes that do not go together, or a path that cannot be written.
+        UsageError: sizes that do not match, or a path that cannot be written.
         AutofitError: the disk is full.
     """
-    check(spec)
-    _check_place(spec, path)
-    vocabulary = synth_vocab.vocabulary(spec.vocab)
+    check_spec(spec)
+    _check_path(spec, path)
+    vocabulary = build_vocabulary(spec.vocab)
     tensors = list(_tensors(spec))
-    header = header_bytes(_metadata(spec, vocabulary), [tensor for tensor, _ in tensors])
+    header = encode_header(_metadata(spec, vocabulary), [tensor for tensor, _ in tensors])
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with partial.open("xb", buffering=0) as file:
-            descriptor = file.fileno()
-            _write_all(descriptor, memoryview(header))
+        with partial.open("xb") as file:
+            file.write(header)
             if spec.header_only:
-                os.truncate(descriptor, len(header) + spec.size_bytes)
+                file.truncate(len(header) + spec.size_bytes)
             else:
-                for view in _data(spec, tensors, vocabulary.silent):
-                    _write_all(descriptor, view)
+                file.writelines(_generate_data(spec, tensors, vocabulary.hidden))
         partial.replace(path)
     except OSError as error:
         raise AutofitError(
             f"cannot write {path}: {error.strerror}",
-            f"it needs {_in_mib(spec.size_bytes)}: free some space, or choose another folder",
+            f"it needs {spec.size_bytes / MIB:.0f} MiB: free some space or choose another folder",
         ) from error
     finally:
         partial.unlink(missing_ok=True)
 
 
-def check(spec: SynthSpec) -> None:
-    """Compare the sizes with each other and with what llama.cpp can load.
+def check_spec(spec: SynthSpec) -> None:
+    """Compare the sizes with each other and with the limits of llama.cpp.
 
     Raises:
         UsageError: all faults together.
@@ -103,19 +106,19 @@ def check(spec: SynthSpec) -> None:
 
 def _faults(spec: SynthSpec) -> Iterator[str]:
     ranges = [*_range_faults(spec)]
-    if ranges:  # the others would be about numbers without sense
+    if ranges:  # the other checks need numbers that make sense
         yield ranges[0]
         return
     if spec.layers > _MAX_LAYERS:
-        yield f"--layers {spec.layers}: llama.cpp takes at most {_MAX_LAYERS}"
+        yield f"--layers {spec.layers}: must be at most {_MAX_LAYERS}, the limit of llama.cpp"
     if spec.experts and not 1 <= spec.used <= spec.experts:
         yield f"--used {spec.used}: must be 1 to {spec.experts}, the number of experts"
     if spec.heads % spec.kv_heads:
         yield f"--heads {spec.heads}: must be a multiple of --kv-heads {spec.kv_heads}"
     if spec.head_dim % 2:
         yield f"--head-dim {spec.head_dim}: must be even"
-    if not synth_vocab.SMALLEST <= spec.vocab <= synth_vocab.LARGEST:
-        yield f"--vocab {spec.vocab}: must be {synth_vocab.SMALLEST} to {synth_vocab.LARGEST}"
+    if not SMALLEST_VOCABULARY <= spec.vocab <= LARGEST_VOCABULARY:
+        yield f"--vocab {spec.vocab}: must be {SMALLEST_VOCABULARY} to {LARGEST_VOCABULARY}"
     if not 0 <= spec.seed < 1 << 64:
         yield f"--seed {spec.seed}: must be 0 to 2^64 - 1"
     yield from _type_faults(spec)
@@ -124,10 +127,8 @@ def _faults(spec: SynthSpec) -> Iterator[str]:
 def _range_faults(spec: SynthSpec) -> Iterator[str]:
     for name in ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "ctx", "experts"):
         size, least = getattr(spec, name), 0 if name == "experts" else 1
-        if size < least:
-            yield f"--{_option(name)} {size}: must be at least {least}"
-        if size > _LARGEST_SIZE:
-            yield f"--{_option(name)} {size}: must be at most {_LARGEST_SIZE}"
+        if not least <= size <= _LARGEST_SIZE:
+            yield f"--{name.replace('_', '-')} {size}: must be {least} to {_LARGEST_SIZE}"
     if spec.experts and spec.ff * spec.used > _LARGEST_SIZE:
         yield f"--ff {spec.ff} x --used {spec.used}: must be at most {_LARGEST_SIZE}"
 
@@ -142,7 +143,7 @@ def _type_faults(spec: SynthSpec) -> Iterator[str]:
         ("--type", spec.type, rows),
         ("--embd-type", spec.embd_type, {"--embd": spec.embd}),
     ):
-        block_type = block_type_named(name)
+        block_type = find_block_type(name)
         if block_type is None or name.lower() not in WEIGHT_TYPES:
             yield f"{option} {name}: must be one of {', '.join(WEIGHT_TYPES)}"
             continue
@@ -154,34 +155,27 @@ def _type_faults(spec: SynthSpec) -> Iterator[str]:
                 )
 
 
-def _option(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _check_place(spec: SynthSpec, path: Path) -> None:
+def _check_path(spec: SynthSpec, path: Path) -> None:
     if path.is_dir():
         raise UsageError(f"{path}: is a folder", "give the name of a file")
     if path.exists() and not path.is_file():
-        raise UsageError(f"{path}: is no regular file", "give the name of a new file")
+        raise UsageError(f"{path}: is not a regular file", "give the name of a new file")
     folder = path.parent
     if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder", "make it first, or choose another")
+        raise UsageError(f"{folder}: no such folder", "create it first, or choose another")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{folder}: cannot be written to", "choose another folder")
     free = shutil.disk_usage(folder).free
     if not spec.header_only and spec.size_bytes > free:
         raise AutofitError(
-            f"cannot write {path}: it needs {_in_mib(spec.size_bytes)}, {_in_mib(free)} are free",
+            f"cannot write {path}: it needs {spec.size_bytes / MIB:.0f} MiB, "
+            f"{free / MIB:.0f} MiB are free",
             "free some space, choose another folder or smaller sizes",
         )
 
 
-def _in_mib(nbytes: int) -> str:
-    return f"{nbytes / MIB:.0f} MiB"
-
-
-def _metadata(spec: SynthSpec, vocabulary: synth_vocab.Vocabulary) -> Mapping[str, Value]:
-    arch = _architecture(spec)
+def _metadata(spec: SynthSpec, vocabulary: Vocabulary) -> Mapping[str, Value]:
+    arch = "qwen3moe" if spec.experts else "qwen3"
     sizes: dict[str, Value] = {
         "context_length": spec.ctx,
         "embedding_length": spec.embd,
@@ -208,7 +202,7 @@ def _metadata(spec: SynthSpec, vocabulary: synth_vocab.Vocabulary) -> Mapping[st
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": vocabulary.tokens,
         "tokenizer.ggml.token_type": vocabulary.types,
-        # An empty list has no kind; llama.cpp wants one of strings.
+        # An empty list has no kind, and llama.cpp requires a list of strings.
         "tokenizer.ggml.merges": vocabulary.merges or ("e r",),
         "tokenizer.ggml.bos_token_id": vocabulary.end_of_text,
         "tokenizer.ggml.eos_token_id": vocabulary.end_of_text,
@@ -217,18 +211,14 @@ def _metadata(spec: SynthSpec, vocabulary: synth_vocab.Vocabulary) -> Mapping[st
     }
 
 
-def _architecture(spec: SynthSpec) -> str:
-    return "qwen3moe" if spec.experts else "qwen3"
-
-
 def _tensors(spec: SynthSpec) -> Iterator[tuple[NewTensor, float]]:
-    """Tensors in file order, each with the deviation of its numbers; 0 means all ones.
+    """Yield tensors in file order with the standard deviation of their numbers; 0 is all ones.
 
-    A matrix deviates by the square root of its row's length, so that what it multiplies keeps
-    its size; the output by three times that, so that some tokens are likelier than others.
+    The deviation of a matrix is 1 / sqrt(length of a row), so that its product is as large as
+    its input. That of the output is three times as much: some tokens become more likely.
     """
-    weight = _known(spec.type)
-    embd_weight = _known(spec.embd_type)
+    weight = _weight_type(spec.type)
+    embd_weight = _weight_type(spec.embd_type)
     embd, heads = spec.embd, spec.heads * spec.head_dim
     kv_heads = spec.kv_heads * spec.head_dim
 
@@ -263,19 +253,19 @@ def _tensors(spec: SynthSpec) -> Iterator[tuple[NewTensor, float]]:
     yield NewTensor("output.weight", embd_weight, (embd, spec.vocab)), 3 * embd**-0.5
 
 
-def _known(name: str) -> BlockType:
-    block_type = block_type_named(name)
+def _weight_type(name: str) -> BlockType:
+    block_type = find_block_type(name)
     if block_type is None:
         raise UsageError(f"unknown block type {name}", f"one of {', '.join(WEIGHT_TYPES)}")
     return block_type
 
 
-def _data(
-    spec: SynthSpec, tensors: list[tuple[NewTensor, float]], silent: int
+def _generate_data(
+    spec: SynthSpec, tensors: list[tuple[NewTensor, float]], hidden: int
 ) -> Iterator[memoryview]:
-    """The data of all tensors, padding included, in views to be written one after the other."""
-    # numpy, which nobody needs who only asks for the sizes.
-    from autofit.model.synth.random_block import RandomBlocks  # noqa: PLC0415
+    """Yield the data of all tensors in order, including padding."""
+    # This imports numpy, which is slow and not needed for the sizes.
+    from autofit.model.synth.random_weights import RandomBlocks  # noqa: PLC0415
 
     sources: dict[tuple[str, float], RandomBlocks] = {}
     for tensor, deviation in tensors:
@@ -285,15 +275,78 @@ def _data(
             key = (tensor.block_type.name, deviation)
             if key not in sources:
                 sources[key] = RandomBlocks(tensor.block_type, deviation, spec.seed + len(sources))
-            # Rows of zeros make tokens that show nothing unlikely.
-            quiet = 0
+            # Rows of zeros make hidden tokens unlikely.
+            zeros = 0
             if tensor.name == "output.weight":
-                quiet = silent * tensor.block_type.row_bytes(spec.embd)
-                yield memoryview(bytes(quiet))
-            yield from sources[key].stretches(tensor.nbytes - quiet)
+                zeros = hidden * tensor.block_type.row_bytes(spec.embd)
+                yield memoryview(bytes(zeros))
+            yield from sources[key].views(tensor.nbytes - zeros)
         yield memoryview(bytes(tensor.padded_bytes - tensor.nbytes))
 
 
-def _write_all(descriptor: int, view: memoryview) -> None:
-    while view:
-        view = view[os.write(descriptor, view) :]
+NORMAL, CONTROL, UNUSED = 1, 3, 5  # token types of llama.cpp
+END_OF_TEXT = "<|endoftext|>"
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Tokens by id, their types, and the merges; the first `hidden` tokens show nothing."""
+
+    tokens: tuple[str, ...]
+    types: tuple[int, ...]
+    merges: tuple[str, ...]
+    hidden: int
+
+    @property
+    def end_of_text(self) -> int:
+        """Id of the token that ends a text."""
+        return self.hidden - 1
+
+
+def _byte_letters() -> dict[int, str]:
+    """Return the visible letter by which GPT-2 writes each byte."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    letters = {byte: chr(byte) for byte in visible}
+    others = (byte for byte in range(256) if byte not in letters)
+    letters.update((byte, chr(256 + rank)) for rank, byte in enumerate(others))
+    return letters
+
+
+_LETTERS = _byte_letters()
+_SPACE = _LETTERS[0x20]
+_SHOWN = [_LETTERS[byte] for byte in range(0x20, 0x7F)]
+_HIDDEN = [_LETTERS[byte] for byte in range(256) if not 0x20 <= byte < 0x7F]  # noqa: PLR2004
+_PAIRED = ascii_lowercase + ascii_uppercase + digits
+
+SMALLEST_VOCABULARY = len(_SHOWN) + len(_HIDDEN) + 1
+LARGEST_VOCABULARY = (
+    SMALLEST_VOCABULARY + len(ascii_lowercase) + len(_PAIRED) ** 2 + len(_PAIRED) ** 4
+)
+
+
+def build_vocabulary(size: int) -> Vocabulary:
+    """Return a vocabulary of `SMALLEST_VOCABULARY` to `LARGEST_VOCABULARY` tokens.
+
+    After the bytes come a space with a letter, pairs of letters and digits, and pairs of pairs.
+    """
+    hidden = [*_HIDDEN, END_OF_TEXT]
+    parts = list(islice(_merges(), size - SMALLEST_VOCABULARY))
+    tokens = [*hidden, *_SHOWN, *(left + right for left, right in parts)]
+    types = [UNUSED] * len(_HIDDEN) + [CONTROL] + [NORMAL] * (size - len(hidden))
+    return Vocabulary(
+        tokens=tuple(tokens),
+        types=tuple(types),
+        merges=tuple(f"{left} {right}" for left, right in parts),
+        hidden=len(hidden),
+    )
+
+
+def _merges() -> Iterator[tuple[str, str]]:
+    """Yield the two parts of each merged token, in the order of merging."""
+    yield from product([_SPACE], ascii_lowercase)
+    pairs = [*product(ascii_lowercase, ascii_lowercase)]
+    known = set(pairs)
+    pairs += [pair for pair in product(_PAIRED, _PAIRED) if pair not in known]
+    yield from pairs
+    joined = ["".join(pair) for pair in pairs]
+    yield from product(joined, joined)

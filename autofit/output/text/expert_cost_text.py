@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autofit.model.sizes.expert_memory import expert_settings
+from autofit.model.sizes.unreported_memory import select_expert_settings
 from autofit.text_format import UNKNOWN, mib, one_line, param
 
 _SOURCES = {"estimate": " by estimate, as nothing counted it"}
@@ -23,7 +23,7 @@ def expert_cost_facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 def holds_for(row: Mapping[str, Any]) -> str:
     """What a boundary holds for beside layout and KV type, `512` or `512, prefetch_slots 4`."""
     ubatch = UNKNOWN if row.get("ubatch") is None else str(row["ubatch"])
-    experts = expert_settings(row.get("params") or {})
+    experts = select_expert_settings(row.get("params") or {})
     return ", ".join((ubatch, *(f"{name} {param(value)}" for name, value in experts.items())))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from autofit.errors import UsageError
-from autofit.model.gguf.header import shard_paths
+from autofit.model.gguf.header import list_shards
 from autofit.presets.facts import PresetFacts, with_port
 from autofit.presets.formats.systemd import locks_memory
 from autofit.presets.formats.yaml_text import flow_list, indented, quoted
@@ -200,13 +200,13 @@ def _arguments(facts: PresetFacts) -> tuple[str, ...]:
 def _files(facts: PresetFacts) -> Iterator[Path]:
     """The model's files and those that the arguments name, each once."""
     named = named_files(facts.arguments, facts.help, facts.folder)
-    found = [*shard_paths(facts.model_path), *named]
+    found = [*list_shards(facts.model_path), *named]
     yield from dict.fromkeys(path.absolute() for path in found)
 
 
 def _mounts(facts: PresetFacts) -> Iterator[str]:
     """Each file by itself: a link leads out of its folder, as in the cache of a hub."""
-    models = {path.absolute() for path in shard_paths(facts.model_path)}
+    models = {path.absolute() for path in list_shards(facts.model_path)}
     for path in _files(facts):
         if path in models or path.is_file():
             place = _escaped(str(path))

@@ -30,12 +30,8 @@ from tempfile import TemporaryDirectory
 import platformdirs
 
 from autofit.errors import UsageError
-from autofit.model.gguf.copy_without_vocabulary import (
-    embedding_length,
-    vocabulary_size,
-    write_copy_without_vocabulary,
-)
 from autofit.model.gguf.header import read_header
+from autofit.model.gguf.header_writer import write_copy_without_vocabulary
 from autofit.runtime.command.argv_reader import parse_command
 from autofit.runtime.command.argv_writer import spell_params
 from autofit.runtime.dialect.dialect import EstimatorRules
@@ -212,8 +208,8 @@ class RuntimePlanner:
             candidate.get_int("batch", _BATCH),
             candidate.get_int("context", _BATCH) or _BATCH,
         )
-        logits_mib = candidate.get_int("parallel", 1) * vocabulary_size(self.header) * 4 / MIB
-        hidden_mib = rows * embedding_length(self.header) * 4 / MIB
+        logits_mib = candidate.get_int("parallel", 1) * self.header.n_vocab * 4 / MIB
+        hidden_mib = rows * self.header.n_embd * 4 / MIB
         row, rest = sizes[output], lean[output]
         needed = max(rest.compute_mib, logits_mib) + 2 * hidden_mib
         if output != HOST and not rest.model_mib and not rest.context_mib:

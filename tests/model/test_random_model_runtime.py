@@ -11,7 +11,7 @@ import httpx
 import pytest
 from real_llama_cpp import clean_environment, free_port
 
-from autofit.model.synth.random_model import WEIGHT_TYPES, SynthSpec, write
+from autofit.model.synth.random_model import WEIGHT_TYPES, SynthSpec, write_model
 
 pytestmark = pytest.mark.runtime
 
@@ -26,8 +26,8 @@ SPECS = {
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_server_loads_it_and_answers_in_ascii(name, llama_cpp, tmp_path):
-    """Any text is tokenized without loss, and the answer is printable with finite odds."""
-    write(SPECS[name], tmp_path / "m.gguf")
+    """Any text is tokenized without loss; answers are printable, with finite probabilities."""
+    write_model(SPECS[name], tmp_path / "m.gguf")
     port = free_port()
     argv = [str(llama_cpp / "llama-server"), "-m", str(tmp_path / "m.gguf"), "-fit", "off"]
     argv += ["--port", str(port), "-c", "1024", "-np", "1", "-t", "1", "--no-warmup"]

@@ -1,4 +1,4 @@
-"""Sizes that no model has."""
+"""Hyperparameters that no model can have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from model_headers import MODELS
 
 from autofit.errors import UsageError
-from autofit.model.sizes.inventory import inventory
+from autofit.model.sizes.inventory import read_inventory
 
 
 @pytest.mark.parametrize(
@@ -24,23 +24,23 @@ from autofit.model.sizes.inventory import inventory
         ("attention.head_count_kv", 2**32 - 1),
     ],
 )
-def test_a_size_that_cannot_be_is_named(key, value, tmp_path):
-    """The file, the key and its value are told before anything is computed."""
+def test_an_impossible_size_is_named(key, value, tmp_path):
+    """The error names the file, the key and its value."""
     header = MODELS["qwen3moe"]()
     header.keys[key] = value
     path = header.write(tmp_path / "m.gguf")
 
     with pytest.raises(UsageError, match=rf"m\.gguf: qwen3moe\.{key} is {value}: ") as error:
-        inventory(path)
+        read_inventory(path)
 
     assert error.value.exit_code == 2
 
 
-def test_a_model_that_uses_all_of_its_experts_is_read(tmp_path):
-    """As many used as there are is the most that can be."""
+def test_a_model_can_use_all_its_experts(tmp_path):
+    """The number of used experts can be equal to the number of experts."""
     header = MODELS["qwen3moe"]()
     header.keys["expert_used_count"] = header.keys["expert_count"]
 
-    model = inventory(header.write(tmp_path / "m.gguf"))
+    model = read_inventory(header.write(tmp_path / "m.gguf"))
 
     assert model.n_expert_used == model.n_expert

@@ -1,8 +1,8 @@
-"""Random weights in ggml's block formats, many and cheap.
+"""Random weights in ggml's block formats, made fast.
 
-Real random numbers fill one pattern of some megabytes; tensors are stretches of it that begin
-at random blocks. Every block decodes to finite numbers of mean 0 and the wanted deviation.
-Layouts: the structs of `ggml-common.h`.
+Random numbers fill one pattern of some megabytes. Tensors are parts of it that start at random
+blocks. Every block decodes to finite numbers of mean 0 and the requested standard deviation.
+The block layouts are the structs of ggml's `ggml-common.h`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
 class RandomBlocks:
-    """Endless random blocks of one type, the numbers in them of one deviation."""
+    """An endless source of random blocks of one type and one standard deviation."""
 
     def __init__(self, block_type: BlockType, deviation: float, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -30,8 +30,8 @@ class RandomBlocks:
             np.ascontiguousarray(fill(self._rng, self._blocks, deviation)).reshape(-1).data
         ).cast("B")
 
-    def stretches(self, nbytes: int) -> Iterator[memoryview]:
-        """Views that are together so many bytes long; a whole number of blocks."""
+    def views(self, nbytes: int) -> Iterator[memoryview]:
+        """Yield views of `nbytes` in total, which must be a whole number of blocks."""
         half = self._blocks // 2
         while nbytes > 0:
             start = int(self._rng.integers(half)) * self._block_bytes
@@ -61,21 +61,24 @@ def _f16(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
 
 
 def _q8_0(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
-    """Scale, then 32 signed bytes, which deviate by 74."""
+    """Return blocks of a scale and 32 signed bytes, whose deviation is 74."""
     return np.hstack([_halves(deviation / 74, blocks), _random_bytes(rng, blocks, 32)])
 
 
 def _q4_0(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
-    """Scale, then 32 nibbles less 8, which deviate by 4.6; random signs keep the mean at 0."""
+    """Return blocks of a scale and 32 nibbles minus 8, whose deviation is 4.6.
+
+    Random signs of the scale keep the mean at 0.
+    """
     signs = rng.choice([-1.0, 1.0], blocks)
     return np.hstack([_halves(signs * deviation / 4.6, blocks), _random_bytes(rng, blocks, 16)])
 
 
 def _q4_k(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
-    """Scale, scale of minima, 12 bytes of 6-bit scales and minima, 256 nibbles.
+    """Return blocks of two scales, 12 bytes of 6-bit scales and minima, and 256 nibbles.
 
-    A number is scale x s x q - scale_min x m; with the second 7.5 times the first the mean is
-    0, and the deviation 258 times the first.
+    A number is scale x s x q - scale_min x m. With scale_min = 7.5 x scale the mean is 0 and
+    the deviation is 258 x scale.
     """
     scale = deviation / 258
     scales = [_halves(scale, blocks), _halves(7.5 * scale, blocks)]
@@ -83,7 +86,10 @@ def _q4_k(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
 
 
 def _q6_k(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
-    """256 6-bit numbers less 32 (low bits, high bits), 16 signed scales, scale: 1368 in all."""
+    """Return blocks of 256 6-bit numbers minus 32, 16 signed scales, and a scale.
+
+    The deviation is 1368 x scale.
+    """
     return np.hstack(
         [_random_bytes(rng, blocks, 128 + 64 + 16), _halves(deviation / 1368, blocks)]
     )
