@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autofit.model.sizes.read_inventory import read_inventory
 from fakes.machine_fixtures import FakeMachine
 from fakes.physics import Run, Simulation
 from fakes.random_machine import Case
@@ -14,6 +13,7 @@ from trial.purpose_sample import purpose_of
 
 from autofit.machine.cpu import Cores
 from autofit.model.placement.slice_costs import slice_costs
+from autofit.model.sizes.inventory import read_inventory
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.program_inspector import list_devices
 from autofit.runtime.server.request_plan import RequestPlan, plan_fit_test, plan_measurement
@@ -53,7 +53,7 @@ class SearchMachine:
         self.task = Task(
             runtime=runtime.with_devices(tuple(devices)),
             model_path=model.path,
-            read_inventory=model,
+            inventory=model,
             devices=usable_devices(devices, {}),
             cores=Cores(cores, cores, cores, cores),
             host_available_mib=idle.host_free_mib + idle.host_used_mib,
