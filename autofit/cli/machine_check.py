@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from autofit.cli.options.own_command import OwnCommand, runtime_of, taken_apart
 from autofit.cli.options.preset_argument import PresetOptions, build_preset_task
 from autofit.errors import RegressionError, UsageError
 from autofit.machine.lock import machine_lock
@@ -27,9 +26,9 @@ from autofit.plan.machine_fit import (
     needs,
     value_reasons,
 )
-from autofit.presets.option import named_files
-from autofit.presets.override_order import CPU_MOE
-from autofit.presets.read_preset import ReadPreset, read_preset
+from autofit.presets.command_options import CPU_MOE, named_files
+from autofit.presets.preset_command import PresetCommand, find_preset_runtime, parse_preset_command
+from autofit.presets.read_preset import ParsedPreset, read_preset
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.session.candidates import CandidateFactory
 from autofit.session.task import Task
@@ -45,7 +44,7 @@ _PARTS = ("machine", "build", "model file")
 class MachineCheck:
     """What was found about one preset."""
 
-    preset: ReadPreset
+    preset: ParsedPreset
     reasons: list[Reason] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     needs: tuple[Need, ...] = ()
@@ -115,25 +114,25 @@ def tell(found: MachineCheck, *, as_json: bool) -> int:
     return RegressionError.exit_code if found.reasons else 0
 
 
-def _own(found: MachineCheck, path: str | None) -> OwnCommand:
+def _own(found: MachineCheck, path: str | None) -> PresetCommand:
     """The command on its runtime, or on another one to read it by where its own is missing."""
     try:
-        runtime, notices = runtime_of(found.preset, path, None)
+        runtime, notices = find_preset_runtime(found.preset, path, None)
     except UsageError as error:
         hint = error.hint or "give the runtime with --runtime PATH"
         found.reasons.append(Reason("runtime", error.message, hint))
-        own = taken_apart(found.preset, find_runtime(None))
+        own = parse_preset_command(found.preset, find_runtime(None))
     else:
         found.runtime = f"{runtime.name} ({runtime.program})"
-        own = taken_apart(found.preset, runtime).noting(*notices)
-        words = found.preset.words(runtime.help, str(runtime.program))
+        own = parse_preset_command(found.preset, runtime).with_notices(*notices)
+        words = found.preset.server.full_argv(runtime.help, str(runtime.program))
         arguments = words[len(own.command.program) :]
-        found.reasons += flag_reasons(arguments, found.preset.env, runtime.help)
+        found.reasons += flag_reasons(arguments, found.preset.server.env, runtime.help)
     found.notes += own.notices
     return own
 
 
-def _look_at_model(found: MachineCheck, own: OwnCommand) -> str | None:
+def _look_at_model(found: MachineCheck, own: PresetCommand) -> str | None:
     """The digest of the model's files; None where there is no such model."""
     if own.model is None:
         hint = "a preset is checked with the model file that it serves"
@@ -146,7 +145,7 @@ def _look_at_model(found: MachineCheck, own: OwnCommand) -> str | None:
         hint = error.hint or "put the file back, or write the preset for where it is now"
         found.reasons.append(Reason("model", error.message, hint))
         return None
-    told = str(found.preset.facts.get("check", "")).split("-")
+    told = str(found.preset.metadata.get("check", "")).split("-")
     if len(told) == len(_PARTS) and told[2] != _model_part(digest):
         found.reasons.append(
             Reason(
@@ -165,7 +164,7 @@ def _model_part(digest: str) -> str:
     return plain.check_value.split("-")[2]
 
 
-def _look_at_memory(found: MachineCheck, task: Task, own: OwnCommand) -> None:
+def _look_at_memory(found: MachineCheck, task: Task, own: PresetCommand) -> None:
     candidate = task.baseline
     found.reasons += value_reasons(task.runtime, candidate)
     if task.devices and is_placed_by_runtime(candidate, own.command.rest):
@@ -183,7 +182,7 @@ def _look_at_memory(found: MachineCheck, task: Task, own: OwnCommand) -> None:
     if estimate is None:
         found.notes.append("what it takes is not known: its placing is beyond the estimate")
         return
-    measured = (found.preset.facts.get(key) for key in ("peak_mib", "taken_mib"))
+    measured = (found.preset.metadata.get(key) for key in ("peak_mib", "taken_mib"))
     peak_mib, taken_mib = (told if isinstance(told, dict) else {} for told in measured)
     found.needs = needs(estimate, task.host_available_mib, peak_mib, taken_mib)
     others = named_files(own.command.rest, task.runtime.help, Path())
@@ -193,7 +192,7 @@ def _look_at_memory(found: MachineCheck, task: Task, own: OwnCommand) -> None:
     found.notes += memory_notes(found.needs)
 
 
-def _countable(candidate: Candidate, task: Task, own: OwnCommand) -> Candidate:
+def _countable(candidate: Candidate, task: Task, own: PresetCommand) -> Candidate:
     """The command's settings in numbers, as far as the arithmetic needs them."""
     if candidate.params.get("n_gpu_layers") in ("all", -2):
         candidate = candidate.with_params(n_gpu_layers=task.inventory.units)
@@ -206,9 +205,9 @@ def _countable(candidate: Candidate, task: Task, own: OwnCommand) -> Candidate:
     return candidate
 
 
-def _differences(preset: ReadPreset, here: Environment) -> Iterator[str]:
+def _differences(preset: ParsedPreset, here: Environment) -> Iterator[str]:
     """What else is not as it was when the preset was proven."""
-    told = str(preset.facts.get("check", "")).split("-")
+    told = str(preset.metadata.get("check", "")).split("-")
     now = here.check_value.split("-")
     if len(told) != len(_PARTS):
         return

@@ -15,9 +15,8 @@ from autofit.memory.store import MemoryStore
 from autofit.output.report.html_report import html_report
 from autofit.output.report.markdown_report import markdown_report
 from autofit.output.text.trial_row import command_line
-from autofit.presets.facts import winner_facts
-from autofit.presets.formats.registry import SUFFIXES, write_preset
-from autofit.presets.preset_text import preset_text
+from autofit.presets.formats.registry import find_format, write_preset
+from autofit.presets.preset_source import winner_preset, written_preset
 from autofit.process import removed_variables
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
 from autofit.runtime.diagnosis.memory_evidence import find_shared_devices
@@ -147,25 +146,24 @@ class TuneRun:
         return CandidateFactory(self.task, make_planner(self.task), MemoryStore())
 
     def _write(self, study: Study, result: dict[str, Any]) -> str | None:
-        preset: str | None = None
+        first_path: str | None = None
         if result["winner"] is not None:
-            facts = winner_facts(
+            preset = winner_preset(
                 study.header,
                 result,
                 runtime=self.task.runtime,
                 folder=Path.cwd(),
                 made_on=date.today(),  # noqa: DTZ011
             )
-            known = facts.formats or _PRESETS
-            for name in (name for name in _PRESETS if name in known):
+            for name in (name for name in _PRESETS if name in preset.rules.formats):
                 path = study.write_output(
-                    f"presets/{study.header.model_name}{SUFFIXES[name]}",
-                    write_preset(name, facts),
+                    f"presets/{study.header.model_name}{find_format(name).suffix}",
+                    write_preset(name, preset),
                 )
-                preset = preset or str(path)
-        study.conclude({**result, "preset": preset})
-        text = preset_text(study)
+                first_path = first_path or str(path)
+        study.conclude({**result, "preset": first_path})
+        text = written_preset(study)
         study.write_output("report.md", markdown_report(study, preset=text))
         if find_spec("plotly") and find_spec("jinja2"):  # the extra `report`
             study.write_output("report.html", html_report(study, preset=text))
-        return preset
+        return first_path

@@ -8,8 +8,7 @@ from typing import Any
 
 from autofit.compare.compare_presets import SIDES, SideName
 from autofit.errors import UsageError
-from autofit.presets.label import shorten_apart
-from autofit.presets.read_preset import ReadPreset
+from autofit.presets.read_preset import ParsedPreset, shorten_apart
 from autofit.runtime.command.redaction import redact_command, redact_variables
 from autofit.session.task import Task
 from autofit.session.task_setup import read_environment, study_header
@@ -94,7 +93,7 @@ class ComparedTasks:
         )
 
 
-def label_presets(a: ReadPreset, b: ReadPreset) -> tuple[str, str]:
+def label_presets(a: ParsedPreset, b: ParsedPreset) -> tuple[str, str]:
     """Return short names of two presets; they differ if the presets differ."""
     if a.label != b.label:
         return a.label, b.label
@@ -104,9 +103,9 @@ def label_presets(a: ReadPreset, b: ReadPreset) -> tuple[str, str]:
     return (a.label, b.label) if commands[0] == commands[1] else shorten_apart(*commands)
 
 
-def _command_text(preset: ReadPreset) -> str:
-    variables = (f"{name}={value}" for name, value in redact_variables(preset.env).items())
-    return " ".join((*variables, *redact_command(preset.argv)))
+def _command_text(preset: ParsedPreset) -> str:
+    variables = (f"{name}={value}" for name, value in redact_variables(preset.server.env).items())
+    return " ".join((*variables, *redact_command(preset.server.argv)))
 
 
 def _slot_count(task: Task) -> int:

@@ -1,279 +1,214 @@
-"""A preset read back into a launch command: what autofit writes, and what people have.
-
-Read are shell scripts and command lines, llama-server's router presets, llama-swap's and
-compose's YAML, systemd units, files of variables, and autofit's own documents. What a file says
-beside the command is left alone, except the workload that a preset of autofit was tuned for.
-"""
+"""A preset that a user gives: a file, the folder of a study, or a quoted launch command."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import takewhile
+from pathlib import Path, PurePath
 from typing import Any
 
-from autofit import yaml_files
 from autofit.errors import UsageError
-from autofit.presets.entry import Entry, is_program, listed, matching
-from autofit.presets.formats.read_command import entries_of_shell
-from autofit.presets.formats.read_ini import entries_of_ini, has_section
-from autofit.presets.formats.read_json import entries_of_document
-from autofit.presets.formats.read_systemd import entries_of_unit, is_unit
-from autofit.presets.formats.read_yaml import entries_of_data, is_known
-from autofit.presets.formats.registry import SUFFIXES
-from autofit.presets.formats.variables import file_variables
-from autofit.presets.heading import heading_workload
-from autofit.presets.label import shorten
-from autofit.presets.text_file import read_text_file
+from autofit.presets.formats.preset_format import open_preset_file
+from autofit.presets.formats.registry import FORMATS, recognize_format
+from autofit.presets.formats.shell import shell_servers
+from autofit.presets.preset_heading import heading_metadata
+from autofit.presets.server_entry import ServerEntry, is_program
 from autofit.runtime.command.redaction import redact_command
-from autofit.runtime.discovery.help_text import HelpText
-from autofit.trial.workload import Request, Workload
+from autofit.trial.workload import Workload
 
-_YAML = (".yaml", ".yml")
-_BATCH = (".bat", ".cmd", ".ps1")
-_YAML_START = re.compile(r"^(?:models|services)\s*:", re.MULTILINE)
-_COMMENT = ("#", ";")
-_NAMED = ("ini", "llama-swap", "compose", "systemd")
-_FALSE = frozenset({"false", "off", "disabled", "0"})
+_BATCH_SUFFIXES = (".bat", ".cmd", ".ps1")
+_HINT = (
+    "give a file that autofit has written "
+    f"({', '.join(dict.fromkeys(known.suffix for known in FORMATS.values()))}), a script, a "
+    "systemd unit, a llama-swap or compose file, or a launch command in quotes"
+)
+_LONGEST_LABEL = 60
+_LABEL_START = 18
+# Characters before the first difference of two commands that both labels keep.
+_BEFORE_DIFFERENCE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPreset:
-    """What a preset says.
+class ParsedPreset:
+    """One server of a preset file or command, and what autofit recorded in the file.
 
-    `argv` begins with wrapper and program; it is empty where the preset has only `options`,
-    by name without dashes, or only `env`. `label` is what the user gave, shortened; `kind` is
-    the format, `section` the name of the part that was taken where the file has several.
-    `folder` is where relative file names start, None for wherever it is started; `notes` tell
-    what was left out. A program `in_container` is not on this machine under its name. `facts`
-    are the lines `name: text` of a heading that autofit wrote, or what its document says beside
-    the command.
+    `label` is what the user gave, shortened. `kind` is the format, or `command`. `section` is
+    the server's name in the file, empty where it has none. `metadata` are the check value, the
+    workload and the memory of a preset that autofit wrote, as far as the file has them.
     """
 
     label: str
-    argv: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    options: tuple[tuple[str, str], ...] = ()
-    workload: Workload | None = None
-    kind: str = "command"
+    kind: str
+    server: ServerEntry
     section: str = ""
-    folder: Path | None = None
-    notes: tuple[str, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    in_container: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
-    def words(self, help_text: HelpText, program: str) -> tuple[str, ...]:
-        """The whole command; `program` and its help serve where the preset names none."""
-        if self.argv:
-            return self.argv
-        words = (word for option in self.options for word in _option_words(*option, help_text))
-        return (program, *words)
+    @property
+    def workload(self) -> Workload | None:
+        """The workload that the preset was tuned for, None where the file does not say it."""
+        return self.metadata.get("workload")
 
 
 def read_preset(
     given: str, *, section: str | None = None, model: Path | None = None
-) -> ReadPreset:
+) -> ParsedPreset:
     """Read a preset: a file, the folder of a finished tune, or a quoted launch command.
 
-    Of a file with several servers the one named `section` is taken (a name, or the path or
-    name of its model file), or else the only one that serves `model`.
+    Of several servers in a file, `section` chooses one by its name, or by the path or name of
+    its model file. Without `section`, the only server of `model` is chosen.
 
     Raises:
-        UsageError: there is no such file, it holds no launch command, or several, or one that
-            takes a shell or another program to understand.
+        UsageError: there is no such file, it has no launch command or several to choose from,
+            or only a shell or another program can evaluate the command.
     """
     if not given.strip():
-        raise UsageError("an empty preset", _hint())
+        raise UsageError("an empty preset", _HINT)
+    path = _existing_path(given)
+    label = given if path else shorten(redact_command([given])[0])
+    metadata: Mapping[str, Any]
+    with _named_faults(label):
+        if path is None:
+            kind, entries, metadata = "command", shell_servers(given), heading_metadata(given)
+        else:
+            kind, entries, metadata = _read_file(path)
+        entries = [e for e in entries if e.argv or e.options or e.env or e.faults]
+        server = _chosen(entries, label, section, model)
+        _check_encodable(server)
+    if server.faults:
+        raise UsageError(
+            f"{label}: {'; '.join(server.faults)}",
+            "give the command itself with its final values: autofit does not run a shell",
+        )
+    is_named = len(entries) > 1 or (kind in FORMATS and FORMATS[kind].names_servers)
+    return ParsedPreset(label, kind, server, server.name if is_named else "", metadata)
+
+
+def _existing_path(given: str) -> Path | None:
+    """Return the path of a file, None for a command.
+
+    Raises:
+        UsageError: it is neither, or a folder without exactly one preset.
+    """
     path = Path(given).expanduser()
     try:
         if path.is_dir():
-            path = _of_study(path)
-        is_file = path.exists()
-    except (OSError, ValueError):  # a command may be longer than a file's name
-        is_file = False
-    if not is_file:
-        label, text = shorten(redact_command([given])[0]), given
-        _refuse_no_command(given)
-        kind, entries = "command", _guarded(entries_of_shell, text, label)
-        document: dict[str, Any] = {}
-    else:
-        label = given
-        text = read_text_file(path)
-        kind, entries, document = _of_file(text, path, given)
-    entries = [e for e in entries if e.argv or e.options or e.env or e.faults]
-    entry = _chosen(entries, label, section, model)
-    if entry.faults:
-        raise UsageError(
-            f"{label}: {'; '.join(entry.faults)}",
-            "give the command itself, with the values that it ends up with: autofit runs no shell",
-        )
-    _guarded(_check_words, entry, label)
-    facts = {**_heading_facts(text), **document}
-    workload = facts.get("workload")
-    return ReadPreset(
-        label,
-        entry.argv,
-        entry.env,
-        entry.options,
-        workload if isinstance(workload, Workload) else None,
-        kind,
-        entry.name if len(entries) > 1 or kind in _NAMED else "",
-        entry.folder,
-        entry.notes,
-        facts,
-        entry.in_container,
-    )
-
-
-def _hint() -> str:
-    formats = ", ".join(dict.fromkeys(SUFFIXES.values()))
-    return (
-        f"give a file that autofit has written ({formats}), a script, a unit, a llama-swap or "
-        "compose file, or a launch command, quoted"
-    )
-
-
-def _refuse_no_command(given: str) -> None:
-    """See that what is no file looks like a command."""
+            found = sorted((path / "presets").glob("*.json"))
+            if len(found) == 1:
+                return found[0]
+            raise UsageError(f"{path} has {len(found) or 'no'} presets", _HINT)
+        if path.exists():
+            return path
+    except (OSError, ValueError):  # a command may be longer than a file name
+        pass
     if len(given.split()) > 1 or is_program(given):
-        return
-    path = Path(given)
+        return None
     if path.suffix or "/" in given or shutil.which(given) is None:
-        raise UsageError(f"no such preset: {given}", _hint())
+        raise UsageError(f"no such preset: {given}", _HINT)
+    return None
 
 
-def _of_study(folder: Path) -> Path:
-    found = sorted((folder / "presets").glob("*.json"))
-    if len(found) != 1:
-        raise UsageError(f"{folder} holds {len(found) or 'no'} presets", _hint())
-    return found[0]
+def _read_file(path: Path) -> tuple[str, list[ServerEntry], Mapping[str, Any]]:
+    """Return a file's format, its servers, and what autofit recorded in it."""
+    if path.suffix.lower() in _BATCH_SUFFIXES:
+        raise UsageError(f"{path}: scripts of Windows are not understood", _HINT)
+    file = open_preset_file(path)
+    kind = recognize_format(file)
+    read = FORMATS[kind].read
+    entries = read(file) if read else shell_servers(file.text)
+    if kind == "shell" and entries and not entries[0].argv:
+        kind = "env"
+    return kind, entries, FORMATS[kind].metadata(file)
 
 
-def _of_file(text: str, path: Path, label: str) -> tuple[str, list[Entry], dict[str, Any]]:
-    """The kind of a file, its servers, and what a document of ours says beside."""
-    if path.suffix.lower() in _BATCH:
-        raise UsageError(f"{label}: scripts of Windows are not understood", _hint())
-    if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):
-        data = _guarded(_parsed_json, text, label)
-        if is_known(data):
-            return "yaml", _guarded(entries_of_data, data, path.parent, label), {}
-        return "json", _guarded(entries_of_document, data, label), _document_facts(data, label)
-    if path.suffix.lower() in _YAML or _YAML_START.search(text):
-        data = yaml_files.read_yaml(path)
-        if not is_known(data):
-            raise UsageError(f"{label} has neither `models` (llama-swap) nor `services`", _hint())
-        kind = "llama-swap" if "models" in data else "compose"
-        return kind, _guarded(entries_of_data, data, path.parent, label), {}
-    if is_unit(text):
-        return "systemd", _guarded(entries_of_unit, text, path.stem, label), {}
-    if path.suffix == SUFFIXES["ini"] or has_section(text):
-        return "ini", _guarded(entries_of_ini, text, label), {}
-    if path.suffix == SUFFIXES["env"]:
-        return "env", [Entry("variables", env=file_variables(text))], {}
-    entries = _guarded(entries_of_shell, text, label)
-    is_env = bool(entries) and not entries[0].argv
-    return "env" if is_env else "shell", entries, {}
-
-
-def _guarded(read: Any, *given: Any) -> Any:  # noqa: ANN401 - any reader of a format
-    """What a reader of a format makes of a text; its faults with the file's name.
-
-    The last of what is given is the label.
-    """
-    *arguments, label = given
+@contextmanager
+def _named_faults(label: str) -> Iterator[None]:
+    """Turn what a reader raises about a file's content into errors that name the file."""
     try:
-        return read(*arguments)
+        yield
     except RecursionError as error:
-        raise UsageError(f"{label} is no preset: nested too deeply", _hint()) from error
+        raise UsageError(f"{label} is not a preset: nested too deeply", _HINT) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        told = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise UsageError(f"{label} is no preset: {told}", _hint()) from error
-
-
-def _parsed_json(text: str) -> dict[str, Any]:
-    data = json.loads(text)
-    if not isinstance(data, dict):
-        raise TypeError("not an object")
-    return data
+        fault = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise UsageError(f"{label} is not a preset: {fault}", _HINT) from error
 
 
 def _chosen(
-    entries: Sequence[Entry], label: str, section: str | None, model: Path | None
-) -> Entry:
+    entries: Sequence[ServerEntry], label: str, section: str | None, model: Path | None
+) -> ServerEntry:
     if not entries:
-        raise UsageError(f"{label} holds no launch command", _hint())
+        raise UsageError(f"{label} has no launch command", _HINT)
     if section is not None:
-        found = [*matching(entries, section)]
+        found = _called(entries, section)
         if len(found) == 1:
             return found[0]
-        told = f"{len(found)} are" if found else "none is"
-        raise UsageError(f"{label}: {told} called '{section}'", f"it has: {listed(entries)}")
+        count = f"{len(found)} servers are" if found else "no server is"
+        raise UsageError(f"{label}: {count} called '{section}'", f"it has: {_listed(entries)}")
     if len(entries) > 1 and model is not None:
         found = [entry for entry in entries if entry.serves(model)]
         if len(found) == 1:
             return found[0]
     if len(entries) > 1:
         raise UsageError(
-            f"{label} holds {len(entries)} servers: {listed(entries)}",
+            f"{label} has {len(entries)} servers: {_listed(entries)}",
             f"choose one with --section '{entries[0].name}'",
         )
     return entries[0]
 
 
-def _check_words(entry: Entry) -> None:
-    """See that every word can be given to a program."""
-    for word in (
-        *entry.argv,
-        *entry.env,
-        *entry.env.values(),
-        *(w for o in entry.options for w in o),
-    ):
-        if "\0" in word:
-            raise ValueError("a word has a NUL in it, which no program can be given")
-        os.fsencode(word)  # a UnicodeEncodeError is a ValueError
+def _called(entries: Sequence[ServerEntry], section: str) -> list[ServerEntry]:
+    """Return the servers of that name; without one, those whose model file has it."""
+    return [entry for entry in entries if entry.name == section] or [
+        entry
+        for entry in entries
+        if section in (entry.model, PurePath(entry.model).name, PurePath(entry.model).stem)
+    ]
 
 
-def _heading_facts(text: str) -> dict[str, Any]:
-    """What the comments of a preset say that autofit wrote."""
-    facts: dict[str, Any] = {}
-    for line in text.splitlines():
-        bare = line.lstrip()
-        if not bare.startswith(_COMMENT):
-            continue
-        workload = heading_workload(bare)
-        if workload is not None:
-            facts.setdefault("workload", workload)
-        name, colon, told = bare.lstrip("#; ").partition(": ")
-        if colon and name in ("check", "build", "devices", "headroom"):
-            facts.setdefault(name, told.strip())
-    return facts
+def _listed(entries: Sequence[ServerEntry]) -> str:
+    models = [PurePath(entry.model).name for entry in entries]
+    return ", ".join(
+        f"{entry.name} ({model})" if model and model != entry.name else entry.name
+        for entry, model in zip(entries, models, strict=True)
+    )
 
 
-def _document_facts(data: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """What a document of ours says beside its command."""
-    told = ("check", "build", "peak_mib", "taken_mib", "free_mib")
-    facts = {key: data[key] for key in told if key in data}
-    if data.get("workload") and isinstance(data["workload"], Mapping):
-        workload = _guarded(_workload, data["workload"], label)
-        facts["workload"] = workload
-    return facts
+def _check_encodable(server: ServerEntry) -> None:
+    """Raise a ValueError for text that no program can be given."""
+    options = (text for option in server.options for text in option)
+    for text in (*server.argv, *server.env, *server.env.values(), *options):
+        if "\0" in text:
+            raise ValueError("it contains a NUL character, which no argument can have")
+        os.fsencode(text)  # a UnicodeEncodeError is a ValueError
 
 
-def _workload(data: Mapping[str, Any]) -> Workload:
-    requests = tuple(Request(**request) for request in data["requests"])
-    return Workload(**{**data, "requests": requests})
+def shorten(text: str, longest: int = _LONGEST_LABEL) -> str:
+    """Return a command on one line, cut at its end if it is long."""
+    plain = " ".join(text.split())
+    return plain if len(plain) <= longest else plain[: longest - 3] + "..."
 
 
-def _option_words(key: str, value: str, help_text: HelpText) -> tuple[str, ...]:
-    spelling = next((word for word in (f"--{key}", f"-{key}") if word in help_text), f"--{key}")
-    flag = help_text.get(spelling)
-    if flag is None or flag.takes_value:
-        return (spelling, value)
-    if value.lower() not in _FALSE:
-        return (spelling,)
-    negative = [word for word in flag.spellings if word.startswith("--no-")]
-    return (negative[-1],) if negative else ()
+def shorten_apart(one: str, other: str) -> tuple[str, str]:
+    """Return two commands cut such that they differ, unless the commands are the same.
+
+    Commands with the same long beginning are cut in the middle, to show where they differ.
+    """
+    texts = " ".join(one.split()), " ".join(other.split())
+    labels = shorten(texts[0]), shorten(texts[1])
+    if labels[0] != labels[1] or texts[0] == texts[1]:
+        return labels
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False))
+    difference = sum(1 for _ in same)
+    # With the argument before, which may be the flag whose value differs.
+    word = texts[0].rfind(" ", 0, difference) + 1
+    before = texts[0].rfind(" ", 0, max(0, word - 1)) + 1
+    start = max(before, difference - _BEFORE_DIFFERENCE)
+    first, second = (
+        f"{text[:_LABEL_START].rstrip()} ... "
+        f"{shorten(text[start:], _LONGEST_LABEL - _LABEL_START - 5)}"
+        for text in texts
+    )
+    return first, second

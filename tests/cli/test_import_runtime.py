@@ -1,4 +1,4 @@
-"""A user's own script on the real llama-server: imported, tuned against, and checked."""
+"""A user's own script on the real llama-server: imported, then used as a baseline."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ exec nice -n 1 {server} -m "$MODEL" \\
 """
 
 
-def test_is_mine_any_good(llama_cpp, tmp_path):
-    """A script becomes a baseline that is launched as it stands, without its key."""
+def test_a_users_script_becomes_the_baseline(llama_cpp, tmp_path):
+    """The baseline is launched as the script says, and its API key is never stored."""
     write_model(SPEC, tmp_path / "my model.gguf")
     (tmp_path / "brief.yaml").write_text(WORKLOAD)
     (tmp_path / "small.yaml").write_text(SPACE)
@@ -53,7 +53,7 @@ def test_is_mine_any_good(llama_cpp, tmp_path):
     assert baseline["params"] == {"ubatch": 128, "threads": 1, "context": 512, "parallel": 1}
     assert baseline["argv"][:4] == ["nice", "-n", "1", str(llama_cpp / "llama-server")]
     assert {"--no-warmup", "--top-k"} <= set(baseline["argv"])
-    assert "every launch runs under `nice -n 1`, as the baseline" in done.err
+    assert "every launch runs under `nice -n 1`" in done.err
     trials = Study.open(tmp_path / "study").trials()
     assert all(trial.env["OMP_WAIT_POLICY"] == "passive" for trial in trials)
     for path in (tmp_path / "study").rglob("*"):

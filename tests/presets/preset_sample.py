@@ -1,4 +1,4 @@
-"""Facts of a preset on a real llama-server, for the tests of the formats."""
+"""A preset for the tests of the formats, and help texts to write it for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 from study.study_sample import ENVIRONMENT, WORKLOAD
 
-from autofit.presets.facts import PresetFacts
-from autofit.runtime.dialect.dialect import ContainerRules, IniRules
+from autofit.presets.formats.registry import FORMATS, write_preset
+from autofit.presets.preset import Preset
+from autofit.runtime.dialect.dialect import ContainerRules, IniRules, PresetRules
 from autofit.runtime.discovery.help_text import HelpText, parse_help
 
 ARGUMENTS = (
@@ -18,11 +19,16 @@ ARGUMENTS = (
     *("--ctx-size", "8192", "--parallel", "1", "--flash-attn", "on", "--fit", "off"),
 )
 RESERVED = ("host", "port", "alias", "api-key", "log-colors")
+RULES = PresetRules(
+    formats=tuple(FORMATS),
+    ini=IniRules(cannot_hold=(";", "#"), reserved=RESERVED),
+    container=ContainerRules({"CUDA": "example.org/llama:cuda"}, "/app/llama-server"),
+)
 
 
 @cache
 def real_help(folder: Path) -> HelpText:
-    """What the real llama-server in a folder says of its flags."""
+    """Return the help of the real llama-server in a folder."""
     done = subprocess.run(
         [folder / "llama-server", "--help"], check=True, capture_output=True, text=True, timeout=30
     )
@@ -59,8 +65,8 @@ SMALL_HELP = parse_help(
 )
 
 
-def facts(**changes) -> PresetFacts:
-    """Facts of a proven winner with some fields changed."""
+def make_preset(**changes) -> Preset:
+    """Return the preset of a proven winner with some fields changed."""
     fields = {
         "model_name": "tiny",
         "model_path": Path("/models/tiny.gguf"),
@@ -70,8 +76,7 @@ def facts(**changes) -> PresetFacts:
         "params": {"n_gpu_layers": 49, "n_cpu_moe": 20},
         "help": SMALL_HELP,
         "folder": Path("/home/user"),
-        "container": ContainerRules({"CUDA": "example.org/llama:cuda"}, "/app/llama-server"),
-        "ini": IniRules(cannot_hold=(";", "#"), reserved=RESERVED),
+        "rules": RULES,
         "workload": WORKLOAD,
         "objective": "request_s",
         "environment": ENVIRONMENT,
@@ -83,4 +88,28 @@ def facts(**changes) -> PresetFacts:
         "made_on": date(2026, 11, 29),
         "autofit_version": "0.1.0",
     }
-    return PresetFacts(**{**fields, **changes})
+    return Preset(**{**fields, **changes})
+
+
+def write_file(format_name: str, folder: Path, preset: Preset | None = None) -> Path:
+    """Write a preset into a folder, in a format."""
+    path = folder / f"preset{FORMATS[format_name].suffix}"
+    path.write_text(write_preset(format_name, preset or make_preset()), encoding="utf-8")
+    return path
+
+
+# Changes of the sample for what formats write differently.
+VARIETY = [
+    {},
+    {"env": {"GGML_X": "3"}, "wrapper": ("numactl", "--membind=0")},
+    {"params": {"load_mode": "mlock"}},
+    {"arguments": ("--rpc", "10.0.0.2:50052", *ARGUMENTS)},
+    {"model_path": Path("/models/a-00001-of-00003.gguf"), "model_name": "3"},
+    {"arguments": ("--port", "9000", "--host", "0.0.0.0")},  # noqa: S104 - only text
+    {"image": "mine:1", "model_name": "Größe: 1 # x"},
+]
+SPECIAL = make_preset(
+    arguments=(*ARGUMENTS, "--no-warmup", "--override-tensor", r"blk\.1\.ffn=CPU"),
+    env={"CUDA_SCALE_LAUNCH_QUEUES": "4x", "NOTE": "two words"},
+    wrapper=("numactl", "-N", "0"),
+)

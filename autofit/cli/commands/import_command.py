@@ -1,8 +1,7 @@
-"""`autofit import`: what a user's own launch command or preset says, as a baseline."""
+"""`autofit import`: a user's own launch command or preset, parsed as a baseline."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,18 +11,17 @@ from autofit.cli.options.output_file import check_target, deliver
 from autofit.errors import UsageError
 
 if TYPE_CHECKING:
-    from autofit.output.import_summary import Imported
-    from autofit.presets.read_preset import ReadPreset
-    from autofit.runtime.discovery.found_runtime import Runtime
+    from autofit.presets.preset_command import PresetCommand
+    from autofit.presets.read_preset import ParsedPreset
 
 
 @click.command("import")
 @click.argument("given", nargs=-1, required=True, metavar="FILE|COMMAND")
-@click.option("--section", metavar="NAME", help="The part that is meant of a file with several.")
+@click.option("--section", metavar="NAME", help="The server to read in a file with several.")
 @click.option("-o", "--output", metavar="FILE", help="Write it as a script, or as JSON (.json).")
-@click.option("--runtime", metavar="PATH", help="The runtime whose flags it has.")
-@click.option("--dialect", metavar="NAME", help="The runtime's dialect; found out by itself.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was read as JSON.")
+@click.option("--runtime", metavar="PATH", help="The runtime that its flags are for.")
+@click.option("--dialect", metavar="NAME", help="The runtime's dialect.  [default: detected]")
+@click.option("--json", "as_json", is_flag=True, help="Print the parsed command as JSON.")
 def command(
     given: tuple[str, ...],
     section: str | None,
@@ -33,14 +31,15 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """Read your own launch command or preset: what autofit makes of it, and what it leaves out.
+    """Show how autofit reads your own launch command or preset, and what it leaves out.
 
     FILE is a shell script, a router preset (.ini), a llama-swap or compose file, a systemd unit,
-    a file of variables, or one that autofit has written. A COMMAND comes in quotes, or word by
-    word after `--`. What -o writes is what `tune --baseline` and `compare` take; they also take
-    the FILE itself.
+    a file of variables, or a file that autofit has written. COMMAND is a command in quotes, or
+    word by word after `--`. `tune --baseline` and `compare` take the FILE itself, and what -o
+    writes.
     """
-    import shlex  # noqa: PLC0415 - --help is quick
+    import json  # noqa: PLC0415 - --help is quick
+    import shlex  # noqa: PLC0415
 
     from autofit.output.import_summary import (  # noqa: PLC0415
         import_document,
@@ -52,7 +51,7 @@ def command(
     if output is not None:
         check_target(output)
     preset = read_preset(given[0] if len(given) == 1 else shlex.join(given), section=section)
-    found = _imported(preset, runtime, dialect)
+    found = _parse(preset, runtime, dialect)
     document = json.dumps(import_document(found), indent=2)
     if as_json:
         click.echo(document)
@@ -66,40 +65,25 @@ def command(
         click.echo(f"wrote {output}", err=True)
 
 
-def _imported(preset: ReadPreset, path: str | None, dialect: str | None) -> Imported:
-    from autofit.cli.options.own_command import taken_apart  # noqa: PLC0415 - --help is quick
-    from autofit.output.import_summary import Imported  # noqa: PLC0415
-
-    runtime, notices = _runtime(preset, path, dialect)
-    own = taken_apart(preset, runtime).noting(*notices)
-    return Imported(
-        preset=preset,
-        runtime=own.runtime,
-        command=own.command,
-        wrapper=own.wrapper,
-        model=own.model,
-        notices=own.notices,
+def _parse(preset: ParsedPreset, path: str | None, dialect: str | None) -> PresetCommand:
+    """Parse a command by its own runtime, or by another one where its own is missing."""
+    from autofit.presets.preset_command import (  # noqa: PLC0415 - --help is quick
+        find_preset_runtime,
+        parse_preset_command,
     )
-
-
-def _runtime(
-    preset: ReadPreset, path: str | None, dialect: str | None
-) -> tuple[Runtime, tuple[str, ...]]:
-    """The runtime that starts it; where that is not here, another that knows its flags."""
-    from autofit.cli.options.own_command import runtime_of  # noqa: PLC0415 - --help is quick
     from autofit.runtime.discovery.find_runtime import (  # noqa: PLC0415
         find_runtime,
         make_offline_runtime,
     )
 
     try:
-        return runtime_of(preset, path, dialect)
+        runtime, notices = find_preset_runtime(preset, path, dialect)
     except UsageError as error:
         if path is not None:
             raise
-        reason = error.message
-    try:
-        found = find_runtime(None, dialect)
-    except UsageError:
-        found = make_offline_runtime(dialect or "llama_server")
-    return found, (f"{reason}; its flags are read as those of {found.name}",)
+        try:
+            runtime = find_runtime(None, dialect)
+        except UsageError:
+            runtime = make_offline_runtime(dialect or "llama_server")
+        notices = (f"{error.message}; its flags are read as those of {runtime.name}",)
+    return parse_preset_command(preset, runtime).with_notices(*notices)

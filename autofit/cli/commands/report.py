@@ -27,12 +27,12 @@ def command(study: Path, html: str | None) -> None:
     """
     from autofit.output.report.html_report import html_report  # noqa: PLC0415 - --help is quick
     from autofit.output.report.markdown_report import markdown_report  # noqa: PLC0415
-    from autofit.presets.preset_text import preset_text  # noqa: PLC0415
+    from autofit.presets.preset_source import written_preset  # noqa: PLC0415
 
     if html is not None:
         check_target(html)
     opened = open_study(study)
-    preset = preset_text(opened)
+    preset = written_preset(opened)
     text = markdown_report(opened, preset=preset)
     _keep(opened, text)
     if html is None:

@@ -1,4 +1,4 @@
-"""The baseline that a user gives a tune: their own command, and what it says of the task."""
+"""The option `--baseline`: a user's own command, and what it decides for the whole tune."""
 
 from __future__ import annotations
 
@@ -8,65 +8,65 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autofit.cli.options.own_command import OwnCommand, own_command
 from autofit.errors import UsageError
 from autofit.model.sizes.kv_cache import kv_element_bytes, kv_types
-from autofit.presets.option import flag_groups
+from autofit.presets.command_options import flag_groups
+from autofit.presets.preset_command import PresetCommand, read_preset_command
 from autofit.presets.read_preset import read_preset
 from autofit.session.build_task import always_flags
 from autofit.session.task_options import TaskOptions
 from autofit.trial.candidate import Candidate
 
-_USUAL_WORKLOAD = "chat"
-_TASK = ("context", "parallel")
+_DEFAULT_WORKLOAD = "chat"
+_TASK_PARAMS = ("context", "parallel")
 
 
 def read_baseline(
     given: str, section: str | None, options: TaskOptions
-) -> tuple[OwnCommand, TaskOptions]:
-    """The user's own command, and the options of the tune with what it decides for all.
+) -> tuple[PresetCommand, TaskOptions]:
+    """Return the user's command, and the options of the tune with what the command decides.
 
-    So that nothing but settings tells it from what is tuned, its wrapper, variables and remote
-    devices are every launch's. Its context and slots are the task's where the options name
-    neither a workload nor a number.
+    All launches get its wrapper, variables and remote devices, so that they differ from it in
+    settings only. The task gets its context and slots, unless the options name a workload or
+    a number.
 
     Raises:
-        UsageError: it cannot be read, or the options say otherwise.
+        UsageError: it cannot be read, or contradicts the options.
     """
     try:
         preset = read_preset(given, section=section, model=options.model)
-        own = own_command(preset, options.runtime, options.dialect)
+        own = read_preset_command(preset, options.runtime, options.dialect)
     except UsageError as error:
         raise UsageError(f"--baseline: {error.message}", error.hint) from error
     if own.model is not None and not _is_same_file(own.model, options.model):
         raise UsageError(
             f"--baseline serves {own.model}, not {options.model}", "both must serve one model"
         )
-    taken: dict[str, Any] = {**_conditions(own, options), **_task(own, options)}
-    return own.noting(*_notices(taken, own, options)), replace(options, **taken)
+    taken: dict[str, Any] = {**_conditions(own, options), **_task_params(own, options)}
+    return own.with_notices(*_notices(taken, own, options)), replace(options, **taken)
 
 
-def _conditions(own: OwnCommand, options: TaskOptions) -> dict[str, Any]:
-    """What surrounds the command, as far as the options leave it open."""
+def _conditions(own: PresetCommand, options: TaskOptions) -> dict[str, Any]:
+    """Return the variables, wrapper and remote devices that the options do not set."""
     env = dict(own.command.env)
     for name, value in env.items():
         if options.env.get(name, value) != value:
             raise UsageError(
                 f"--baseline sets {name}={value}, and --env {name}={options.env[name]}",
-                "all launches have the same variables: take one of them away",
+                "all launches have the same variables: remove one of the two",
             )
     found: dict[str, Any] = {}
     if set(env) - set(options.env):
         found["env"] = {**env, **options.env}
-    surroundings: tuple[tuple[str, str | tuple[str, ...], str], ...] = (
+    own_values: tuple[tuple[str, str | tuple[str, ...], str], ...] = (
         ("wrapper", own.wrapper, shlex.join(own.wrapper)),
         ("rpc", own.command.rpc, own.command.rpc),
     )
-    for name, own_value, shown in surroundings:
+    for name, own_value, shown in own_values:
         asked = getattr(options, name)
         if own_value and asked and asked != own_value:
             raise UsageError(
-                f"--baseline has `{shown}`, which is not what --{name} says",
+                f"--baseline has `{shown}`, but --{name} says something else",
                 f"all launches have the same: --{name} '{shown}', or leave it out",
             )
         if own_value and not asked:
@@ -74,51 +74,51 @@ def _conditions(own: OwnCommand, options: TaskOptions) -> dict[str, Any]:
     return found
 
 
-def _task(own: OwnCommand, options: TaskOptions) -> dict[str, Any]:
-    if options.workload != _USUAL_WORKLOAD:
+def _task_params(own: PresetCommand, options: TaskOptions) -> dict[str, Any]:
+    """Return the context and slots of the command that the task gets."""
+    if options.workload != _DEFAULT_WORKLOAD:
         return {}
-    params = own.command.params
-    found: dict[str, Any] = {}
-    for name in _TASK:
-        value = params.get(name)
-        if getattr(options, name) is None and isinstance(value, int) and value > 0:
-            found[name] = value
-    return found
+    params = {name: own.command.params.get(name) for name in _TASK_PARAMS}
+    return {
+        name: value
+        for name, value in params.items()
+        if getattr(options, name) is None and isinstance(value, int) and value > 0
+    }
 
 
-def _notices(taken: dict[str, Any], own: OwnCommand, options: TaskOptions) -> Iterator[str]:
+def _notices(taken: dict[str, Any], own: PresetCommand, options: TaskOptions) -> Iterator[str]:
     if "env" in taken:
         shown = " ".join(f"{n}={v}" for n, v in taken["env"].items() if n not in options.env)
-        yield f"set for every launch, as for the baseline: {shown}"
+        yield f"every launch has the baseline's variables: {shown}"
     if "wrapper" in taken:
-        yield f"every launch runs under `{shlex.join(taken['wrapper'])}`, as the baseline"
+        yield f"every launch runs under `{shlex.join(taken['wrapper'])}`, as the baseline does"
     if "rpc" in taken:
-        yield f"every launch uses the remote devices {taken['rpc']}, as the baseline"
-    task = ", ".join(f"{name} {taken[name]}" for name in _TASK if name in taken)
+        yield f"every launch uses the remote devices {taken['rpc']}, as the baseline does"
+    task = ", ".join(f"{name} {taken[name]}" for name in _TASK_PARAMS if name in taken)
     if task:
         yield f"the task has the baseline's own {task}; --context and --parallel change it"
     known = flag_groups(options.extra_args)
-    decided = always_flags(own.runtime)
+    set_by_autofit = always_flags(own.runtime)
     others = [
         group
         for group in flag_groups(own.command.rest)
-        if group not in known and group[0].partition("=")[0] not in decided
+        if group not in known and group[0].partition("=")[0] not in set_by_autofit
     ]
     if others:
         yield (
             f"only the baseline has `{shlex.join(word for group in others for word in group)}`; "
-            "what the winner's preset shall have, too, goes after `--`"
+            "options for every launch go after `--`"
         )
     narrow = min(kv_types(Candidate(own.command.params)), key=kv_element_bytes)
     if 0 < kv_element_bytes(narrow) < kv_element_bytes(options.kv_floor):
         yield (
-            f"the baseline's KV type {narrow} is narrower than what is searched; "
-            f"--kv-floor {narrow} lets the tune use it, too"
+            f"the baseline's KV type {narrow} has fewer bits than the search allows; "
+            f"--kv-floor {narrow} allows it"
         )
 
 
 def _is_same_file(path: Path, other: Path) -> bool:
-    """Whether two paths name one file, as far as can be told from another folder."""
+    """Return whether two paths are one file; their names decide where a file is missing."""
     other = other.expanduser()
     if path.exists() and other.exists():
         return path.samefile(other)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autofit.cli.options.own_command import OwnCommand, own_command
 from autofit.errors import UsageError
-from autofit.presets.read_preset import ReadPreset
+from autofit.presets.preset_command import PresetCommand, read_preset_command
+from autofit.presets.read_preset import ParsedPreset
 from autofit.session.build_task import build_task
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions
@@ -29,7 +29,7 @@ class PresetOptions:
 
 
 def build_preset_task(
-    preset: ReadPreset,
+    preset: ParsedPreset,
     options: PresetOptions,
     *,
     objective: Metric,
@@ -43,7 +43,7 @@ def build_preset_task(
         UsageError: there is no such runtime or model, or the preset cannot be read.
         NothingFitsError: the runtime has none of the values of the search space.
     """
-    own = own_command(preset, options.runtime, options.dialect)
+    own = read_preset_command(preset, options.runtime, options.dialect)
     command = own.command
     task = build_task(
         TaskOptions(
@@ -78,7 +78,7 @@ def build_preset_task(
     )
 
 
-def _find_model(preset: ReadPreset, own: OwnCommand, options: PresetOptions) -> Path:
+def _find_model(preset: ParsedPreset, own: PresetCommand, options: PresetOptions) -> Path:
     if options.model is not None:
         return options.model
     if own.model is None:

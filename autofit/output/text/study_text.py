@@ -19,7 +19,7 @@ from autofit.output.text.conclusion import (
 )
 from autofit.output.text.spending_table import SPENT_HEAD, SPENT_TITLE
 from autofit.output.text.trial_row import TrialRow, command_line, grouped_notes, trial_rows
-from autofit.presets.heading import workload_line
+from autofit.presets.preset_heading import workload_line
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
 from autofit.text_format import mib, one_line

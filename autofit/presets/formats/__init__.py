@@ -1,1 +1,1 @@
-"""One module per file format of presets, for reading and writing."""
+"""File formats of presets: one module for each, with reading and writing, and the registry."""

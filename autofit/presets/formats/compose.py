@@ -1,7 +1,7 @@
-"""A compose file: the server in a container (https://github.com/compose-spec/compose-spec).
+"""Compose files: the server in a container (https://github.com/compose-spec/compose-spec).
 
-Files lie in the container where they lie outside, so that the command stays as it was tuned.
-`$` begins a variable in every value; two stand for one.
+Files are mounted at the path that they have on the host, so that the command stays as it was
+tuned. `$` begins a variable in every value; `$$` is a plain dollar.
 """
 
 from __future__ import annotations
@@ -9,165 +9,115 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from autofit.errors import UsageError
 from autofit.model.gguf.header import list_shards
-from autofit.presets.facts import PresetFacts, with_port
+from autofit.presets.command_options import flag_groups, named_files
+from autofit.presets.formats.container_command import server_command, with_host_paths
+from autofit.presets.formats.env import file_variables
+from autofit.presets.formats.preset_format import PresetFile, PresetFormat
+from autofit.presets.formats.shell import command_server
 from autofit.presets.formats.systemd import locks_memory
-from autofit.presets.formats.yaml_text import flow_list, indented, quoted
-from autofit.presets.heading import heading, note
-from autofit.presets.older_command import older_words
-from autofit.presets.option import flag_groups, named_files
+from autofit.presets.formats.variable_expansion import expand, parameter_value
+from autofit.presets.formats.yaml_text import (
+    as_list,
+    entries_below,
+    flow_list,
+    indented,
+    quoted,
+    scalar_text,
+    set_variables,
+)
+from autofit.presets.preset import Preset, with_port
+from autofit.presets.preset_heading import heading
+from autofit.presets.server_entry import ServerEntry
 
-SERVICES = "services"
-_EVERYWHERE = "0.0.0.0"  # noqa: S104 - within the container; what is published is on loopback
+TOP_KEY = "services"
+_EVERYWHERE = "0.0.0.0"  # noqa: S104 - within the container; its port is published on loopback
 _LOOPBACK = "127.0.0.1"
 
 
-def write(facts: PresetFacts) -> str:
-    """The preset as a compose file with one service."""
-    return write_many([facts])
-
-
-def write_many(presets: Sequence[PresetFacts]) -> str:
-    """The presets as one compose file, a service for each.
+def _write(presets: Sequence[Preset]) -> str:
+    """Return a compose file with a service for each preset.
 
     Raises:
-        UsageError: there is no image for a preset, or a value has no place in YAML.
+        UsageError: no image is known for a preset, or YAML cannot hold a value.
     """
-    lines = ["# start with: docker compose -f THIS_FILE up -d", f"{SERVICES}:"]
-    for facts in presets:
-        lines += indented([*comments(facts), f"{entry_key(facts)}:"], 2)
-        for part in entry(facts).values():
+    lines = ["# start with: docker compose -f THIS_FILE up -d", f"{TOP_KEY}:"]
+    for preset in presets:
+        lines += indented([*comments(preset), f"{entry_key(preset)}:"], 2)
+        for part in entry_parts(preset).values():
             lines += indented(part, 4)
     return "\n".join(lines) + "\n"
 
 
-def entry_name(facts: PresetFacts) -> str:
-    """The service's name, of the few characters that one may have."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", facts.model_name).strip("-._").lower()
+def entry_name(preset: Preset) -> str:
+    """Return the service's name, in the few characters that are allowed."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", preset.model_name).strip("-._").lower()
     return name or "model"
 
 
-def entry_key(facts: PresetFacts) -> str:
-    """The service's name as a key of YAML, quoted where it might pass for something else."""
-    name = entry_name(facts)
+def entry_key(preset: Preset) -> str:
+    """Return the service's name as a key of YAML, quoted where it might not be read as text."""
+    name = entry_name(preset)
     return name if re.fullmatch(r"[a-z]\w*[0-9_-][\w-]*", name, re.ASCII) else quoted(name)
 
 
-def comments(facts: PresetFacts) -> list[str]:
-    """The heading of a service, as comments."""
-    return [f"# {line}" for line in (*heading(facts), *map(note, needs(facts)))]
+def comments(preset: Preset) -> list[str]:
+    """Return the heading of a service as comments."""
+    return [f"# {line}" for line in heading(preset, _notices(preset))]
 
 
-def needs(facts: PresetFacts) -> list[str]:
-    """What the container does otherwise than the tuned server, or needs done."""
-    whose = "the settings belong to the build above, not to this image"
-    told = [f"{whose}: pin an image of that build, then compare"]
-    if facts.wrapper:
-        told.append(f"the image must have `{facts.wrapper[0]}`: the server runs under it")
-    named = named_files(facts.arguments, facts.help, facts.folder)
-    missing = [path for path in named if path != facts.model_path and not path.is_file()]
+def _notices(preset: Preset) -> list[str]:
+    pin = "use an image of that build, then compare"
+    notices = [f"the settings belong to the build above, not to this image: {pin}"]
+    if preset.wrapper:
+        program = preset.wrapper[0]
+        notices.append(f"the image must contain `{program}`, which starts the server")
+    named = named_files(preset.arguments, preset.help, preset.folder)
+    missing = [str(path) for path in named if path != preset.model_path and not path.is_file()]
     if missing:
-        shown = ", ".join(str(path) for path in missing)
-        told.append(f"no such file here, so it is not mounted: {shown}")
-    return told
+        notices.append(f"not mounted, because there is no such file here: {', '.join(missing)}")
+    return notices
 
 
-def entry(facts: PresetFacts, more: Sequence[str] = ()) -> Mapping[str, list[str]]:
-    """The settings of a service by key, each as lines of YAML; `more` words end the command.
+def entry_parts(preset: Preset, more_arguments: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return the settings of a service by key, each as lines of YAML.
 
     Raises:
-        UsageError: there is no image, or a value has no place in YAML.
+        UsageError: no image is known for the preset, or YAML cannot hold a value.
     """
-    uses_remote = "--rpc" in facts.arguments
-    words = (*_arguments(facts), *more)
+    groups = flag_groups((*_arguments(preset), *more_arguments))
     parts = {
-        "image": [f"image: {_escaped(_image(facts))}"],
-        "entrypoint": flow_list("entrypoint", [_dollars(_start(facts))]),
-        "command": flow_list("command", [_dollars(group) for group in flag_groups(words)]),
+        "image": [f"image: {_escaped(_image(preset))}"],
+        "entrypoint": flow_list("entrypoint", [_dollars(_program(preset))]),
+        "command": flow_list("command", [_dollars(group) for group in groups]),
     }
-    if facts.env:
-        variables = [f"  {name}: {_escaped(value)}" for name, value in facts.env.items()]
+    if preset.env:
+        variables = [f"  {name}: {_escaped(value)}" for name, value in preset.env.items()]
         parts["environment"] = ["environment:", *variables]
-    parts["volumes"] = ["volumes:", *_mounts(facts)]
-    if uses_remote:  # remote devices are asked where they were: from the machine itself
+    parts["volumes"] = ["volumes:", *_mounts(preset)]
+    if "--rpc" in preset.arguments:  # remote devices may listen on this machine only
         parts["network_mode"] = ["network_mode: host"]
     else:
-        port = _port(facts)
+        port = _port(preset)
         parts["ports"] = ["ports:", f'  - "{_LOOPBACK}:{port}:{port}"']
-    parts |= _hardware(facts)
-    if locks_memory(facts):
+    parts |= _devices(preset)
+    if locks_memory(preset):
         parts["ulimits"] = ["ulimits:", "  memlock: -1"]
-    if facts.wrapper and PurePath(facts.wrapper[0]).name == "numactl":
-        parts["cap_add"] = ["cap_add:", "  - SYS_NICE"]  # binding memory is refused without
+    if preset.wrapper and PurePath(preset.wrapper[0]).name == "numactl":
+        parts["cap_add"] = ["cap_add:", "  - SYS_NICE"]  # needed for binding memory
     parts["restart"] = ["restart: on-failure:5"]
     parts["stop_grace_period"] = ["stop_grace_period: 30s"]
     return parts
 
 
-# What a user has said of a container stays when its server's settings change.
-_KEPT = (
-    *("image", "ports", "network_mode", "volumes", "deploy", "devices", "ulimits", "cap_add"),
-    *("restart", "stop_grace_period"),
-)
-
-
-def merged_entry(
-    facts: PresetFacts, old: Mapping[str, Any]
-) -> tuple[Mapping[str, list[str]], list[str]]:
-    """The settings for a service that is there, and what a user should know of the change.
-
-    Its container stays as it is, and so do options and variables that no tune decides.
-    """
-    older = older_words(_older(old.get("command")), facts, _has_variable)
-    parts = dict(entry(facts, [word.replace("$$", "$") for word in older.kept]))
-    for key in _KEPT:
-        if key in old:
-            parts.pop(key, None)
-    if "network_mode" in old or "ports" in old:
-        parts.pop("ports", None)
-        parts.pop("network_mode", None)
-    others = [
-        f"  {quoted(name)}:" + ("" if value is None else f" {quoted(value)}")
-        for name, value in _variables(old).items()
-        if name not in facts.env and not facts.decides((name,))
-    ]
-    own = parts.get("environment", ["environment:"])
-    parts["environment"] = [own[0], *others, *own[1:]] if others or own[1:] else []
-    notices = older.notices
-    missing = [str(path) for path in _files(facts) if str(path) not in str(old.get("volumes"))]
-    if "volumes" in old and missing:
-        notices.append(f"the volumes stay as they are; are these mounted: {', '.join(missing)}")
-    return parts, notices
-
-
-def _older(given: str | Sequence[str] | None) -> list[str]:
-    """The words of a service's command, which may be a list or one text."""
-    try:
-        return shlex.split(given) if isinstance(given, str) else list(given or ())
-    except ValueError:  # compose could not split it either
-        return []
-
-
-def _has_variable(word: str) -> bool:
-    return "$" in word.replace("$$", "")
-
-
-def _variables(old: Mapping[str, Any]) -> dict[str, str | None]:
-    """A service's variables, which may be a mapping or a list of `NAME=value`."""
-    given = old.get("environment") or {}
-    if isinstance(given, Mapping):
-        return {str(name): value for name, value in given.items()}
-    pairs = (str(text).partition("=") for text in given)
-    return {name: value if equals else None for name, equals, value in pairs}
-
-
-def _image(facts: PresetFacts) -> str:
-    names = [device.partition(":")[0] for device in facts.environment.devices]
-    image = facts.image or facts.container.image(names)
+def _image(preset: Preset) -> str:
+    names = [device.partition(":")[0] for device in preset.environment.devices]
+    image = preset.image or preset.rules.container.image(names)
     if not image:
         raise UsageError(
             "no container image is known for this runtime and its devices",
@@ -176,63 +126,142 @@ def _image(facts: PresetFacts) -> str:
     return image
 
 
-def command(facts: PresetFacts) -> tuple[str, ...]:
-    """What runs in the container."""
-    return (*_start(facts), *_arguments(facts))
+def container_argv(preset: Preset) -> tuple[str, ...]:
+    """Return the command that runs in the container."""
+    return (*_program(preset), *_arguments(preset))
 
 
-def _start(facts: PresetFacts) -> tuple[str, ...]:
-    program = facts.container.program or PurePath(facts.command[-1]).name
-    return (*facts.wrapper, program)
+def _program(preset: Preset) -> tuple[str, ...]:
+    program = preset.rules.container.program or PurePath(preset.command[-1]).name
+    return (*preset.wrapper, program)
 
 
-def _port(facts: PresetFacts) -> str:
-    own = (value for flag, value in facts.own_address.items() if "port" in flag)
-    return next(own, str(facts.port))
+def _arguments(preset: Preset) -> tuple[str, ...]:
+    host = _LOOPBACK if "--rpc" in preset.arguments else _EVERYWHERE
+    address = (argument.replace(_LOOPBACK, host) for argument in preset.address)
+    return preset.arguments_at(with_port(address, int(_port(preset))))
 
 
-def _arguments(facts: PresetFacts) -> tuple[str, ...]:
-    host = _LOOPBACK if "--rpc" in facts.arguments else _EVERYWHERE
-    address = (word.replace(_LOOPBACK, host) for word in facts.address)
-    return facts.served_at(with_port(tuple(address), int(_port(facts))))
+def _port(preset: Preset) -> str:
+    own = (value for flag, value in preset.given_address.items() if "port" in flag)
+    return next(own, str(preset.port))
 
 
-def _files(facts: PresetFacts) -> Iterator[Path]:
-    """The model's files and those that the arguments name, each once."""
-    named = named_files(facts.arguments, facts.help, facts.folder)
-    found = [*list_shards(facts.model_path), *named]
-    yield from dict.fromkeys(path.absolute() for path in found)
+def used_files(preset: Preset) -> list[Path]:
+    """Return the model's files and those that the arguments name, each once."""
+    named = named_files(preset.arguments, preset.help, preset.folder)
+    files = [*list_shards(preset.model_path), *named]
+    return list(dict.fromkeys(path.absolute() for path in files))
 
 
-def _mounts(facts: PresetFacts) -> Iterator[str]:
-    """Each file by itself: a link leads out of its folder, as in the cache of a hub."""
-    models = {path.absolute() for path in list_shards(facts.model_path)}
-    for path in _files(facts):
+def _mounts(preset: Preset) -> Iterator[str]:
+    """Yield a mount for each file: a link leads out of its folder, as in the cache of a hub."""
+    models = {path.absolute() for path in list_shards(preset.model_path)}
+    for path in used_files(preset):
         if path in models or path.is_file():
             place = _escaped(str(path))
             yield f"  - {{type: bind, source: {place}, target: {place}, read_only: true}}"
 
 
-def _hardware(facts: PresetFacts) -> dict[str, list[str]]:
-    """The devices that the container may use."""
-    kinds = {device.partition(":")[0].rstrip("0123456789") for device in facts.environment.devices}
+def _devices(preset: Preset) -> dict[str, list[str]]:
+    """Return the settings that give the container its GPUs."""
+    names = (device.partition(":")[0] for device in preset.environment.devices)
+    kinds = {name.rstrip("0123456789") for name in names}
     if "CUDA" in kinds:
-        gpus = "{driver: nvidia, count: all, capabilities: [gpu]}"
-        return {
-            "deploy": [
-                *("deploy:", "  resources:", "    reservations:", "      devices:"),
-                f"        - {gpus}",
-            ]
-        }
+        gpus = "        - {driver: nvidia, count: all, capabilities: [gpu]}"
+        above = ["deploy:", "  resources:", "    reservations:", "      devices:"]
+        return {"deploy": [*above, gpus]}
     if not kinds - {"RPC", "CPU", "BLAS"}:
         return {}
     nodes = ["/dev/kfd", "/dev/dri"] if kinds & {"ROCm", "HIP"} else ["/dev/dri"]
     return {"devices": ["devices:", *(f"  - {node}:{node}" for node in nodes)]}
 
 
-def _dollars(words: Sequence[str]) -> list[str]:
-    return [word.replace("$", "$$") for word in words]
+def _dollars(arguments: Sequence[str]) -> list[str]:
+    return [argument.replace("$", "$$") for argument in arguments]
 
 
 def _escaped(value: str) -> str:
     return quoted(value.replace("$", "$$"))
+
+
+def _read(file: PresetFile) -> list[ServerEntry]:
+    """Return a server for each service with a command or an image of llama.cpp.
+
+    Raises:
+        TypeError: the file has another shape.
+        ValueError: a quote is not closed.
+    """
+    servers = (_server(*entry, file.path.parent) for entry in entries_below(file.data, TOP_KEY))
+    return [server for server in servers if server is not None]
+
+
+def _server(name: str, service: Mapping[str, Any], folder: Path) -> ServerEntry | None:
+    image = scalar_text(service.get("image", ""))
+    values = _ComposeValues(folder)
+    argv = [*values.argv(service.get("entrypoint")), *values.argv(service.get("command"))]
+    if not argv and "llama" not in image:
+        return None
+    given = set_variables(service.get("environment"))
+    env = {key: values.text(value) for key, value in given.items()}
+    notices = []
+    if service.get("env_file") is not None:
+        notices.append("env_file is not read, so its variables are not known")
+    if any(key in service for key in ("cpus", "cpuset", "mem_limit")):
+        notices.append("limits of the container do not apply to autofit's launches")
+    notices.append(f"runs in the container {image}" if image else "runs in a container")
+    volumes = [_volume(one, values) for one in as_list(service.get("volumes"))]
+    if "LLAMA_ARG_MODEL" in env:
+        (env["LLAMA_ARG_MODEL"],) = with_host_paths([env["LLAMA_ARG_MODEL"]], volumes, folder)
+    found = command_server(name, server_command(argv, image), env)
+    faults = [f"{variable} has no value in this file" for variable in values.missing]
+    return replace(
+        found.with_notices(*notices),
+        argv=with_host_paths(found.argv, volumes, folder),
+        faults=(*found.faults, *faults),
+        in_container=True,
+    )
+
+
+def _volume(volume: object, values: _ComposeValues) -> str:
+    if isinstance(volume, Mapping):
+        ends = (values.text(volume.get(key, "")) for key in ("source", "target"))
+        return ":".join(ends)
+    return values.text(volume)
+
+
+class _ComposeValues:
+    """Values of a compose file, in which variables are expanded from the `.env` next to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.missing: list[str] = []
+        try:
+            text = (folder / ".env").read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            text = ""
+        self._variables = file_variables(text)
+
+    def text(self, value: object) -> str:
+        text, missing = expand(
+            scalar_text(value), lambda inner: parameter_value(inner, self._variables)
+        )
+        self.missing += missing
+        return text
+
+    def argv(self, value: object) -> list[str]:
+        """Return a command, which is a list or a text that is split as in a shell."""
+        if isinstance(value, str):
+            return shlex.split(self.text(value))
+        return [self.text(one) for one in as_list(value)]
+
+
+FORMAT = PresetFormat(
+    suffix=".yaml",
+    write=_write,
+    holds_several=True,
+    recognizes=lambda file: file.has(TOP_KEY),
+    read=_read,
+    notices=_notices,
+    entry_name=entry_name,
+    names_servers=True,
+)

@@ -1,183 +1,129 @@
 """llama-server's router presets: `llama-server --models-preset FILE`.
 
-The grammar has traps: keys without dashes, no quoting, a value that ends at the first `;` or
-`#`, one unknown key spoils the whole file, and options are applied in an order of the
-router's own (https://github.com/ggml-org/llama.cpp, common/preset.cpp).
+Keys have no dashes, values no quotes, and a value ends at the first `;` or `#`. One unknown key
+makes the router refuse the whole file. The router applies options in an order of its own
+(https://github.com/ggml-org/llama.cpp, common/preset.cpp).
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from autofit.errors import UsageError
-from autofit.presets.facts import PresetFacts
-from autofit.presets.heading import heading, note
-from autofit.presets.option import Option, each_once, parse_options
-from autofit.presets.override_order import (
+from autofit.presets.command_options import (
     CPU_MOE,
     N_CPU_FFN,
     N_CPU_MOE,
-    OVERRIDE,
-    keep_order,
+    OVERRIDE_TENSOR,
+    Option,
 )
-from autofit.runtime.discovery.help_text import HelpText
+from autofit.presets.formats.preset_format import PresetFile, PresetFormat
+from autofit.presets.preset import Preset
+from autofit.presets.preset_heading import heading
+from autofit.presets.server_entry import ServerEntry
 from autofit.text_format import one_line
 
 # The router applies options in byte order of their first spelling: -cmoe, -ncffn, -ncmoe, -ot.
-_APPLIED = (CPU_MOE, N_CPU_FFN, N_CPU_MOE, OVERRIDE)
-_MODEL = {"--model", "--alias"}
+_APPLIED_OVERRIDES = (CPU_MOE, N_CPU_FFN, N_CPU_MOE, OVERRIDE_TENSOR)
 _COMMENT = "; "
+_SECTION = re.compile(r"\s*\[(.+)\]\s*(?:[;#].*)?")
+# The section with the defaults of all models.
 EVERY_MODEL = "*"
+# Keys of the router, not of a server that it starts.
+_ROUTER_KEYS = frozenset({"version", "load-on-startup", "stop-timeout", "dedup-cache-models"})
 
 
-def write(facts: PresetFacts) -> str:
-    """The preset as an INI file with one section."""
-    return write_many([facts])
-
-
-def write_many(presets: Sequence[PresetFacts]) -> str:
-    """The presets as one INI file, a section for each; what all say alike is said once.
+def write(presets: Sequence[Preset]) -> str:
+    """Return an INI file with a section for each preset; [*] has the settings that all share.
 
     Raises:
-        UsageError: an argument or value has no place in such a file.
+        UsageError: an argument or value cannot be written into such a file.
     """
-    first = presets[0]
     lines = []
-    if not any(facts.env or facts.wrapper for facts in presets):
-        lines.append(f"{_COMMENT}start with: {start_line(first)}")
-    if len({(*facts.env.items(), facts.wrapper) for facts in presets}) > 1:
-        told = "these models need different surroundings, but one router gives all the same"
-        lines.append(_COMMENT + note(told))
+    if not any(preset.env or preset.wrapper for preset in presets):
+        lines.append(f"{_COMMENT}start with: {_router_command(presets[0])}")
+    if len({(*preset.env.items(), preset.wrapper) for preset in presets}) > 1:
+        lines.append(
+            f"{_COMMENT}NOTE: these models need different variables or wrappers, but one router "
+            "gives all models the same"
+        )
     lines += ["version = 1", ""]
-    sections = [dict(entry(facts)) for facts in presets]
-    shared = _shared(sections) if len(sections) > 1 else {}
+    sections = [section_settings(preset) for preset in presets]
+    shared = _shared_settings(sections)
     if shared:
-        lines += [f"[{EVERY_MODEL}]", *(f"{key} = {value}" for key, value in shared.items()), ""]
-    for facts, section in zip(presets, sections, strict=True):
-        lines += [*comments(facts), f"[{entry_name(facts)}]"]
+        lines += [f"[{EVERY_MODEL}]", *_setting_lines(shared), ""]
+    for preset, section in zip(presets, sections, strict=True):
         own = {key: value for key, value in section.items() if key not in shared}
-        lines += [*(f"{key} = {value}" for key, value in own.items()), ""]
+        lines += [*comments(preset), f"[{section_name(preset)}]", *_setting_lines(own), ""]
     return "\n".join(lines[:-1]) + "\n"
 
 
-def comments(facts: PresetFacts) -> list[str]:
-    """The heading of a section, as comments."""
-    return [_COMMENT + line for line in (*heading(facts), *map(note, needs(facts)))]
+def _setting_lines(settings: Mapping[str, str]) -> list[str]:
+    return [f"{key} = {value}" for key, value in settings.items()]
 
 
-def needs(facts: PresetFacts) -> list[str]:
-    """What the file cannot see to itself."""
-    if not facts.env and not facts.wrapper:
-        return []
-    start = start_line(facts)
-    return [f"start the router exactly so, its models inherit what is set here: {start}"]
-
-
-def entry(facts: PresetFacts) -> Mapping[str, str]:
-    """The section's keys and values, the model first.
-
-    Raises:
-        UsageError: an argument or value has no place in such a file.
-    """
-    found = {"model": _checked("model", str(facts.model_path), facts)}
-    for option in ini_options(facts):
-        key, value = _key_and_value(option)
-        found[key] = _checked(key, value, facts)
-    return found
-
-
-def _shared(sections: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def _shared_settings(sections: Sequence[Mapping[str, str]]) -> dict[str, str]:
     first, *others = sections
     return {
         key: value
         for key, value in first.items()
-        if key != "model" and all(other.get(key) == value for other in others)
+        if others and key != "model" and all(other.get(key) == value for other in others)
     }
 
 
-def ini_options(facts: PresetFacts) -> tuple[Option, ...]:
-    """What the section says besides its model, each flag once.
+def comments(preset: Preset) -> list[str]:
+    """Return the heading of a section as comments."""
+    return [_COMMENT + line for line in heading(preset, notices(preset))]
+
+
+def notices(preset: Preset) -> list[str]:
+    """Return how the router must be started for this preset, if that matters."""
+    if not preset.env and not preset.wrapper:
+        return []
+    reason = "its models inherit the variables and the wrapper"
+    return [f"start the router exactly as follows, because {reason}: {_router_command(preset)}"]
+
+
+def _router_command(preset: Preset) -> str:
+    settings = [f"{name}={value}" for name, value in preset.env.items()]
+    start = [*(["env", *settings] if settings else []), *preset.wrapper, *preset.command]
+    return f"{one_line(shlex.join(start))} --models-preset THIS_FILE"
+
+
+def section_settings(preset: Preset) -> dict[str, str]:
+    """Return the keys and values of a preset's section, the model first.
 
     Raises:
-        UsageError: the runtime has no help, or does not list an argument.
+        UsageError: an argument or value cannot be written into such a file.
     """
-    if facts.help is None:
-        raise UsageError(
-            "the flags of this runtime are not known, so an ini preset cannot be checked",
-            "name one with `--runtime PATH`, or use the formats `args`, `shell` or `json`",
-        )
-    options = parse_options(facts.served_arguments, facts.help)
-    ours = [option for option in options if not _is_routers(option, facts)]
-    return each_once(keep_order(ours, _APPLIED, facts.help))
+    settings = {"model": str(preset.model_path)}
+    for option in section_options(preset):
+        if option.value is not None:
+            settings[option.name] = option.value
+        elif option.is_negative:  # the router turns `warmup = false` into `--no-warmup`
+            settings[option.positive_name] = "false"
+        else:
+            settings[option.name] = "true"
+    for key, value in settings.items():
+        fault = _value_fault(value, preset.rules.ini.cannot_hold)
+        if fault:
+            raise UsageError(
+                f"an ini preset cannot hold the value of {key}, {value!r}: {fault}",
+                "rename the file or change the value, or use the formats `args` or `shell`",
+            )
+    return settings
 
 
-def entry_name(facts: PresetFacts) -> str:
-    """The section's name."""
-    return section_name(facts.model_name)
-
-
-def section_name(model_name: str) -> str:
-    """A section name that the router takes and shows unchanged.
-
-    It changes the case of what follows a `:`, and takes `*` for the defaults of all models.
-    """
-    plain = " ".join(one_line(model_name).split())
-    name = re.sub(r"[\[\]:\\]+", "-", plain).strip(" -")
-    return "model" if name in ("", "*", "default") else name
-
-
-def differences(
-    meant: Iterable[Option], shown: Sequence[str], help_text: HelpText, reserved: Iterable[str]
-) -> list[str]:
-    """What a router would start otherwise than meant, in words; empty where it is the same.
-
-    `shown` are a model's `status.args` in the router's `/models`, without the program. The
-    order between options does not count, nor does what the router adds itself.
-    """
-    ignored = {f"--{key}" for key in reserved} | _MODEL
-    wanted = Counter(option.canonical for option in meant)
-    found = Counter(
-        option.canonical
-        for option in parse_options(shown, help_text)
-        if not ignored & set(option.flag.spellings)
-    )
-    lines = [f"missing: {name} {value or ''}".rstrip() for name, value in (wanted - found)]
-    return lines + [f"added: {name} {value or ''}".rstrip() for name, value in (found - wanted)]
-
-
-def _is_routers(option: Option, facts: PresetFacts) -> bool:
-    ours = {f"--{key}" for key in facts.ini.reserved} | _MODEL
-    return bool(ours & set(option.flag.spellings))
-
-
-def _key_and_value(option: Option) -> tuple[str, str]:
-    if option.value is not None:
-        return option.name, option.value
-    # `warmup = false` is rendered as `--no-warmup`.
-    return (option.positive_name, "false") if option.is_negative else (option.name, "true")
-
-
-def _checked(key: str, value: str, facts: PresetFacts) -> str:
-    fault = _fault(value, facts.ini.cannot_hold)
-    if fault:
-        raise UsageError(
-            f"an ini preset cannot hold the value of {key}, {value!r}: {fault}",
-            "rename the file or change the value, or use the formats `args` or `shell`",
-        )
-    return value
-
-
-def _fault(value: str, cannot_hold: Sequence[str]) -> str:
+def _value_fault(value: str, cannot_hold: Sequence[str]) -> str:
     if not value:
         return "it is empty"
     if value != value.strip():
-        return "blanks at its ends would be lost"
+        return "the router removes blanks at its ends"
     for character in cannot_hold:
         if character in value:
-            return f"it would end at the {character!r}"
+            return f"the router would cut it at {character!r}"
     if "\n" in value or "\r" in value:
         return "it has more than one line"
     try:
@@ -187,8 +133,82 @@ def _fault(value: str, cannot_hold: Sequence[str]) -> str:
     return ""
 
 
-def start_line(facts: PresetFacts) -> str:
-    """The command that starts a router with the file."""
-    settings = [f"{name}={value}" for name, value in facts.env.items()]
-    start = [*(["env", *settings] if settings else []), *facts.wrapper, *facts.command]
-    return f"{one_line(shlex.join(start))} --models-preset THIS_FILE"
+def section_options(preset: Preset) -> tuple[Option, ...]:
+    """Return the options of a preset's section except its model, each flag once.
+
+    Raises:
+        UsageError: the runtime's help is not known, or does not list an argument.
+    """
+    router_flags = {f"--{key}" for key in (*preset.rules.ini.reserved, "model", "alias")}
+    options = preset.options(_APPLIED_OVERRIDES)
+    return tuple(o for o in options if router_flags.isdisjoint(o.flag.spellings))
+
+
+def section_name(preset: Preset) -> str:
+    """Return a section name that the router takes and shows unchanged.
+
+    The router changes the case of text after a `:`, and `[*]` has the defaults of all models.
+    """
+    plain = " ".join(one_line(preset.model_name).split())
+    name = re.sub(r"[\[\]:\\]+", "-", plain).strip(" -")
+    return "model" if name in ("", EVERY_MODEL, "default") else name
+
+
+def _recognizes(file: PresetFile) -> bool:
+    sections = {found[1] for line in file.text.splitlines() if (found := _SECTION.fullmatch(line))}
+    is_ini = file.path.suffix == ".ini" or bool(sections)
+    return is_ini and file.data is None and "Service" not in sections
+
+
+def read(file: PresetFile) -> list[ServerEntry]:
+    """Return a server for each section except [*].
+
+    Keys before the first section are defaults of all models, as they are for the router.
+
+    Raises:
+        ValueError: a line is neither a section nor a setting.
+    """
+    sections: dict[str, dict[str, str]] = {}
+    name = ""
+    for number, line in enumerate(file.text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith((";", "#")):
+            continue
+        section = _SECTION.fullmatch(line)
+        if section:
+            name = section[1].strip()
+            sections.setdefault(name, {})
+            continue
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise ValueError(
+                f"line {number}: '{line.strip()}' is neither [section] nor key = value"
+            )
+        # A value ends at the first of these, even within quotes.
+        plain = re.split(r"[;#]", value, maxsplit=1)[0].strip()
+        sections.setdefault(name, {})[key.strip()] = plain
+    defaults = {**sections.pop("", {}), **sections.pop(EVERY_MODEL, {})}
+    return [_server(name, {**defaults, **own}) for name, own in sections.items()]
+
+
+def _server(name: str, settings: Mapping[str, str]) -> ServerEntry:
+    kept = {key: value for key, value in settings.items() if key not in _ROUTER_KEYS}
+    variables = {key: value for key, value in kept.items() if key.startswith("LLAMA_")}
+    faults = tuple(
+        f"'{key}': keys of a router preset have no dashes before them"
+        for key in kept
+        if key.startswith("-")
+    )
+    options = tuple((key, value) for key, value in kept.items() if key not in variables)
+    return ServerEntry(name, env=variables, options=options, faults=faults)
+
+
+FORMAT = PresetFormat(
+    suffix=".ini",
+    write=write,
+    holds_several=True,
+    recognizes=_recognizes,
+    read=read,
+    notices=notices,
+    entry_name=section_name,
+    names_servers=True,
+)

@@ -1,7 +1,7 @@
-"""A configuration of llama-swap, which starts and stops servers as models are asked for.
+"""A configuration of llama-swap, which starts and stops servers on demand.
 
-`cmd` is split as a POSIX shell splits words, without expanding anything; before that its
-comment lines go, and `${NAME}` is a macro wherever it stands
+llama-swap removes comment lines from `cmd`, replaces macros `${NAME}` wherever they are, and
+splits the rest as a POSIX shell splits words, without expanding anything
 (https://github.com/mostlygeek/llama-swap, config-schema.json and docs/configuration.md).
 """
 
@@ -10,148 +10,121 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from autofit.errors import UsageError
-from autofit.presets.facts import PresetFacts
-from autofit.presets.formats.yaml_text import indented, quoted
-from autofit.presets.heading import heading, note
-from autofit.presets.older_command import older_words
-from autofit.presets.option import flag_groups
+from autofit.presets.command_options import flag_groups
+from autofit.presets.formats.preset_format import PresetFile, PresetFormat
+from autofit.presets.formats.shell import command_server
+from autofit.presets.formats.yaml_text import (
+    entries_below,
+    indented,
+    quoted,
+    scalar_text,
+    set_variables,
+)
+from autofit.presets.preset import Preset
+from autofit.presets.preset_heading import heading
+from autofit.presets.server_entry import ServerEntry
 from autofit.text_format import one_line
 
-MODELS = "models"
+TOP_KEY = "models"
 PORT_MACRO = "${PORT}"
 # llama-swap gives up on a model after 120 s; a large one is read from disk for longer.
 _LOAD_LIMIT_S = 900
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+# Only with braces: llama-swap leaves `$NAME` as it is.
+_MACRO = re.compile(r"\$\{([\w.-]+)\}")
+_MOST_MACROS = 20  # they may use each other
+_LONGEST = 1 << 16
 
 
-def write(facts: PresetFacts) -> str:
-    """The preset as a configuration with one model."""
-    return write_many([facts])
-
-
-def write_many(presets: Sequence[PresetFacts]) -> str:
-    """The presets as one configuration.
+def _write(presets: Sequence[Preset]) -> str:
+    """Return a configuration with a model for each preset.
 
     Raises:
-        UsageError: a word or a variable has no place in one.
+        UsageError: a configuration cannot hold an argument or a variable.
     """
     lines = [
         "# start with: llama-swap --config THIS_FILE",
         f"healthCheckTimeout: {_LOAD_LIMIT_S}  # seconds that a model may take to load",
         "",
-        f"{MODELS}:",
+        f"{TOP_KEY}:",
     ]
-    for facts in presets:
-        lines += indented([*comments(facts), f"{entry_key(facts)}:"], 2)
-        for part in entry(facts).values():
+    for preset in presets:
+        lines += indented([*comments(preset), f"{entry_key(preset)}:"], 2)
+        for part in entry_parts(preset).values():
             lines += indented(part, 4)
     return "\n".join(lines) + "\n"
 
 
-def entry_name(facts: PresetFacts) -> str:
-    """The model's id in requests."""
-    plain = " ".join(one_line(facts.model_name).split())
+def entry_name(preset: Preset) -> str:
+    """Return the model's id in requests."""
+    plain = " ".join(one_line(preset.model_name).split())
     return re.sub(r"[${}]+", "-", plain).strip(" -") or "model"
 
 
-def entry_key(facts: PresetFacts) -> str:
-    """The model's id as a key of YAML."""
-    return quoted(entry_name(facts))
+def entry_key(preset: Preset) -> str:
+    """Return the model's id as a key of YAML."""
+    return quoted(entry_name(preset))
 
 
-def comments(facts: PresetFacts) -> list[str]:
-    """The heading of a model, as comments."""
-    return [f"# {line}" for line in (*heading(facts), *map(note, needs(facts)))]
+def comments(preset: Preset) -> list[str]:
+    """Return the heading of a model as comments."""
+    return [f"# {line}" for line in heading(preset, _notices(preset))]
 
 
-def needs(facts: PresetFacts) -> list[str]:
-    """What the configuration does otherwise than the preset says."""
-    own = shlex.join(
-        word for pair in facts.own_address.items() if pair[1] not in facts.address for word in pair
-    )
-    return (
-        [f"llama-swap chooses the address itself, so this one is left out: {own}"] if own else []
-    )
+def _notices(preset: Preset) -> list[str]:
+    own = [
+        argument
+        for flag, value in preset.given_address.items()
+        if value not in preset.address
+        for argument in (flag, value)
+    ]
+    if not own:
+        return []
+    return [f"llama-swap chooses the address itself, so {shlex.join(own)} is left out"]
 
 
-def entry(facts: PresetFacts, more: Sequence[str] = ()) -> Mapping[str, list[str]]:
-    """The settings of a model by key, each as lines of YAML; `more` words end the command.
+def entry_parts(preset: Preset, more_arguments: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return the settings of a model by key, each as lines of YAML.
 
     Raises:
-        UsageError: a word or a variable has no place in them.
+        UsageError: a configuration cannot hold an argument or a variable.
     """
-    parts = {"cmd": _command(facts, more)}
-    if facts.env:
-        values = [_variable(name, value) for name, value in facts.env.items()]
+    parts = {"cmd": _command(preset, more_arguments)}
+    if preset.env:
+        values = [_variable(name, value) for name, value in preset.env.items()]
         parts["env"] = ["env:", *(f"  - {quoted(value)}" for value in values)]
     parts["proxy"] = [f"proxy: http://127.0.0.1:{PORT_MACRO}"]
     return parts
 
 
-def merged_entry(
-    facts: PresetFacts, old: Mapping[str, Any]
-) -> tuple[Mapping[str, list[str]], list[str]]:
-    """The settings for an entry that is there, and what a user should know of the change.
-
-    What it says beside, in keys, options and variables, stays.
-    """
-    try:
-        words = command_words(str(old.get("cmd") or ""))
-    except ValueError:  # llama-swap could not split it either
-        words = []
-    older = older_words(words, facts, lambda word: "${" in word)
-    parts = dict(entry(facts, older.kept))
-    if PORT_MACRO in str(old.get("proxy") or ""):
-        del parts["proxy"]
-    others = [
-        f"  - {quoted(text)}"
-        for text in map(str, old.get("env") or ())
-        if (name := text.partition("=")[0]) not in facts.env and not facts.decides((name,))
-    ]
-    own = parts.get("env", ["env:"])
-    parts["env"] = [own[0], *others, *own[1:]] if others or own[1:] else []
-    return parts, older.notices
-
-
-def command_words(text: str) -> list[str]:
-    """The words of a `cmd`, as llama-swap splits it; macros are left as they are.
-
-    Raises:
-        ValueError: a quote is left open.
-    """
-    lines = [line for line in text.split("\n") if not line.strip().startswith("#")]
-    plain = [line.rstrip().removesuffix("\\") + " " for line in lines]
-    return shlex.split("\n".join(plain))
-
-
-def _command(facts: PresetFacts, more: Sequence[str]) -> list[str]:
-    address = " ".join(word.replace("{port}", PORT_MACRO) for word in facts.address)
-    start = " ".join(map(_word, (*facts.wrapper, *facts.command)))
-    words = (*facts.served_at(()), *more)
-    groups = (" ".join(map(_word, group)) for group in flag_groups(words))
-    lines = [start, *groups, address]
+def _command(preset: Preset, more_arguments: Sequence[str]) -> list[str]:
+    address = " ".join(argument.replace("{port}", PORT_MACRO) for argument in preset.address)
+    start = " ".join(map(_word, (*preset.wrapper, *preset.command)))
+    groups = flag_groups((*preset.arguments_at(()), *more_arguments))
+    lines = [start, *(" ".join(map(_word, group)) for group in groups), address]
     if all(line.replace("\t", "").isprintable() for line in lines):
         return ["cmd: |", *indented(lines, 2)]
     return [f"cmd: {quoted(' '.join(lines))}"]
 
 
-def _word(word: str) -> str:
-    if "\n" in word:
+def _word(argument: str) -> str:
+    if "\n" in argument:
         raise UsageError(
-            f"a llama-swap command cannot hold {word!r}: it has more than one line",
+            f"a llama-swap command cannot hold {argument!r}: it has more than one line",
             "change the value, or use the formats `args` or `shell`",
         )
-    # Two quoted parts side by side are one word, but no macro.
-    return shlex.quote(word).replace("${", "$''{")
+    # Two quoted parts next to each other are one word, but not a macro.
+    return shlex.quote(argument).replace("${", "$''{")
 
 
 def _variable(name: str, value: str) -> str:
     fault = ""
     if not _VARIABLE.fullmatch(name):
-        fault = "its name is to be in capitals"
+        fault = "its name must be in capitals"
     elif "\n" in value or "\r" in value:
         fault = "it has more than one line"
     elif "${" in value:
@@ -162,3 +135,55 @@ def _variable(name: str, value: str) -> str:
             "use the formats `args` or `shell`",
         )
     return f"{name}={value}"
+
+
+def command_words(text: str) -> list[str]:
+    """Return the words of a `cmd` as llama-swap splits it; macros are left as they are.
+
+    Raises:
+        ValueError: a quote is not closed.
+    """
+    lines = [line for line in text.split("\n") if not line.strip().startswith("#")]
+    return shlex.split("\n".join(line.rstrip().removesuffix("\\") + " " for line in lines))
+
+
+def _read(file: PresetFile) -> list[ServerEntry]:
+    """Return a server for each model with a command.
+
+    Raises:
+        TypeError: the file has another shape.
+        ValueError: a quote is not closed, or macros use each other without end.
+    """
+    shared = set_variables((file.data or {}).get("macros"))
+    return [
+        _server(name, model, shared)
+        for name, model in entries_below(file.data, TOP_KEY)
+        if "cmd" in model
+    ]
+
+
+def _server(name: str, model: Mapping[str, Any], macros: Mapping[str, str]) -> ServerEntry:
+    # llama-swap chooses the port, and autofit while it measures.
+    values = {"PORT": "0", "MODEL_ID": name, **macros, **set_variables(model.get("macros"))}
+    text = scalar_text(model["cmd"])
+    for _ in range(_MOST_MACROS):
+        before, text = text, _MACRO.sub(lambda found: values.get(found[1], found[0]), text)
+        if text == before:
+            break
+        if len(text) > _LONGEST:
+            raise ValueError(f"the macros of {name} use each other without end")
+    found = command_server(name, command_words(text), set_variables(model.get("env")))
+    unknown = [f"{macro[0]} is not a macro of this file" for macro in _MACRO.finditer(text)]
+    return replace(found, faults=(*found.faults, *unknown))
+
+
+FORMAT = PresetFormat(
+    suffix=".yaml",
+    write=_write,
+    holds_several=True,
+    recognizes=lambda file: file.has(TOP_KEY),
+    read=_read,
+    notices=_notices,
+    entry_name=entry_name,
+    names_servers=True,
+)

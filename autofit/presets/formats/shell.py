@@ -1,19 +1,190 @@
-"""A POSIX shell script that becomes the server; more arguments may follow its name."""
+"""Shell scripts and command lines that start a server."""
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
 
-from autofit.presets.facts import PresetFacts
-from autofit.presets.heading import heading
-from autofit.presets.option import flag_groups
+from autofit.presets.command_options import flag_groups
+from autofit.presets.formats.container_command import docker_run_server
+from autofit.presets.formats.preset_format import PresetFormat
+from autofit.presets.formats.shell_parser import parse_shell, without_marks
+from autofit.presets.preset import Preset
+from autofit.presets.preset_heading import heading
+from autofit.presets.server_entry import ServerEntry, is_program
+
+_SETTING = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+# They start the command that follows, and change nothing about its speed.
+_STARTERS = frozenset({"exec", "command", "nohup", "setsid", "time", "builtin"})
+_STARTER_SWITCHES = re.compile(r"-[a-z]|--wait|--fork")
+_ROOT_STARTERS = frozenset({"sudo", "doas"})
+_ROOT_OPTIONS_WITH_VALUE = frozenset({"-u", "-g", "-h", "-p", "-C", "-T", "-D", "-R"})
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
+_DEEPEST = 4
+# Commands that may name a server without starting it.
+_MENTIONERS = frozenset(
+    {"echo", "printf", "kill", "pkill", "pgrep", "killall", "grep", "which", "["}
+)
+_REPOSITORY_FLAGS = frozenset({"-hf", "-hfr", "--hf-repo", "-mu", "--model-url"})
 
 
-def write(facts: PresetFacts) -> str:
-    """The preset as a script."""
-    lines = ["#!/bin/sh", *(f"# {line}" for line in heading(facts))]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in facts.env.items()]
-    program = shlex.join([*facts.wrapper, *facts.command])
-    arguments = [shlex.join(group) for group in flag_groups(facts.served_arguments)]
-    lines.append(" \\\n  ".join([f"exec {program}", *arguments, '"$@"']))
-    return "\n".join(lines) + "\n"
+def _write_script(presets: Sequence[Preset]) -> str:
+    """Return a POSIX script that becomes the server; it passes its own arguments on."""
+    (preset,) = presets
+    lines = ["#!/bin/sh", *(f"# {line}" for line in heading(preset))]
+    program = [*preset.wrapper, *preset.command]
+    return script(lines, preset.env, program, preset.served_arguments)
+
+
+def script(
+    first_lines: Sequence[str],
+    env: Mapping[str, str],
+    program: Sequence[str],
+    arguments: Sequence[str],
+) -> str:
+    """Return a script that sets variables and runs a program, with one line per flag."""
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
+    groups = [shlex.join(group) for group in flag_groups(arguments)]
+    command = " \\\n  ".join([f"exec {shlex.join(program)}", *groups, '"$@"'])
+    return "\n".join([*first_lines, *exports, command]) + "\n"
+
+
+def _write_args(presets: Sequence[Preset]) -> str:
+    """Return the command on one line, run through `env` where it needs variables."""
+    (preset,) = presets
+    settings = [f"{name}={value}" for name, value in preset.env.items()]
+    return shlex.join([*(["env", *settings] if settings else []), *preset.argv]) + "\n"
+
+
+def shell_servers(
+    text: str, env: Mapping[str, str] | None = None, *, depth: int = 0
+) -> list[ServerEntry]:
+    """Return the servers that shell text starts, known by their program or their model file.
+
+    If no command is known as a server, a single command is taken for one. Text without
+    commands gives an entry with the variables that it sets.
+
+    Raises:
+        ValueError: the text cannot be parsed, or has several commands and none is a server.
+    """
+    commands, variables = parse_shell(text, env)
+    entries = []
+    for command in commands:
+        name = f"line {command.line}"
+        found = command_server(name, command.words, command.env, depth=depth)
+        faults = tuple(dict.fromkeys((*command.faults, *found.faults)))
+        folder = command.folder
+        if found.folder is not None:
+            folder = (folder or Path()) / found.folder
+        entries.append(replace(found, folder=folder, faults=faults))
+    if not entries:
+        return [ServerEntry("variables", env=variables)] if variables else []
+    servers = [entry for entry in entries if _is_server(entry)]
+    servers = [entry for entry in servers if _names_model(entry)] or servers
+    if not servers and len(entries) > 1:
+        shown = ", ".join(
+            f"`{without_marks(entry.argv[0])}` in {entry.name}"
+            for entry in entries[:5]
+            if entry.argv
+        )
+        raise ValueError(f"it has more than one command, and none is a llama-server: {shown}")
+    others = len(entries) - len(servers)
+    if servers and others:
+        ignored = "1 other command is" if others == 1 else f"{others} other commands are"
+        return [entry.with_notices(f"{ignored} ignored") for entry in servers]
+    return servers or entries
+
+
+def _is_server(entry: ServerEntry) -> bool:
+    if not entry.argv or PurePosixPath(entry.argv[0]).name in _MENTIONERS:
+        return False
+    programs = (i for i, argument in enumerate(entry.argv) if is_program(argument))
+    program = next(programs, None)
+    if program is None:
+        return entry.model.endswith(".gguf")
+    # Without flags a known program may be the argument of another, as in `pkill llama-server`.
+    return program == 0 or any(a.startswith("-") for a in entry.argv[program + 1 : program + 2])
+
+
+def _names_model(entry: ServerEntry) -> bool:
+    return bool(entry.model) or not _REPOSITORY_FLAGS.isdisjoint(entry.argv)
+
+
+def command_server(
+    name: str, argv: Sequence[str], env: Mapping[str, str], *, depth: int = 0
+) -> ServerEntry:
+    """Return the server that a command starts, with the variables set for it before."""
+    rest, variables = list(argv), dict(env)
+    notices = tuple(_remove_starters(rest, variables))
+    contained = docker_run_server(name, rest)
+    if contained is not None:
+        own = {**variables, **contained.env}
+        return replace(contained, env=own, notices=(*notices, *contained.notices))
+    if len(rest) == 1 or PurePosixPath(rest[0] if rest else "").name not in _SHELLS:
+        return ServerEntry(name, tuple(rest), variables, notices=notices)
+    inner = _inner_text(rest)
+    if inner is None or depth >= _DEEPEST:
+        fault = f"it runs another script: give that script instead ({' '.join(rest[1:3])})"
+        return ServerEntry(name, tuple(rest), variables, notices=notices, faults=(fault,))
+    found = shell_servers(inner, variables, depth=depth + 1)
+    if len(found) != 1:
+        fault = f"{rest[0]} starts {len(found)} servers"
+        return ServerEntry(name, env=variables, faults=(fault,))
+    return replace(found[0], name=name, notices=(*notices, *found[0].notices))
+
+
+def _remove_starters(rest: list[str], env: dict[str, str]) -> Iterator[str]:
+    """Remove variables and starters before the program; yield notices."""
+    while rest:
+        verb = PurePosixPath(rest[0]).name
+        setting = _SETTING.fullmatch(rest[0])
+        if setting:
+            env[setting[1]] = setting[2]
+            rest.pop(0)
+        elif verb in _STARTERS and len(rest) > 1:
+            rest.pop(0)
+            while rest and _STARTER_SWITCHES.fullmatch(rest[0]):
+                rest.pop(0)
+        elif verb == "env" and len(rest) > 1:
+            rest.pop(0)
+            _remove_env_options(rest, env)
+        elif verb in _ROOT_STARTERS:
+            yield f"{verb} is left out: autofit starts servers as the user who runs it"
+            rest.pop(0)
+            while rest and rest[0].startswith("-"):
+                if rest.pop(0) in _ROOT_OPTIONS_WITH_VALUE and rest:
+                    rest.pop(0)
+        else:
+            return
+
+
+def _remove_env_options(rest: list[str], env: dict[str, str]) -> None:
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        if option in ("-i", "-", "--ignore-environment"):
+            env.clear()
+        elif option in ("-u", "--unset") and rest:
+            env.pop(rest.pop(0), None)
+
+
+def _inner_text(argv: Sequence[str]) -> str | None:
+    """Return the text of `sh -c TEXT`, None for any other shell command."""
+    for option, text in pairwise(argv[1:]):
+        if re.fullmatch(r"-\w*c", option):
+            return text
+        if not option.startswith("-"):
+            return None
+    return None
+
+
+FORMAT = PresetFormat(
+    suffix=".sh",
+    write=_write_script,
+    read=lambda file: shell_servers(file.text),
+    is_program=True,
+)
+ARGS_FORMAT = PresetFormat(suffix=".args", write=_write_args)

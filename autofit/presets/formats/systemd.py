@@ -1,18 +1,27 @@
-"""A systemd unit, for the system's manager and for a user's (`systemctl --user`) alike.
+"""systemd services, for the system's manager and for a user's (`systemctl --user`).
 
-A line's value is split at blanks and quotes as in C; `%` begins a specifier everywhere, `$` a
-variable in `ExecStart` (systemd.exec(5), systemd.service(5), systemd.syntax(7)).
+A value is split at blanks and quotes as in C. `%` begins a specifier everywhere, `$` a variable
+in `ExecStart` (systemd.exec(5), systemd.service(5), systemd.syntax(7)).
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from autofit.errors import UsageError
-from autofit.presets.facts import PresetFacts
-from autofit.presets.heading import heading
-from autofit.presets.option import flag_groups
+from autofit.presets.command_options import flag_groups
+from autofit.presets.formats.preset_format import PresetFile, PresetFormat
+from autofit.presets.formats.shell import command_server
+from autofit.presets.formats.variable_expansion import expand
+from autofit.presets.preset import Preset
+from autofit.presets.preset_heading import heading
+from autofit.presets.server_entry import ServerEntry
 from autofit.text_format import one_line
 
 # A model of hundreds of GB is read for minutes; a server that cannot start fails in seconds.
@@ -23,88 +32,196 @@ _NETWORK = ("Wants=network-online.target", "After=network-online.target")
 _PLAIN = re.compile(r"[\w./:=@+,^*(){}|-]+", re.ASCII)
 _LOCKING = frozenset({"--mlock", "mlock", "mmap+mlock"})
 
+_SERVICE = re.compile(r"^\s*\[Service\]\s*$", re.MULTILINE)
+_SPECIFIER = re.compile(r"%(.)")
+_ESCAPE = re.compile(r"\\\\|\\x([0-9a-fA-F]{2})|\\([snt])")
+_ESCAPED_BYTES = {"s": 0x20, "n": 0x0A, "t": 0x09}
+# A private character in place of each escaped byte, until the words are split.
+_FIRST_BYTE = 0xE100
+_BYTES = re.compile(f"[{chr(_FIRST_BYTE)}-{chr(_FIRST_BYTE + 0xFF)}]+")
+# They apply under systemd only, and change a server's speed or memory.
+_LIMITS = ("CPUAffinity", "AllowedCPUs", "CPUQuota", "CPUWeight", "NUMAPolicy", "NUMAMask", "Nice",
+           "CPUSchedulingPolicy", "MemoryMax", "MemoryHigh", "AllowedMemoryNodes")  # fmt: skip
 
-def write(facts: PresetFacts) -> str:
-    """The preset as a unit file.
+
+def _write(presets: Sequence[Preset]) -> str:
+    """Return the preset as a unit file.
 
     Raises:
-        UsageError: the program's path or a word has no place in one.
+        UsageError: a unit cannot hold the program's path or an argument.
     """
-    lines = [f"# {line}" for line in heading(facts)]
-    lines += [
-        "# put it into ~/.config/systemd/user/, or /etc/systemd/system/ with a User= of yours",
+    (preset,) = presets
+    # A backslash at the end of a line would join the next one to it.
+    name = one_line(preset.model_name).rstrip("\\ ").replace("%", "%%")
+    lines = [
+        *(f"# {line}" for line in heading(preset)),
+        "# put it into ~/.config/systemd/user/, or into /etc/systemd/system/ with a User= line",
         "",
         "[Unit]",
-        f"Description={_description(facts)}",
-        *(_NETWORK if "--rpc" in facts.arguments else ()),
+        f"Description=llama.cpp server for {name}",
+        *(_NETWORK if "--rpc" in preset.arguments else ()),
         f"StartLimitIntervalSec={_WITHIN_S}",
         f"StartLimitBurst={_MOST_RESTARTS}",
         "",
         "[Service]",
         "Type=exec",
-    ]
-    lines += [f"Environment={_quoted(f'{name}={v}')}" for name, v in facts.env.items()]
-    lines += [
-        f"ExecStart={_command(facts)}",
+        *(f"Environment={_quoted(f'{name}={value}')}" for name, value in preset.env.items()),
+        f"ExecStart={_command(preset)}",
         "Restart=on-failure",
         f"RestartSec={_RESTART_S}",
         f"TimeoutStopSec={_STOP_S}",
         "NoNewPrivileges=yes",
+        *(["LimitMEMLOCK=infinity"] if locks_memory(preset) else []),
+        "",
+        "[Install]",
+        "WantedBy=default.target",
     ]
-    if locks_memory(facts):
-        lines.append("LimitMEMLOCK=infinity")
-    lines += ["", "[Install]", "WantedBy=default.target"]
     return "\n".join(lines) + "\n"
 
 
-def _description(facts: PresetFacts) -> str:
-    # A backslash at its end would join the next line to it.
-    name = one_line(facts.model_name).rstrip("\\ ")
-    return f"llama.cpp server for {name}".replace("%", "%%")
+def locks_memory(preset: Preset) -> bool:
+    """Return whether the server locks its weights in memory, which has a limit of its own."""
+    values = {*preset.arguments, *preset.env.values(), *map(str, preset.params.values())}
+    return bool(_LOCKING & values) or "LLAMA_ARG_MLOCK" in preset.env
 
 
-def locks_memory(facts: PresetFacts) -> bool:
-    """Whether the server keeps its weights in memory by force, for which there is a limit."""
-    words = {*facts.arguments, *facts.env.values(), *map(str, facts.params.values())}
-    return bool(_LOCKING & words) or "LLAMA_ARG_MLOCK" in facts.env
-
-
-def _command(facts: PresetFacts) -> str:
-    program, *rest = (*facts.wrapper, *facts.command)
-    # Older managers want an absolute path, newer ones look in folders of their own.
+def _command(preset: Preset) -> str:
+    program, *rest = (*preset.wrapper, *preset.command)
+    # Older managers need an absolute path, newer ones look in folders of their own.
     found = program if "/" in program else shutil.which(program) or program
     if "$" in found:
         raise UsageError(
-            f"a systemd unit cannot start {found!r}: the path holds a `$`",
+            f"a systemd unit cannot start {found!r}: the path contains a `$`",
             "use the formats `args` or `shell`",
         )
-    start = [_quoted(found), *(_argument(word) for word in rest)]
-    groups = [" ".join(map(_argument, group)) for group in flag_groups(facts.served_arguments)]
+    start = [_quoted(found), *map(_argument, rest)]
+    groups = [" ".join(map(_argument, group)) for group in flag_groups(preset.served_arguments)]
     return " \\\n  ".join([" ".join(start), *groups])
 
 
-def _argument(word: str) -> str:
-    return _quoted(word).replace("$", "$$")
+def _argument(argument: str) -> str:
+    return _quoted(argument).replace("$", "$$")
 
 
-def _quoted(word: str) -> str:
-    if _PLAIN.fullmatch(word):
-        return word
+def _quoted(text: str) -> str:
+    if _PLAIN.fullmatch(text):
+        return text
     try:
-        word.encode()
+        text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"a systemd unit cannot hold {word!r}: it is not valid Unicode",
+            f"a systemd unit cannot hold {text!r}: it is not valid Unicode",
             "rename the file, or use the formats `args` or `shell`",
         ) from error
-    return '"' + "".join(map(_escaped, word.replace("%", "%%"))) + '"'
+    return '"' + "".join(map(_escaped, text.replace("%", "%%"))) + '"'
 
 
 def _escaped(character: str) -> str:
     if character in '"\\':
         return "\\" + character
-    return character if character.isprintable() else _hexadecimal(character)
-
-
-def _hexadecimal(character: str) -> str:
+    if character.isprintable():
+        return character
     return "".join(f"\\x{byte:02x}" for byte in character.encode())
+
+
+def _read(file: PresetFile) -> list[ServerEntry]:
+    """Return the server of a unit or drop-in; several `ExecStart` are several servers.
+
+    Raises:
+        ValueError: a quote is not closed.
+    """
+    commands: list[str] = []
+    env: dict[str, str] = {}
+    notices: list[str] = []
+    folder: Path | None = None
+    for key, value in _settings(file.text):
+        if key == "ExecStart":
+            commands = [*commands, value] if value else []
+        elif key == "Environment":
+            env = {**env, **_variables(value)} if value else {}
+        elif key == "EnvironmentFile":
+            notices.append(f"EnvironmentFile {value} is not read, so its variables are not known")
+        elif key == "WorkingDirectory":
+            folder = None if value.startswith("~") else Path(value.lstrip("-"))
+        elif key in _LIMITS:
+            notices.append(f"{key}={value} applies under systemd only, not to autofit's launches")
+    name = file.path.stem
+    names = [name] if len(commands) == 1 else [f"{name} {i}" for i in range(1, len(commands) + 1)]
+    return [
+        _server(own_name, command, env, folder).with_notices(*notices)
+        for own_name, command in zip(names, commands, strict=True)
+    ]
+
+
+def _settings(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the settings of `[Service]`, with continued lines joined and without comments."""
+    section, setting = "", ""
+    for line in (*text.splitlines(), ""):
+        stripped = line.strip()
+        if stripped.startswith(("#", ";")):
+            continue
+        if not setting and stripped.startswith("[") and stripped.endswith("]"):
+            section = stripped
+            continue
+        setting = f"{setting} {stripped}".strip() if setting else stripped
+        if setting.endswith("\\"):
+            setting = setting[:-1].rstrip() + " "
+            continue
+        key, equals, value = setting.partition("=")
+        if equals and section == "[Service]":
+            yield key.strip(), value.strip()
+        setting = ""
+
+
+def _variables(value: str) -> dict[str, str]:
+    # `%%` is a plain `%` here as well.
+    words = (_unhidden(w.replace("%%", "%")) for w in shlex.split(_hidden_escapes(value)))
+    pairs = (word.partition("=") for word in words)
+    return {name: text for name, equals, text in pairs if equals}
+
+
+def _server(name: str, command: str, env: Mapping[str, str], folder: Path | None) -> ServerEntry:
+    faults: list[str] = []
+
+    def specified(found: re.Match[str]) -> str:
+        if found[1] == "%":
+            return "%"
+        if found[1] == "h":
+            return str(Path.home())
+        faults.append(f"only systemd can replace {found[0]} in ExecStart")
+        return found[0]
+
+    argv: list[str] = []
+    for word in shlex.split(_hidden_escapes(command.lstrip("-@:+!|"))):
+        text, missing = expand(_SPECIFIER.sub(specified, word), env.get)
+        faults += [f"{variable} has no value in this unit" for variable in missing]
+        # `$NAME` as a word of its own is split into words, `${NAME}` is not.
+        is_split = re.fullmatch(r"\$[A-Za-z_]\w*", word) is not None and not missing
+        argv += map(_unhidden, text.split() if is_split else [text])
+    found = command_server(name, argv, env)
+    return replace(found, folder=found.folder or folder, faults=(*found.faults, *faults))
+
+
+def _hidden_escapes(text: str) -> str:
+    """Return the text with C escapes as private characters, which `shlex` leaves alone."""
+
+    def hidden(found: re.Match[str]) -> str:
+        if found[1]:
+            return chr(_FIRST_BYTE + int(found[1], 16))
+        return chr(_FIRST_BYTE + _ESCAPED_BYTES[found[2]]) if found[2] else found[0]
+
+    return _ESCAPE.sub(hidden, text)
+
+
+def _unhidden(word: str) -> str:
+    """Return a word with the private characters replaced by the bytes that they hide."""
+    return _BYTES.sub(lambda f: os.fsdecode(bytes(ord(c) - _FIRST_BYTE for c in f[0])), word)
+
+
+FORMAT = PresetFormat(
+    suffix=".service",
+    write=_write,
+    recognizes=lambda file: file.data is None and _SERVICE.search(file.text) is not None,
+    read=_read,
+    names_servers=True,
+)

@@ -1,1 +1,1 @@
-"""Put a preset into a file that exists and keep everything else in it."""
+"""Putting a preset into a file that exists; reading and writing whole files is in `formats`."""

@@ -1,8 +1,7 @@
 """One model's section of a router's INI file, replaced line by line.
 
-No library keeps this dialect: values end at a `;` or `#` in mid-word, keys stand before the
-first section, and a key's case counts. So lines that are not replaced stay as they are, byte
-for byte.
+No library can keep this dialect: a value ends at a `;` or `#` within a word, keys may come before
+the first section, and the case of keys matters. Lines that are not replaced stay as they are.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autofit.errors import UsageError
-from autofit.presets.facts import PresetFacts
+from autofit.presets.command_options import MODEL_SOURCES
 from autofit.presets.formats import ini
-from autofit.presets.heading import without_heading
-from autofit.presets.older_command import MODEL_SOURCES
+from autofit.presets.preset import Preset
+from autofit.presets.preset_heading import without_heading
 
 _SECTION = re.compile(r"\[(?P<name>[^\]]+)\]\s*(?:[;#].*)?")
 _SETTING = re.compile(r"(?P<key>[A-Za-z_][\w.-]*)(?P<equals>\s*=\s*)(?P<value>[^;#]*)(?P<rest>.*)")
-_MARK = re.compile(r"\s*[;#]\s?")
+_COMMENT = re.compile(r"\s*[;#]\s?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,63 +28,68 @@ class _Section:
     end: int  # after its last setting
 
 
-def merge(text: str, facts: PresetFacts, label: str) -> tuple[str, list[str]]:
-    """The file's text with the preset's section in it, and what a user should know of it.
+def merge_section(text: str, preset: Preset, label: str) -> tuple[str, list[str]]:
+    """Return the file's text with the preset's section in it, and notices for the user.
 
-    Of an older section of that name, all that a tune decides gives way; what else it says
-    stays.
+    In an older section of that name, settings that a tune may choose are replaced or removed;
+    all others stay.
 
     Raises:
-        UsageError: the text is no such file.
+        UsageError: the text is not such a file.
     """
     lines = text.split("\n")
     line_end = "\r" if lines[0].endswith("\r") else ""
     sections = list(_sections(lines, label))
-    name = ini.entry_name(facts)
-    mine = [section for section in sections if section.name == name]
-    if len(mine) > 1:
-        raise UsageError(f"{label} has {len(mine)} sections [{name}]", "remove all but one")
-    notices = _from_defaults(lines, sections, facts)
-    heading = [line + line_end for line in ini.comments(facts)]
-    if not mine:
+    name = ini.section_name(preset)
+    same_name = [section for section in sections if section.name == name]
+    if len(same_name) > 1:
+        raise UsageError(f"{label} has {len(same_name)} sections [{name}]", "remove all but one")
+    heading = [line + line_end for line in ini.comments(preset)]
+    if same_name:
+        section = same_name[0]
+        settings, notices = _merged_settings(
+            lines[section.start + 1 : section.end], preset, line_end
+        )
+        above = without_heading(lines[: section.start], _COMMENT)
+        header, below = lines[section.start], lines[section.end :]
+        merged = [*above, *heading, header, *settings, *below]
+    else:
         while lines and not lines[-1].strip():
             lines.pop()
-        settings = [f"{key} = {value}" for key, value in ini.entry(facts).items()]
-        added = [f"[{name}]", *settings, ""]
         gap = [line_end] if lines else []
-        return "\n".join(
-            [*lines, *gap, *heading, *(a + line_end for a in added[:-1]), ""]
-        ), notices
-    section = mine[0]
-    above, below = lines[: section.start], lines[section.end :]
-    body, told = _body(lines[section.start + 1 : section.end], facts, line_end)
-    header = lines[section.start]
-    merged = [*without_heading(above, _MARK), *heading, header, *body, *below]
-    return "\n".join(merged), [*told, *notices]
+        settings = [f"{key} = {value}" for key, value in ini.section_settings(preset).items()]
+        section_lines = (line + line_end for line in (f"[{name}]", *settings))
+        merged, notices = [*lines, *gap, *heading, *section_lines, ""], []
+    defaults = _default_settings(text.split("\n"), sections, preset)
+    if defaults:
+        notices.append(
+            f"the section [{ini.EVERY_MODEL}] adds to this model: {', '.join(defaults)}"
+        )
+    return "\n".join(merged), notices
 
 
-def models(text: str, label: str) -> list[str]:
-    """The models that a file has sections for.
+def section_names(text: str, label: str) -> list[str]:
+    """Return the models that a file has sections for.
 
     Raises:
-        UsageError: the text is no such file.
+        UsageError: the text is not such a file.
     """
-    found = _sections(text.split("\n"), label)
-    return [section.name for section in found if section.name != ini.EVERY_MODEL]
+    sections = _sections(text.split("\n"), label)
+    return [section.name for section in sections if section.name != ini.EVERY_MODEL]
 
 
 def _sections(lines: Sequence[str], label: str) -> Iterator[_Section]:
     name, start, end = "", -1, 0
     for number, line in enumerate(lines):
         plain = line.rstrip("\r\t ").removeprefix("\ufeff")
-        if not plain.strip() or _MARK.match(plain):
+        if not plain.strip() or _COMMENT.match(plain):
             continue
         header = _SECTION.fullmatch(plain)
         if header is None and _SETTING.fullmatch(plain) is None:
             raise UsageError(
-                f"{label}:{number + 1}: neither [section], key = value nor comment: "
+                f"{label}:{number + 1}: this is not a [section], key = value or comment: "
                 f"{plain.strip()[:40]}",
-                "llama-server could not read it either: correct it, then merge again",
+                "llama-server cannot read it either: correct it, then merge again",
             )
         if header is not None:
             if start >= 0:
@@ -96,71 +100,69 @@ def _sections(lines: Sequence[str], label: str) -> Iterator[_Section]:
         yield _Section(name, start, end)
 
 
-def _body(lines: Sequence[str], facts: PresetFacts, line_end: str) -> tuple[list[str], list[str]]:
-    """A section's lines with the preset's settings, and what became of the others."""
-    missing = {_flag(key, facts): (key, value) for key, value in ini.entry(facts).items()}
-    known = set(missing)
+def _merged_settings(
+    lines: Sequence[str], preset: Preset, line_end: str
+) -> tuple[list[str], list[str]]:
+    """Return an older section's lines with the preset's settings, and notices for the user."""
+    missing = {_spellings(k, preset): (k, v) for k, v in ini.section_settings(preset).items()}
+    own = set(missing)
+    merged: list[str] = []
     kept: list[str] = []
-    stays, goes = [], []
+    removed: list[str] = []
     for line in lines:
         found = _SETTING.fullmatch(line.rstrip("\r"))
         if found is None:
-            kept.append(line)
+            merged.append(line)
             continue
-        flag = _flag(found["key"], facts)
-        shown = f"{found['key']} = {found['value'].strip()}"
-        if flag in missing:
-            key, value = missing.pop(flag)
-            # Where a comment follows, the blanks before it belong to it.
+        spellings = _spellings(found["key"], preset)
+        if spellings in missing:
+            key, value = missing.pop(spellings)
+            # Blanks before a comment belong to the comment.
             gap = found["value"][len(found["value"].rstrip()) :] if found["rest"] else ""
-            kept.append(f"{key}{found['equals']}{value}{gap}{found['rest']}{line_end}")
-        elif flag in known or MODEL_SOURCES & set(flag):
+            merged.append(f"{key}{found['equals']}{value}{gap}{found['rest']}{line_end}")
+        elif spellings in own or not MODEL_SOURCES.isdisjoint(spellings):
             continue
-        elif facts.decides(flag):
-            goes.append(shown)
+        elif preset.is_tunable(spellings):
+            removed.append(_plain(found))
         else:
-            stays.append(shown)
-            kept.append(line)
-    first = [f"{key} = {value}{line_end}" for key, value in missing.values()]
+            kept.append(_plain(found))
+            merged.append(line)
+    merged += [f"{key} = {value}{line_end}" for key, value in missing.values()]
     notices = []
-    if stays:
-        notices.append(f"kept from the older section: {', '.join(stays)}")
-    if goes:
-        notices.append(f"gone from the older section: {', '.join(goes)}")
-    return [*kept, *first], notices
+    if kept:
+        notices.append(f"kept from the older section: {', '.join(kept)}")
+    if removed:
+        notices.append(f"removed from the older section: {', '.join(removed)}")
+    return merged, notices
 
 
-def _from_defaults(
-    lines: Sequence[str], sections: Sequence[_Section], facts: PresetFacts
+def _default_settings(
+    lines: Sequence[str], sections: Sequence[_Section], preset: Preset
 ) -> list[str]:
-    """What the section for every model adds to this one."""
-    said = {_flag(key, facts) for key in ini.entry(facts)}
-    added = []
-    for section in sections:
-        if section.name == ini.EVERY_MODEL:
-            found = (
-                _SETTING.fullmatch(line.rstrip("\r"))
-                for line in lines[section.start : section.end]
-            )
-            added += [
-                f"{setting['key']} = {setting['value'].strip()}"
-                for setting in found
-                if setting is not None and _flag(setting["key"], facts) not in said
-            ]
-    if not added:
-        return []
-    return [f"the section [{ini.EVERY_MODEL}] adds to this model: {', '.join(added)}"]
+    """Return the settings of the section for every model that the preset does not have."""
+    own = {_spellings(key, preset) for key in ini.section_settings(preset)}
+    return [
+        _plain(found)
+        for section in sections
+        if section.name == ini.EVERY_MODEL
+        for line in lines[section.start : section.end]
+        if (found := _SETTING.fullmatch(line.rstrip("\r")))
+        and _spellings(found["key"], preset) not in own
+    ]
 
 
-def _flag(key: str, facts: PresetFacts) -> tuple[str, ...]:
-    """The same for every key that says the same."""
-    if facts.help is not None:
+def _plain(setting: re.Match[str]) -> str:
+    return f"{setting['key']} = {setting['value'].strip()}"
+
+
+def _spellings(key: str, preset: Preset) -> tuple[str, ...]:
+    """Return the flag's spellings, which are the same for every key that means the same."""
+    if preset.help is not None:
         for spelling in (f"--{key}", f"-{key}"):
-            flag = facts.help.get(spelling)
+            flag = preset.help.get(spelling)
             if flag is not None:
                 return flag.spellings
-        by_variable = (flag for flag in facts.help.flags.values() if flag.env == key)
-        flag = next(by_variable, None)
-        if flag is not None:
-            return flag.spellings
+        for flag in preset.help.flags.values():
+            if flag.env == key:
+                return flag.spellings
     return (key,)

@@ -1,22 +1,32 @@
-"""A preset put into a file that is there, which keeps whatever else it says."""
+"""A preset put into a file that exists, which keeps everything else that it has."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 from autofit.errors import UsageError
-from autofit.presets.facts import PresetFacts
+from autofit.presets.command_options import MODEL_SOURCES, flag_groups
 from autofit.presets.formats import compose, llama_swap
-from autofit.presets.merge import merge_ini, merge_yaml
+from autofit.presets.formats.yaml_text import quoted, variables_of
+from autofit.presets.merge.merge_ini import merge_section, section_names
+from autofit.presets.merge.yaml_entry import Parts, YamlEntry, entry_names, merge_entry
+from autofit.presets.preset import Preset
+
+# Settings of a container that stay as the user has them.
+_CONTAINER_KEYS = (
+    *("image", "ports", "network_mode", "volumes", "deploy", "devices", "ulimits", "cap_add"),
+    *("restart", "stop_grace_period"),
+)
 
 
 def merge_presets(
-    format_name: str, text: str, presets: Sequence[PresetFacts], label: str
+    format_name: str, text: str, presets: Sequence[Preset], label: str
 ) -> tuple[str, list[str]]:
-    """The file's text with each preset in it, and what a user should know of the change.
+    """Return the file's text with each preset in it, and notices for the user.
 
     Raises:
         UsageError: the format holds one model only, or the file cannot be read or changed.
@@ -26,47 +36,156 @@ def merge_presets(
             f"--merge is for files that hold several models, `{format_name}` holds one",
             f"it works with {', '.join(_MERGERS)}",
         )
+    merge, _ = _MERGERS[format_name]
     notices: list[str] = []
-    for facts in presets:
-        text, told = _MERGERS[format_name](text, facts, label)
-        notices += told
+    for preset in presets:
+        text, more = merge(text, preset, label)
+        notices += more
     return text, notices
 
 
 def models_in(format_name: str, text: str, label: str) -> list[str]:
-    """The models in a file of a format, empty where the format holds one only.
+    """Return the models in a file of a format, empty where the format holds one only.
 
     Raises:
         UsageError: the file cannot be read.
     """
-    if format_name == "ini":
-        return merge_ini.models(text, label)
-    tops = {"llama-swap": llama_swap.MODELS, "compose": compose.SERVICES}
-    return merge_yaml.entries(text, tops[format_name], label) if format_name in tops else []
+    if format_name not in _MERGERS:
+        return []
+    _, models = _MERGERS[format_name]
+    return models(text, label)
 
 
-def _into_yaml(
-    kind: ModuleType, top: str, text: str, facts: PresetFacts, label: str
+def _llama_swap_parts(preset: Preset, old: Mapping[str, Any]) -> tuple[Parts, list[str]]:
+    """Return the settings for an existing model, and notices for the user.
+
+    Keys, options and variables that a tune does not choose stay.
+    """
+    try:
+        words = llama_swap.command_words(str(old.get("cmd") or ""))
+    except ValueError:  # llama-swap could not split it either
+        words = []
+    kept, notices = _kept_options(words, preset, lambda word: "${" in word)
+    parts = llama_swap.entry_parts(preset, kept)
+    if llama_swap.PORT_MACRO in str(old.get("proxy") or ""):
+        del parts["proxy"]
+    others = [
+        f"  - {quoted(text)}"
+        for text in map(str, old.get("env") or ())
+        if _is_kept_variable(text.partition("=")[0], preset)
+    ]
+    parts["env"] = _with_others("env", others, parts)
+    return parts, notices
+
+
+def _compose_parts(preset: Preset, old: Mapping[str, Any]) -> tuple[Parts, list[str]]:
+    """Return the settings for an existing service, and notices for the user.
+
+    Its container stays as it is, and so do options and variables that a tune does not choose.
+    """
+    given = old.get("command")
+    try:
+        words = shlex.split(given) if isinstance(given, str) else list(given or ())
+    except ValueError:  # compose could not split it either
+        words = []
+    kept, notices = _kept_options(words, preset, lambda word: "$" in word.replace("$$", ""))
+    parts = compose.entry_parts(preset, [word.replace("$$", "$") for word in kept])
+    removed = [key for key in _CONTAINER_KEYS if key in old]
+    if "network_mode" in old or "ports" in old:
+        removed += ["network_mode", "ports"]
+    for key in removed:
+        parts.pop(key, None)
+    others = [
+        f"  {quoted(name)}:" + ("" if value is None else f" {quoted(value)}")
+        for name, value in variables_of(old.get("environment")).items()
+        if _is_kept_variable(name, preset)
+    ]
+    parts["environment"] = _with_others("environment", others, parts)
+    files = map(str, compose.used_files(preset))
+    missing = [file for file in files if file not in str(old.get("volumes"))]
+    if "volumes" in old and missing:
+        notices.append(f"the volumes stay as they are; are these mounted: {', '.join(missing)}")
+    return parts, notices
+
+
+def _kept_options(
+    words: Sequence[str], preset: Preset, is_expanded: Callable[[str], bool]
+) -> tuple[list[str], list[str]]:
+    """Return the options of an older command that stay, and notices for the user.
+
+    Options that no tune chooses stay, such as sampling. Removed are those that the preset has
+    too, those that a tune may choose, unknown flags, and options that a variable or macro
+    completes.
+    """
+
+    def spellings(flag: str) -> tuple[str, ...]:
+        known = preset.help.get(flag) if preset.help is not None else None
+        return known.spellings if known is not None else (flag,)
+
+    flags = (a for a in (*preset.arguments, *preset.address) if a.startswith("-"))
+    own = {spelling for flag in flags for spelling in spellings(flag)}
+    kept: list[str] = []
+    removed: list[str] = []
+    for group in flag_groups(words):
+        flag = preset.help.get(group[0]) if preset.help is not None else None
+        names = spellings(group[0])
+        if not group[0].startswith("-") or not own.isdisjoint(names):
+            continue
+        is_complete = flag is not None and len(group) == (2 if flag.takes_value else 1)
+        is_replaced = preset.is_tunable(names) or not MODEL_SOURCES.isdisjoint(names)
+        stays = is_complete and not is_replaced and not any(map(is_expanded, group))
+        (kept if stays else removed).extend(group)
+    notices = []
+    if kept:
+        notices.append(f"kept from the older command: {' '.join(kept)}")
+    if removed:
+        notices.append(f"removed from the older command: {' '.join(removed)}")
+    return kept, notices
+
+
+def _is_kept_variable(name: str, preset: Preset) -> bool:
+    return name not in preset.env and not preset.is_tunable((name,))
+
+
+def _with_others(key: str, others: Sequence[str], parts: Parts) -> list[str]:
+    """Return the lines of a list of variables with others first, none for an empty list."""
+    own = list(parts.get(key, ()))[1:]
+    return [f"{key}:", *others, *own] if others or own else []
+
+
+def _merge_yaml(
+    module: ModuleType,
+    entry_parts: Callable[[Preset, Mapping[str, Any]], tuple[Parts, list[str]]],
+    text: str,
+    preset: Preset,
+    label: str,
 ) -> tuple[str, list[str]]:
     notices: list[str] = []
 
-    def parts(old: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        new, told = kind.merged_entry(facts, old)
-        notices.extend(told)
-        return dict(new)
+    def parts(old: Mapping[str, Any]) -> Parts:
+        new, more = entry_parts(preset, old)
+        notices.extend(more)
+        return new
 
-    entry = merge_yaml.Entry(
-        top=top,
-        name=kind.entry_name(facts),
-        key=kind.entry_key(facts),
-        comments=kind.comments(facts),
+    entry = YamlEntry(
+        top=module.TOP_KEY,
+        name=module.entry_name(preset),
+        key=module.entry_key(preset),
+        comments=module.comments(preset),
         parts=parts,
     )
-    return merge_yaml.merge(text, entry, label), notices
+    return merge_entry(text, entry, label), notices
 
 
-_MERGERS: Mapping[str, Callable[[str, PresetFacts, str], tuple[str, list[str]]]] = {
-    "ini": merge_ini.merge,
-    "llama-swap": partial(_into_yaml, llama_swap, llama_swap.MODELS),
-    "compose": partial(_into_yaml, compose, compose.SERVICES),
+_Merge = Callable[[str, Preset, str], tuple[str, list[str]]]
+_MERGERS: Mapping[str, tuple[_Merge, Callable[[str, str], list[str]]]] = {
+    "ini": (merge_section, section_names),
+    "llama-swap": (
+        partial(_merge_yaml, llama_swap, _llama_swap_parts),
+        partial(entry_names, llama_swap.TOP_KEY),
+    ),
+    "compose": (
+        partial(_merge_yaml, compose, _compose_parts),
+        partial(entry_names, compose.TOP_KEY),
+    ),
 }

@@ -1,1 +1,1 @@
-"""Check that a preset file starts what was meant."""
+"""Checks of written preset files before they replace other files; nothing here writes presets."""

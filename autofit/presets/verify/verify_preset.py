@@ -1,6 +1,6 @@
-"""Whether a preset's file does what was meant: read back, and started where that is possible.
+"""Checks that a preset file starts the server that it describes.
 
-Whatever is started here is stopped again, also when the user interrupts.
+Every server that is started here is stopped again, also when the user interrupts.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from autofit.errors import UsageError
-from autofit.presets.facts import PresetFacts
-from autofit.presets.formats import env
-from autofit.presets.verify import verify_compose, verify_llama_swap, verify_router
-from autofit.presets.verify.trial_start import address, start
-from autofit.presets.verify.verification import Check
+from autofit.presets.formats.env import arguments_without_variable
+from autofit.presets.preset import Preset
+from autofit.presets.verify.preset_check import PresetCheck, check_start
+from autofit.presets.verify.verify_router import verify_router
+from autofit.presets.verify.verify_yaml import verify_compose, verify_llama_swap
 from autofit.process import run, scrubbed_environment
 from autofit.runtime.discovery.found_runtime import Runtime
 
@@ -23,69 +23,70 @@ _ANALYZER = "systemd-analyze"
 _ANALYZE_LIMIT_S = 60.0
 
 
-def verify(
-    format_name: str, file: Path, presets: Sequence[PresetFacts], runtime: Runtime, folder: Path
-) -> list[Check]:
-    """Check a written file; logs of what is started go into the folder.
+def verify_preset(
+    format_name: str, file: Path, presets: Sequence[Preset], runtime: Runtime, folder: Path
+) -> list[PresetCheck]:
+    """Check a written file; the logs of the servers go into `folder`.
 
     Raises:
         UsageError: the program cannot be started here.
-        KeyboardInterrupt: the user stopped it; nothing is left running.
+        KeyboardInterrupt: the user stopped it; no server is left running.
     """
-    several = _SEVERAL.get(format_name)
-    if several is not None:
-        return several(file, presets, runtime, folder)
-    return _SINGLE[format_name](file, presets[0], runtime, folder)
+    if format_name in _VERIFIERS:
+        return _VERIFIERS[format_name](file, presets, runtime, folder)
+    if format_name == "systemd":
+        return [_check_unit(file)]
+    (preset,) = presets
+    argv, env = _COMMANDS[format_name](file, preset)
+    # Of a flag given twice the last counts, so that the server listens on a free port.
+    return [check_start([*argv, *preset.address], env, preset, runtime, folder)]
 
 
-def _shell(file: Path, facts: PresetFacts, runtime: Runtime, folder: Path) -> list[Check]:
-    words = ["sh", str(file), *address(facts)]
-    return [start(words, {}, facts, runtime, folder)]
+_Command = tuple[list[str], Mapping[str, str]]
 
 
-def _args(file: Path, facts: PresetFacts, runtime: Runtime, folder: Path) -> list[Check]:
-    words = shlex.split(_text(file))
-    return [start([*words, *address(facts)], {}, facts, runtime, folder)]
+def _shell_command(file: Path, _preset: Preset) -> _Command:
+    return ["sh", str(file)], {}
 
 
-def _json(file: Path, facts: PresetFacts, runtime: Runtime, folder: Path) -> list[Check]:
+def _args_command(file: Path, _preset: Preset) -> _Command:
+    return shlex.split(_text(file)), {}
+
+
+def _json_command(file: Path, _preset: Preset) -> _Command:
     document = json.loads(_text(file))
-    words = [*document["argv"], *address(facts)]
-    return [start(words, document["env"], facts, runtime, folder)]
+    return document["argv"], document["env"]
 
 
-def _env(file: Path, facts: PresetFacts, runtime: Runtime, folder: Path) -> list[Check]:
+def _env_command(file: Path, preset: Preset) -> _Command:
     sourced = ["sh", "-c", 'set -a; . "$0"; exec "$@"', str(file)]
-    words = [*facts.wrapper, *facts.command, *env.left_over(facts), *address(facts)]
-    return [start([*sourced, *words], {}, facts, runtime, folder)]
+    return [*sourced, *preset.wrapper, *preset.command, *arguments_without_variable(preset)], {}
 
 
-def _systemd(file: Path, facts: PresetFacts, runtime: Runtime, folder: Path) -> list[Check]:
-    del facts, runtime, folder
-    name = "systemd-analyze verify"
+def _check_unit(file: Path) -> PresetCheck:
+    name = f"{_ANALYZER} verify"
     try:
-        words = [_ANALYZER, "verify", "--man=no", str(file)]
-        done = run(words, env=scrubbed_environment({}), timeout_s=_ANALYZE_LIMIT_S)
+        argv = [_ANALYZER, "verify", "--man=no", str(file)]
+        done = run(argv, env=scrubbed_environment({}), timeout_s=_ANALYZE_LIMIT_S)
     except UsageError:
-        return [Check(name, None, f"there is no {_ANALYZER} here")]
-    # What it says of other units is not ours.
-    told = [line for line in done.stderr.splitlines() if file.name in line]
-    return [Check(name, done.returncode == 0 and not done.timed_out, "; ".join(told))]
+        return PresetCheck(name, None, f"there is no {_ANALYZER} here")
+    # It also prints faults of other units.
+    faults = [line for line in done.stderr.splitlines() if file.name in line]
+    return PresetCheck(name, done.returncode == 0 and not done.timed_out, "; ".join(faults))
 
 
 def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8", errors="surrogateescape")
 
 
-_SINGLE: Mapping[str, Callable[[Path, PresetFacts, Runtime, Path], list[Check]]] = {
-    "shell": _shell,
-    "args": _args,
-    "json": _json,
-    "env": _env,
-    "systemd": _systemd,
+_COMMANDS: Mapping[str, Callable[[Path, Preset], _Command]] = {
+    "shell": _shell_command,
+    "args": _args_command,
+    "json": _json_command,
+    "env": _env_command,
 }
-_SEVERAL: Mapping[str, Callable[[Path, Sequence[PresetFacts], Runtime, Path], list[Check]]] = {
-    "ini": verify_router.verify,
-    "llama-swap": verify_llama_swap.verify,
-    "compose": verify_compose.verify,
+_VERIFIERS: Mapping[str, Callable[[Path, Sequence[Preset], Runtime, Path], list[PresetCheck]]] = {
+    "ini": verify_router,
+    "llama-swap": verify_llama_swap,
+    "compose": verify_compose,
 }

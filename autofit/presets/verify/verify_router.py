@@ -1,124 +1,148 @@
-"""Whether llama-server's router would start the models of an INI file as meant."""
+"""Checks that llama-server's router starts the models of an INI file as they are written."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autofit.presets.facts import PresetFacts
-from autofit.presets.formats import ini
-from autofit.presets.verify.trial_start import address, ask, limits
-from autofit.presets.verify.verification import Check
+from autofit.presets.command_options import Option, parse_options
+from autofit.presets.formats.ini import section_name, section_options
+from autofit.presets.preset import Preset
+from autofit.presets.verify.preset_check import (
+    PresetCheck,
+    ask_once,
+    load_limits,
+    no_stop_request,
+)
 from autofit.process import Ready
 from autofit.runtime.diagnosis.diagnose import diagnose
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.discovery.found_runtime import Runtime
+from autofit.runtime.discovery.help_text import HelpText
 from autofit.runtime.server.applied_settings import find_unapplied, read_applied
 from autofit.runtime.server.client import Answer
 from autofit.runtime.server.server_process import RunningServer, start_server
 from autofit.text_format import one_line
 from autofit.trial.candidate import Candidate, LaunchPlan
 
-_ROUTER = "--models-preset"
+_PRESET_FLAG = "--models-preset"
 _POLL_S = 0.1
+_LONGEST_DETAIL = 300
 
 
-def verify(
-    file: Path, presets: Sequence[PresetFacts], runtime: Runtime, folder: Path
-) -> list[Check]:
-    """Start a router with the file, compare what it would start, and ask each model once.
+def verify_router(
+    file: Path, presets: Sequence[Preset], runtime: Runtime, folder: Path
+) -> list[PresetCheck]:
+    """Start a router with the file, compare its models' options, and ask each model once.
 
     Raises:
         UsageError: the program cannot be started here.
     """
     first, help_text = presets[0], presets[0].help
     name = "the router reads the file"
-    if help_text is None or _ROUTER not in help_text:
-        return [Check(name, None, "this runtime has no router")]
-    flags = (_ROUTER, str(file), "--no-models-autoload")
+    if help_text is None or _PRESET_FLAG not in help_text:
+        return [PresetCheck(name, None, "this runtime has no router")]
+    flags = (_PRESET_FLAG, str(file), "--no-models-autoload")
     plan = LaunchPlan(
         candidate=Candidate({}),
-        argv=(*first.wrapper, *first.command, *flags, *address(first)),
+        argv=(*first.wrapper, *first.command, *flags, *first.address),
         env=first.env,
-        limits=limits(first),
+        limits=load_limits(first),
     )
     log = folder / "router.log"
     with start_server(plan, runtime.dialect, log) as server:
-        if server.wait_ready(_never) is Ready.READY:
-            checks = [Check(name, passed=True), *_models(server, presets, runtime.dialect)]
-        else:
-            checks = [Check(name, passed=False)]
+        is_ready = server.wait_ready(no_stop_request) is Ready.READY
+        checks = [PresetCheck(name, passed=is_ready)]
+        if is_ready:
+            checks += _check_models(server, presets, runtime.dialect)
     if all(check.passed for check in checks):
         return checks
-    evidence = _evidence(log, runtime.dialect)
+    evidence = _log_evidence(log, runtime.dialect)
     return [
-        check if check.passed or check.detail else Check(check.name, check.passed, evidence)
+        check if check.passed or check.detail else replace(check, detail=evidence)
         for check in checks
     ]
 
 
-def _models(
-    server: RunningServer, presets: Sequence[PresetFacts], dialect: Dialect
-) -> Iterator[Check]:
-    shown = _shown(server)
-    for facts in presets:
-        model = ini.entry_name(facts)
-        yield _as_meant(facts, shown.get(model))
-        if model in shown:
-            yield _answers(server, facts, dialect)
+def _check_models(
+    server: RunningServer, presets: Sequence[Preset], dialect: Dialect
+) -> Iterator[PresetCheck]:
+    statuses = _model_statuses(server)
+    for preset in presets:
+        model = section_name(preset)
+        yield _check_options(preset, statuses.get(model))
+        if model in statuses:
+            yield _check_answer(server, preset, dialect)
 
 
-def _shown(server: RunningServer) -> dict[str, Mapping[str, Any]]:
-    """The status of each model by its name."""
+def _model_statuses(server: RunningServer) -> dict[str, Mapping[str, Any]]:
+    """Return what the router says about each model, by name."""
     models = server.client.ask("/models").get("data", ())
     return {model["id"]: model.get("status", {}) for model in models}
 
 
-def _as_meant(facts: PresetFacts, status: Mapping[str, Any] | None) -> Check:
-    model = ini.entry_name(facts)
-    name = f"the router would start {model} with the options that were meant"
-    if status is None or facts.help is None:
-        return Check(name, passed=False, detail="the router does not list it")
-    words = status.get("args", ())[1:]
-    found = ini.differences(ini.ini_options(facts), words, facts.help, facts.ini.reserved)
-    path = words[words.index("--model") + 1] if "--model" in words else "none"
-    if path != str(facts.model_path):
+def _check_options(preset: Preset, status: Mapping[str, Any] | None) -> PresetCheck:
+    name = f"the router starts {section_name(preset)} with the options that were written"
+    if status is None or preset.help is None:
+        return PresetCheck(name, passed=False, detail="the router does not list it")
+    argv = status.get("args", ())[1:]
+    found = differences(section_options(preset), argv, preset.help, preset.rules.ini.reserved)
+    path = argv[argv.index("--model") + 1] if "--model" in argv else "none"
+    if path != str(preset.model_path):
         found.append(f"another model file: {path}")
-    return Check(name, passed=not found, detail=one_line("; ".join(found)))
+    return PresetCheck(name, passed=not found, detail=one_line("; ".join(found)))
 
 
-def _answers(server: RunningServer, facts: PresetFacts, dialect: Dialect) -> Check:
-    model = ini.entry_name(facts)
-    name = f"{model} starts as meant and answers a request"
-    client, within = server.client.of_model(model), limits(facts)
+def differences(
+    expected: Iterable[Option], argv: Sequence[str], help_text: HelpText, reserved: Iterable[str]
+) -> list[str]:
+    """Return the options that a router would add or miss, one line each.
+
+    `argv` are a model's `status.args` in the router's `/models`, without the program. The order
+    of options does not matter, nor do the `reserved` options, which the router sets itself.
+    """
+    ignored = {f"--{key}" for key in (*reserved, "model", "alias")}
+    required = Counter(option.canonical for option in expected)
+    found = Counter(
+        option.canonical
+        for option in parse_options(argv, help_text)
+        if ignored.isdisjoint(option.flag.spellings)
+    )
+    lines = [f"missing: {name} {value or ''}".rstrip() for name, value in required - found]
+    return lines + [f"added: {name} {value or ''}".rstrip() for name, value in found - required]
+
+
+def _check_answer(server: RunningServer, preset: Preset, dialect: Dialect) -> PresetCheck:
+    model, limits = section_name(preset), load_limits(preset)
+    name = f"{model} starts with these settings and answers a request"
     server.client.ask("/models/load", {"model": model})
-    deadline = time.monotonic() + within.load_s
-    while (status := _shown(server).get(model, {})).get("value") != "loaded":
+    deadline = time.monotonic() + limits.load_s
+    while (status := _model_statuses(server).get(model, {})).get("value") != "loaded":
         if status.get("failed") or server.process.poll() is not None:
-            return Check(name, passed=False)
+            return PresetCheck(name, passed=False)
         if time.monotonic() > deadline:
-            return Check(name, passed=False, detail=f"not loaded within {within.load_s:.0f} s")
+            detail = f"not loaded within {limits.load_s:.0f} s"
+            return PresetCheck(name, passed=False, detail=detail)
         time.sleep(_POLL_S)
     props = server.client.ask(f"{dialect.endpoints.props}?model={quote(model, safe='')}")
-    changed = find_unapplied(Candidate(facts.params), read_applied(dialect, props))
+    changed = find_unapplied(Candidate(preset.params), read_applied(dialect, props))
     if changed is not None:
-        return Check(name, passed=False, detail=one_line(changed.evidence))
-    answer = ask(client, within)
+        return PresetCheck(name, passed=False, detail=one_line(changed.evidence))
+    answer = ask_once(server.client.of_model(model), limits)
     server.client.ask("/models/unload", {"model": model})
     if isinstance(answer, Answer):
-        return Check(name, passed=True)
-    return Check(name, passed=False, detail=one_line(answer.body or answer.detail)[:300])
+        return PresetCheck(name, passed=True)
+    detail = one_line(answer.body or answer.detail)[:_LONGEST_DETAIL]
+    return PresetCheck(name, passed=False, detail=detail)
 
 
-def _evidence(log: Path, dialect: Dialect) -> str:
+def _log_evidence(log: Path, dialect: Dialect) -> str:
     with log.open(encoding="utf-8", errors="replace") as lines:
-        told = diagnose(lines, dialect, exit_status=1)
-    kind = told.outcome.kind if told.outcome is not None else "failed"
-    return one_line(f"{kind.replace('_', ' ')}: {told.evidence}")
-
-
-def _never() -> None:
-    """Nobody asks to stop but by an interrupt."""
+        diagnosis = diagnose(lines, dialect, exit_status=1)
+    kind = diagnosis.outcome.kind if diagnosis.outcome is not None else "failed"
+    return one_line(f"{kind.replace('_', ' ')}: {diagnosis.evidence}")

@@ -1,0 +1,318 @@
+"""One run of `autofit export`: read the sources, write or merge the file, and verify it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autofit.cli.options.output_file import deliver
+from autofit.cli.options.study_argument import open_study, tell_damage
+from autofit.errors import AutofitError, UsageError
+from autofit.machine.lock import machine_lock
+from autofit.presets.command_options import with_absolute_paths
+from autofit.presets.formats.registry import find_format, write_preset
+from autofit.presets.merge.merge_preset import merge_presets, models_in
+from autofit.presets.preset import Preset
+from autofit.presets.preset_source import (
+    completed_trial,
+    plan_preset,
+    plan_task,
+    trial_preset,
+    winner_preset,
+)
+from autofit.presets.verify.preset_check import PresetCheck, verification
+from autofit.presets.verify.verify_preset import verify_preset
+from autofit.runtime.dialect.dialect_file import load_dialect
+from autofit.runtime.discovery.find_runtime import find_runtime
+from autofit.runtime.discovery.found_runtime import Runtime, Version
+from autofit.runtime.discovery.help_text import parse_help
+from autofit.study.durable_file import write_durably
+from autofit.study.study_folder import Study
+from autofit.study.study_header import StudyHeader
+
+
+def run_export(
+    sources: Sequence[str],
+    format_name: str,
+    output: str,
+    *,
+    trial: int | None,
+    runtime_path: str | None,
+    changes: Mapping[str, Any],
+    merges: bool,
+    verifies: bool,
+    as_json: bool,
+) -> int:
+    """Write the presets of the sources into one file; return the exit status.
+
+    `changes` are fields of the presets that the user chose, None for those left as they are.
+
+    Raises:
+        UsageError: a source or the format does not allow it.
+        AutofitError: the preset does not verify, or the file cannot be written.
+    """
+    chosen = {field: value for field, value in changes.items() if value is not None}
+    found = [_read_source(source, trial, runtime_path) for source in sources]
+    presets = [replace(preset, **chosen) for preset, _ in found]
+    notices = _notices(format_name, presets)
+    old = _existing_text(output)
+    _refuse_same_names(format_name, presets)
+    text = write_preset(format_name, *presets)
+    if old is not None and merges:
+        text, more = merge_presets(format_name, old, presets, output)
+        notices += more
+    elif old is not None:
+        _refuse_other_models(format_name, presets, old, output)
+    for notice in notices:
+        click.echo(f"notice: {notice}", err=True)
+    checks = _verify(format_name, text, presets, found[0][1]) if verifies else None
+    document: dict[str, Any] = {
+        "format": format_name,
+        "output": None if output == "-" else output,
+        "text": text if output == "-" else None,
+        "models": [_model_document(preset) for preset in presets],
+        "notices": notices,
+        "backup": None,
+        "verification": None if checks is None else verification(checks),
+    }
+    failed = [check.name for check in checks or () if check.passed is False]
+    if failed:
+        error = AutofitError(
+            f"nothing was written, because the preset does not verify: {'; '.join(failed)}",
+            "leave --verify out to write it anyway",
+        )
+        if not as_json:
+            raise error
+        document["error"] = {"kind": error.kind, "message": error.message, "hint": error.hint}
+        click.echo(json.dumps(document))
+        return error.exit_code
+    document["backup"] = _write(format_name, text, output, old, as_json=as_json)
+    if as_json:
+        click.echo(json.dumps(document))
+    return 0
+
+
+def _notices(format_name: str, presets: Sequence[Preset]) -> list[str]:
+    notices = []
+    for preset in presets:
+        about = f"{preset.model_name}: " if len(presets) > 1 else ""
+        if not preset.proven:
+            notices.append(f"{about}these settings are NOT proven at full context")
+        if format_name in preset.rules.formats:
+            notices += [about + notice for notice in find_format(format_name).notices(preset)]
+    if len({preset.command for preset in presets}) > 1 and format_name == "ini":
+        notices.append(
+            "the models were tuned on different programs, but a router starts its own program only"
+        )
+    return notices
+
+
+def _refuse_same_names(format_name: str, presets: Sequence[Preset]) -> None:
+    names = [find_format(format_name).entry_name(preset) for preset in presets]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise UsageError(
+            f"two of the studies are of a model called {repeated}",
+            "export one, then --merge the other with a --name of its own",
+        )
+
+
+def _refuse_other_models(
+    format_name: str, presets: Sequence[Preset], old: str, output: str
+) -> None:
+    try:
+        existing = models_in(format_name, old, output)
+    except UsageError:
+        return  # a file of another format
+    own = {find_format(format_name).entry_name(preset) for preset in presets}
+    others = [name for name in existing if name not in own]
+    if others:
+        raise UsageError(
+            f"{output} has other models, which would be lost: {', '.join(others)}",
+            "--merge keeps them; to replace the file, remove it first",
+        )
+
+
+def _existing_text(output: str) -> str | None:
+    """Return the text of the file that would be replaced, None without one."""
+    path = Path(output).expanduser()
+    if output == "-" or not path.is_file():
+        return None
+    try:
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "choose another file") from error
+
+
+def _verify(
+    format_name: str, text: str, presets: Sequence[Preset], runtime: Runtime
+) -> list[PresetCheck]:
+    """Check the text in a temporary file: a preset that fails must not replace one that works."""
+    with (
+        tempfile.TemporaryDirectory(prefix="autofit-export-") as folder,
+        machine_lock(f"export of {presets[0].model_name}"),
+    ):
+        file = Path(folder) / f"preset{find_format(format_name).suffix}"
+        write_durably(file, text)
+        checks = verify_preset(format_name, file, presets, runtime, Path(folder))
+    for check in checks:
+        click.echo(check.line, err=True)
+    return checks
+
+
+def _write(
+    format_name: str, text: str, output: str, old: str | None, *, as_json: bool
+) -> str | None:
+    """Write the text; return the path of the older file's copy, None without one."""
+    if output == "-":
+        if not as_json:
+            deliver(text, output)
+        return None
+    if old == text:
+        click.echo(f"{output} is unchanged: it has this preset already", err=True)
+        return None
+    backup = None
+    if old is not None:
+        if _existing_text(output) != old:
+            raise AutofitError(f"{output} was changed meanwhile", "export again")
+        backup = f"{output}.bak"
+        deliver(old, backup, like=Path(output).expanduser())
+        click.echo(f"kept the older file as {backup}", err=True)
+    deliver(text, output, is_program=find_format(format_name).is_program)
+    click.echo(f"wrote {output}", err=True)
+    return backup
+
+
+def _model_document(preset: Preset) -> dict[str, Any]:
+    return {
+        "model": preset.model_name,
+        "model_path": str(preset.model_path),
+        "origin": preset.origin or "winner",
+        "proven": preset.proven,
+        "check": preset.environment.check_value,
+    }
+
+
+def _read_source(
+    source: str, trial_number: int | None, runtime_path: str | None
+) -> tuple[Preset, Runtime]:
+    """Return the preset of a study's winner, of one launch or of a plan, and its runtime.
+
+    Raises:
+        UsageError: there is no such source, it has no winner, or its runtime is missing.
+    """
+    folder, today = Path.cwd(), datetime.now().astimezone().date()
+    document = _plan_document(source)
+    if document is not None:
+        if trial_number is not None:
+            raise UsageError("a plan has no trials", "leave --trial out, or give a study")
+        header = plan_task(document, "on stdin" if source == "-" else source)
+        found, fault = _find_runtime(header, runtime_path)
+        tuned = _as_started(found, document["launch"]["argv"], header)
+        preset = plan_preset(document, runtime=tuned, folder=folder, made_on=today)
+        return _with_found_runtime(preset, found, fault)
+    study = open_study(Path(source))
+    tell_damage(study)
+    if trial_number is None:
+        argv = _winner(study)["argv"]
+        found, fault = _find_runtime(study.header, runtime_path)
+        tuned = _as_started(found, argv, study.header)
+        preset = winner_preset(
+            study.header, study.result or {}, runtime=tuned, folder=folder, made_on=today
+        )
+        return _with_found_runtime(preset, found, fault)
+    trial = completed_trial(study, trial_number)
+    found, fault = _find_runtime(study.header, runtime_path)
+    if fault:
+        raise UsageError(
+            f"the tune's runtime cannot be asked: {fault}", "name it with --runtime PATH"
+        )
+    preset = trial_preset(study, trial, runtime=found, folder=folder, made_on=today)
+    return _with_found_runtime(preset, found, fault)
+
+
+def _with_found_runtime(preset: Preset, found: Runtime, fault: str) -> tuple[Preset, Runtime]:
+    """Return the preset started by the runtime that was found, and that runtime."""
+    if fault:
+        click.echo(f"notice: the tune's runtime cannot be asked: {fault}", err=True)
+        return replace(preset, help=None), found
+    if with_absolute_paths(preset.arguments, preset.help, preset.folder) != preset.arguments:
+        click.echo(f"notice: file names in the arguments start in {preset.folder}", err=True)
+    return replace(preset, command=found.command), found
+
+
+def _plan_document(source: str) -> Mapping[str, Any] | None:
+    """Return a plan, None for a source that is not a JSON file."""
+    path = Path(source).expanduser()
+    if source != "-" and (path.name == "study.json" or not path.is_file()):
+        return None
+    if source == "-" and sys.stdin is None:
+        raise UsageError("there is no stdin to read a plan from", "give the plan as a file")
+    try:
+        document = json.loads(sys.stdin.buffer.read() if source == "-" else path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot read {source} as a plan: {error}",
+            "give a study's folder, or what `autofit plan MODEL --json` prints",
+        ) from error
+    if not isinstance(document, dict):
+        raise UsageError(f"{source} is not a plan", "give what `autofit plan MODEL --json` prints")
+    return document
+
+
+def _winner(study: Study) -> Mapping[str, Any]:
+    if study.result is None:
+        raise UsageError(
+            f"the study {study.path} is not finished",
+            f"continue it: `autofit tune MODEL --study {study.path} --resume`",
+        )
+    winner: Mapping[str, Any] | None = study.result.get("winner")
+    if not winner:
+        raise UsageError(
+            f"the study {study.path} has no winner to write a preset of",
+            f"`autofit show {study.path}` shows why",
+        )
+    return winner
+
+
+def _find_runtime(header: StudyHeader, path: str | None) -> tuple[Runtime, str]:
+    """Return the runtime to start, and why it cannot be asked, empty where it can."""
+    dialect = load_dialect(header.dialect_source)
+    try:
+        tuned_path = None if dialect.program.command else header.runtime_path
+        return find_runtime(path or tuned_path, None if path else header.dialect_source), ""
+    except UsageError as error:
+        if path:
+            raise
+        program = Path(header.runtime_path)
+        unknown = Runtime(
+            dialect=dialect,
+            program=program,
+            command=(str(program),),
+            help=parse_help(""),
+            version=Version(""),
+            fingerprint="",
+        )
+        return unknown, error.message
+
+
+def _as_started(runtime: Runtime, argv: Sequence[str], header: StudyHeader) -> Runtime:
+    """Return the runtime with the command that started it in `argv`.
+
+    That command may differ from today's: the program or Python may have moved.
+    """
+    template = runtime.dialect.program.command or (Path(header.runtime_path).name,)
+    for start in range(len(argv) - len(template) + 1):
+        command = tuple(argv[start : start + len(template)])
+        if all(known in ("{python}", word, Path(word).name)
+               for known, word in zip(template, command, strict=True)):  # fmt: skip
+            return replace(runtime, command=command)
+    return runtime

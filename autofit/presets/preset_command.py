@@ -1,0 +1,287 @@
+"""A user's launch command, parsed by the help of the runtime that is to start it.
+
+The only way from a preset, script or command to settings: for the baseline of a tune, for both
+sides of a comparison, for a check against the machine, and for `autofit import`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+
+from autofit.errors import UsageError
+from autofit.presets.command_options import (
+    CPU_MOE,
+    FLAG,
+    N_CPU_FFN,
+    N_CPU_MOE,
+    OVERRIDE_TENSOR,
+    OVERRIDES,
+    Option,
+    keep_override_order,
+    with_absolute_paths,
+)
+from autofit.presets.read_preset import ParsedPreset
+from autofit.runtime.command.argv_reader import ParsedCommand, parse_command
+from autofit.runtime.command.argv_writer import spell_value
+from autofit.runtime.dialect.dialect_file import load_all_dialects
+from autofit.runtime.discovery.find_runtime import find_runtime
+from autofit.runtime.discovery.found_runtime import Runtime, format_value
+from autofit.runtime.discovery.help_text import Flag, HelpText
+
+# The order in which overrides take effect in commands that autofit writes.
+_APPLIED_OVERRIDES = (OVERRIDE_TENSOR, N_CPU_MOE, N_CPU_FFN, CPU_MOE)
+# Each names a model that is downloaded, with the value that follows.
+_DOWNLOADS = frozenset(
+    {"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url", "-dr", "--docker-repo"}
+)
+_DOWNLOAD_VARIABLES = frozenset(
+    f"LLAMA_ARG_{name}" for name in ("HF_REPO", "HF_FILE", "MODEL_URL", "DOCKER_REPO")
+)
+_ROUTER_FLAGS = ("--models-preset", "--models-dir")
+
+
+@dataclass(frozen=True, slots=True)
+class PresetCommand:
+    """A preset's launch command, and the runtime that is to start it.
+
+    `wrapper` comes before the program. `model` is absolute, None where no file is named.
+    `notices` say what was left out, and what is started differently.
+    """
+
+    preset: ParsedPreset
+    runtime: Runtime
+    command: ParsedCommand
+    wrapper: tuple[str, ...] = ()
+    model: Path | None = None
+    notices: tuple[str, ...] = ()
+
+    def with_notices(self, *notices: str) -> PresetCommand:
+        """Return the command with more notices."""
+        return replace(self, notices=(*self.notices, *notices))
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """The words that start the program, without the wrapper, as the preset names it."""
+        server, words = self.preset.server, self.command.program
+        if not server.argv or not words:
+            names = self.runtime.dialect.program.names or (str(self.runtime.program),)
+            return (names[0],)
+        path = words[-1]
+        if "/" in path and server.folder is not None:
+            path = str((server.folder / path).absolute())
+        return (*words[len(self.wrapper) : -1], path)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command as autofit would write it, without address and what is left out."""
+        launch, command = self.runtime.dialect.launch, self.command
+        rpc = (launch.rpc, command.rpc) if command.rpc and launch.rpc else ()
+        model = (launch.model, str(self.model)) if self.model else ()
+        settings, _ = self._written_params()
+        return (*self.wrapper, *self.program, *rpc, *model, *settings, *command.rest)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables that are set for the program."""
+        return {**self._written_params()[1], **self.command.env}
+
+    def _written_params(self) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the parameters as arguments and variables.
+
+        A parameter that this program lacks is written as another program of the dialect has it.
+        """
+        arguments: list[str] = []
+        variables: dict[str, str] = {}
+        for name, value in self.command.params.items():
+            known = self.runtime.dialect.parameters[name].spellings
+            spelling = self.runtime.spelling(name) or known[0]
+            if spelling.words is not None:
+                arguments += spelling.words[format_value(value)]
+            elif spelling.flag is not None:
+                arguments += (spelling.flag, spell_value(spelling, value) or "")
+            elif spelling.env is not None:
+                variables[spelling.env] = spell_value(spelling, value) or ""
+        return tuple(arguments), variables
+
+
+def read_preset_command(
+    preset: ParsedPreset, runtime: str | None, dialect: str | None
+) -> PresetCommand:
+    """Parse a preset's command; `runtime` replaces its own program.
+
+    Raises:
+        UsageError: its program is not here, a value is missing, or it starts a router.
+    """
+    found, notices = find_preset_runtime(preset, runtime, dialect)
+    return parse_preset_command(preset, found).with_notices(*notices)
+
+
+def parse_preset_command(preset: ParsedPreset, runtime: Runtime) -> PresetCommand:
+    """Parse a preset's command by the help of a runtime.
+
+    Raises:
+        UsageError: a value is missing, or the command starts a router.
+    """
+    folder, command = preset.server.folder, _parse(preset, runtime)
+    router = next((a for a in command.rest if a.partition("=")[0] in _ROUTER_FLAGS), None)
+    if router is not None:
+        raise UsageError(
+            f"{preset.label} starts a router ({router}), which serves several models",
+            "give the router's preset file itself, and one of its sections with --section",
+        )
+    rest, downloads = _without_downloads(command.rest)
+    downloads += [name for name in command.env if name in _DOWNLOAD_VARIABLES]
+    notices = [*preset.server.notices]
+    if downloads:
+        notices.append(
+            f"{' '.join(downloads)} is left out: autofit serves model files, without downloads"
+        )
+    unlisted = ", ".join(dict.fromkeys(_unlisted_flags(rest, runtime.help)))
+    if unlisted:
+        notices.append(f"the help of {runtime.program.name} does not list {unlisted}")
+    if command.left_out:
+        left_out = ", ".join(dict.fromkeys(command.left_out))
+        notices.append(f"left out of launches, and never written down: {left_out}")
+    model = None
+    if command.model is not None:
+        model = Path(folder or "", Path(command.model).expanduser()).absolute()
+    if folder is not None:
+        rest = list(with_absolute_paths(rest, runtime.help, folder.absolute()))
+    env = {n: value for n, value in command.env.items() if n not in _DOWNLOAD_VARIABLES}
+    return PresetCommand(
+        preset,
+        runtime,
+        replace(command, rest=tuple(rest), env=env),
+        _wrapper(command.program, runtime) if preset.server.argv else (),
+        model,
+        tuple(notices),
+    )
+
+
+def _parse(preset: ParsedPreset, runtime: Runtime) -> ParsedCommand:
+    """Parse the command, with its overrides in an order that autofit keeps when it writes them."""
+    argv = preset.server.full_argv(runtime.help, str(runtime.program))
+    env = preset.server.env
+    try:
+        command = parse_command(argv, runtime.dialect, runtime.help, env)
+    except UsageError as error:
+        raise UsageError(f"{preset.label}: {error.message}", error.hint) from error
+    start = len(command.program)
+    ordered = _with_ordered_overrides(argv[start:], runtime.help)
+    if ordered == argv[start:]:
+        return command
+    return parse_command([*argv[:start], *ordered], runtime.dialect, runtime.help, env)
+
+
+def _with_ordered_overrides(arguments: Sequence[str], help_text: HelpText) -> tuple[str, ...]:
+    """Return arguments that mean the same when autofit writes overrides in its own order."""
+    options = tuple(_override_options(arguments, help_text))
+    patterns = (o.value or "" for o in options if o.override_kind == OVERRIDE_TENSOR)
+    if all(part.endswith("=CPU") for pattern in patterns for part in pattern.split(",")):
+        return tuple(arguments)  # the other kinds move experts to the CPU, too
+    ordered = keep_override_order(options, _APPLIED_OVERRIDES, help_text)
+    return tuple(argument for option in ordered for argument in option.arguments)
+
+
+def _override_options(arguments: Sequence[str], help_text: HelpText) -> Iterator[Option]:
+    """Yield each override as an option, and every other argument as one of its own."""
+    rest = iter(arguments)
+    for argument in rest:
+        flag = help_text.get(argument)
+        if flag is None or set(OVERRIDES).isdisjoint(flag.spellings):
+            yield Option(Flag((argument,), None, ""), argument)
+        elif flag.takes_value:
+            yield Option(flag, argument, next(rest, ""))
+        else:
+            yield Option(flag, argument)
+
+
+def _unlisted_flags(arguments: Sequence[str], help_text: HelpText) -> Iterator[str]:
+    """Yield the flags that the help does not list: misspelled, or of another build."""
+    rest = iter(arguments if help_text.flags else ())
+    for argument in rest:
+        spelling = argument.partition("=")[0]
+        spelling = spelling.replace("_", "-") if spelling.startswith("--") else spelling
+        flag = help_text.get(spelling)
+        if flag is None and FLAG.match(argument):
+            yield spelling
+        elif flag is not None and flag.takes_value and "=" not in argument:
+            next(rest, None)
+
+
+def _without_downloads(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments that stay, and those that name a model to be downloaded."""
+    kept: list[str] = []
+    downloads: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in _DOWNLOADS:
+            downloads += [argument, next(rest, "")]
+        else:
+            kept.append(argument)
+    return kept, downloads
+
+
+def _wrapper(program: Sequence[str], runtime: Runtime) -> tuple[str, ...]:
+    """Return the words before those that start the runtime."""
+    for words in (runtime.dialect.program.command[1:], runtime.command[1:]):
+        index = _index_of(words, program) if words else None
+        if index is not None:
+            return tuple(program[: max(0, index - 1)])
+    return tuple(program[:-1])
+
+
+def _index_of(words: Sequence[str], argv: Sequence[str]) -> int | None:
+    """Return where some words follow each other in a command."""
+    starts = range(len(argv) - len(words) + 1)
+    return next((i for i in starts if tuple(argv[i : i + len(words)]) == tuple(words)), None)
+
+
+def find_preset_runtime(
+    preset: ParsedPreset, path: str | None, dialect: str | None
+) -> tuple[Runtime, tuple[str, ...]]:
+    """Return the runtime at `path`, else the preset's own program, else the first one here.
+
+    Also return notices about what is started in place of the preset's program.
+
+    Raises:
+        UsageError: the program is not here, or not a known runtime.
+    """
+    argv = preset.server.argv
+    if not argv:
+        return find_runtime(path, dialect), ()
+    dialects = load_all_dialects().values()
+    for known in dialects:
+        tail = known.program.command[1:]
+        if tail and _index_of(tail, argv) is not None and path is None:
+            return find_runtime(None, dialect or known.name), ()
+    names = {name for known in dialects for name in known.program.names}
+    program = _program_of(argv, names)
+    place = Path(preset.server.folder or "", Path(program).expanduser()).absolute()
+    if path is not None:
+        found = find_runtime(path, dialect)
+        is_other = "/" in program and place != found.program
+        return found, (f"{found.program} is started, not {program}",) if is_other else ()
+    if program in names:
+        return find_runtime(None, dialect), ()
+    if preset.server.in_container and not place.exists():
+        found = find_runtime(None, dialect)
+        return found, (f"{found.program} is started, not {program} of a container",)
+    try:
+        return find_runtime(place if "/" in program else program, dialect), ()
+    except UsageError as error:
+        raise UsageError(
+            f"{preset.label}: {error.message}", f"name the runtime with --runtime; {error.hint}"
+        ) from error
+
+
+def _program_of(argv: Sequence[str], names: set[str]) -> str:
+    """Return the word of a command that names the program."""
+    program = next((word for word in argv if PurePath(word).name in names), None)
+    if program is not None:
+        return program
+    # A program of another name: the word before the first flag.
+    flags = (index for index, word in enumerate(argv) if word.startswith("-"))
+    return argv[max(0, next(flags, 1) - 1)]

@@ -1,0 +1,113 @@
+"""One server that a preset file describes, in whatever format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path, PurePath
+
+from autofit.runtime.dialect.dialect_file import load_all_dialects
+from autofit.runtime.discovery.help_text import HelpText
+
+_MODEL_FLAGS = ("-m", "--model")
+_MODEL_KEYS = ("model", "m")
+_MODEL_VARIABLE = "LLAMA_ARG_MODEL"
+_FALSE = frozenset({"false", "off", "disabled", "0"})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEntry:
+    """A server: its command, or only options by name without dashes, or only variables.
+
+    `argv` begins with wrapper and program. Relative file names start in `folder`, which is
+    None where the file does not say it. `notices` say what was left out. `faults` say what was
+    not understood: a server with faults is refused. A program `in_container` may be missing
+    on this machine.
+    """
+
+    name: str
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[tuple[str, str], ...] = ()
+    folder: Path | None = None
+    notices: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    in_container: bool = False
+
+    @property
+    def model(self) -> str:
+        """The model file, empty where none is named."""
+        model = self.env.get(_MODEL_VARIABLE, "")
+        for key, value in self.options:
+            model = value if key in _MODEL_KEYS else model
+        rest = iter(self.argv[_program_end(self.argv) :])
+        for argument in rest:
+            flag, equals, value = argument.partition("=")
+            if flag in _MODEL_FLAGS:
+                model = value if equals else next(rest, "")
+        return model
+
+    def serves(self, model: Path) -> bool:
+        """Return whether it serves a model file; a name decides where a file is missing."""
+        if not self.model:
+            return False
+        own = Path(self.folder or "", self.model).expanduser()
+        try:
+            if own.exists() and model.exists():
+                return own.samefile(model)
+        except (OSError, ValueError):
+            return False
+        return own.name == model.name
+
+    def full_argv(self, help_text: HelpText, program: str) -> tuple[str, ...]:
+        """Return the whole command; without one, `program` with the options as flags."""
+        if self.argv:
+            return self.argv
+        flags = (_option_argv(key, value, help_text) for key, value in self.options)
+        return (program, *(argument for pair in flags for argument in pair))
+
+    def with_notices(self, *notices: str) -> ServerEntry:
+        """Return the entry with more notices."""
+        return replace(self, notices=(*self.notices, *notices))
+
+
+def _option_argv(key: str, value: str, help_text: HelpText) -> tuple[str, ...]:
+    spelling = next((s for s in (f"--{key}", f"-{key}") if s in help_text), f"--{key}")
+    flag = help_text.get(spelling)
+    if flag is None or flag.takes_value:
+        return (spelling, value)
+    if value.lower() not in _FALSE:
+        return (spelling,)
+    negative = [spelling for spelling in flag.spellings if spelling.startswith("--no-")]
+    return (negative[-1],) if negative else ()
+
+
+def is_program(path: str) -> bool:
+    """Return whether a path is that of a known runtime, by its file name."""
+    name = PurePath(path.replace("\\", "/")).name
+    return name.removesuffix(".exe") in _known_programs(os.getcwd())[0]  # noqa: PTH109 - cache key
+
+
+def _program_end(argv: Sequence[str]) -> int:
+    """Return the index after the program; without a known program, of the first flag."""
+    for index, argument in enumerate(argv):
+        if is_program(argument):
+            return index + 1
+    for tail in _known_programs(os.getcwd())[1]:  # noqa: PTH109 - cache key
+        for index in range(len(argv)):
+            if tuple(argv[index : index + len(tail)]) == tail:
+                return index + len(tail)
+    return next((i for i, argument in enumerate(argv) if argument.startswith("-")), len(argv))
+
+
+@lru_cache(maxsize=1)
+def _known_programs(_folder: str) -> tuple[frozenset[str], tuple[tuple[str, ...], ...]]:
+    """Return the dialects' program names, and the commands of those without a program file.
+
+    A user's own dialects are looked up in the current folder, so that it is the cache's key.
+    """
+    programs = [dialect.program for dialect in load_all_dialects().values()]
+    names = frozenset(name for program in programs for name in program.names)
+    return names, tuple(program.command[1:] for program in programs if program.command[1:])

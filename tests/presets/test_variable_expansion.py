@@ -1,0 +1,34 @@
+"""Expansion of `${NAME}` and `$NAME`."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autofit.presets.formats.variable_expansion import expand, parameter_value
+
+
+@given(st.text(), st.dictionaries(st.sampled_from(["A", "B"]), st.text()))
+def test_text_without_dollars_stays(text, values):
+    """Text without a dollar is unchanged."""
+    plain = text.replace("$", "")
+
+    assert expand(plain, values.get) == (plain, [])
+
+
+@pytest.mark.parametrize(
+    ("inner", "value"),
+    [
+        ("A", "1"),
+        ("A:-x", "1"),
+        ("B:-x", "x"),
+        ("B-x", ""),
+        ("C-x", "x"),
+        ("C", None),
+        ("#A", None),
+    ],
+)
+def test_a_default_replaces_a_missing_value(inner, value):
+    """With a colon the default replaces an empty value as well."""
+    assert parameter_value(inner, {"A": "1", "B": ""}) == value

@@ -1,0 +1,160 @@
+"""The real router reads an ini preset as it was written."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from presets.preset_sample import RESERVED, make_preset, real_help
+
+from autofit.presets.command_options import parse_options
+from autofit.presets.formats.ini import section_name, section_options
+from autofit.presets.formats.registry import write_preset
+from autofit.presets.verify.verify_router import differences
+
+pytestmark = pytest.mark.runtime
+
+
+@contextmanager
+def _router(program: Path, folder: Path, text: str) -> Iterator[httpx.Client]:
+    """Start a router on a Unix socket, so that no other program can take its port."""
+    preset, log = folder / "preset.ini", folder / "router.log"
+    preset.write_text(text, encoding="utf-8")
+    address = folder / "router.sock"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [program, "--models-preset", preset, "--no-models-autoload", "--host", address],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "XDG_CONFIG_HOME": str(folder)},
+            cwd=folder,
+        )
+    try:
+        deadline = time.monotonic() + 30
+        while not _answers(address):
+            assert process.poll() is None, log.read_text(errors="replace")
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        transport = httpx.HTTPTransport(uds=str(address))
+        with httpx.Client(transport=transport, base_url="http://router") as client:
+            yield client
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def _answers(address: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(address)) == 0
+
+
+def _models(client: httpx.Client) -> dict[str, list[str]]:
+    """Return the arguments of each model, without the program."""
+    return {
+        model["id"]: model["status"]["args"][1:] for model in client.get("/models").json()["data"]
+    }
+
+
+def _random_arguments(rng: random.Random) -> list[str]:
+    """Return settings as a tune might write them, with options that users add."""
+    blocks = rng.randint(1, 60)
+    choices = [
+        ["--n-gpu-layers", str(blocks)],
+        ["-ngl", rng.choice(["auto", "all", "0"])],
+        ["--n-cpu-moe", str(rng.randint(0, blocks))],
+        ["--cpu-moe"],
+        ["--n-cpu-ffn", str(rng.randint(0, 8))],
+        ["-ot", rf"blk\.({rng.randint(0, 9)}|{rng.randint(10, 19)})\.ffn_.*_exps=CPU"],
+        ["--override-tensor", r"\.ffn_up_exps\.weight$=CPU,blk\.0\.attn_q=CPU"],
+        ["--tensor-split", ",".join(str(rng.randint(0, 30)) for _ in range(3))],
+        ["--device", "none"],
+        ["--ctx-size", str(rng.randint(1, 1 << 20))],
+        ["--ctx_size", "4096"],
+        ["-np", str(rng.randint(1, 9))],
+        ["-b", str(rng.randint(1, 8192))],
+        ["--ubatch-size", str(rng.randint(1, 8192))],
+        ["--cache-type-k", rng.choice(["f16", "q8_0", "q4_0"])],
+        ["-ctv", rng.choice(["f16", "q8_0", "q4_0"])],
+        ["--flash-attn", rng.choice(["on", "off", "auto"])],
+        ["--load-mode", rng.choice(["none", "mmap", "dio"])],
+        ["--threads", str(rng.randint(-1, 64))],
+        ["-tb", str(rng.randint(1, 64))],
+        [rng.choice(["--kv-unified", "-no-kvu", "--no-kv-unified"])],
+        [rng.choice(["--no-kv-offload", "-kvo"])],
+        [rng.choice(["--no-repack", "--repack", "-nr"])],
+        [rng.choice(["--no-op-offload", "--op-offload"])],
+        [rng.choice(["--warmup", "--no-warmup"])],
+        ["--no-host"],
+        ["--swa-full"],
+        ["--fit", "off"],
+        ["--cache-ram", "-1"],
+        ["--lora", "adapter one.gguf,/tmp/two.gguf"],
+        ["--mmproj", rng.choice(["proj ä.gguf", 'C:\\models\\"x".gguf', "/m/it's.gguf"])],
+        ["--chat-template-kwargs", '{"enable_thinking": false, "x": "[a] = b"}'],
+        ["--temp", "0.6"],
+        ["--spec-type", "draft-mtp"],
+    ]
+    return [word for words in rng.sample(choices, rng.randint(1, 14)) for word in words]
+
+
+def test_the_router_reads_200_random_sections_as_written(llama_cpp, tmp_path):
+    """The router shows each of 200 sections as the options that it was written from."""
+    rng = random.Random(11)
+    help_text = real_help(llama_cpp)
+    presets = {
+        f"model {number} ü": make_preset(
+            model_name=f"model {number} ü",
+            model_path=Path(f"/models/größe {number}.gguf"),
+            arguments=tuple(_random_arguments(rng)),
+            help=help_text,
+        )
+        for number in range(200)
+    }
+
+    with _router(
+        llama_cpp / "llama-server",
+        tmp_path,
+        "\n".join(write_preset("ini", preset) for preset in presets.values()),
+    ) as client:
+        shown = _models(client)
+
+    assert set(shown) == set(presets)
+    for name, preset in presets.items():
+        assert differences(section_options(preset), shown[name], help_text, RESERVED) == []
+        model = shown[name].index("--model") + 1
+        assert shown[name][model] == str(preset.model_path)
+
+
+def test_other_options_are_differences(llama_cpp):
+    """Changed, missing and added options are listed."""
+    help_text = real_help(llama_cpp)
+    expected = parse_options(["-c", "4096", "--no-warmup", "-ot", "a=CPU"], help_text)
+    shown = ["--ctx-size", "8192", "--warmup", "--port", "0", "--metrics"]
+
+    assert sorted(differences(expected, shown, help_text, RESERVED)) == [
+        "added: --metrics",
+        "added: --warmup",
+        "added: -c 8192",
+        "missing: --warmup off",
+        "missing: -c 4096",
+        "missing: -ot a=CPU",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "a;b # c", "[x]", "*", "repo/model:q4_k", "é \"x\" 'y'", "default", "a\\b"]
+)
+def test_the_router_shows_a_section_by_its_name(llama_cpp, tmp_path, name):
+    """The router lists a model of any name by the name of its section."""
+    preset = make_preset(model_name=name, help=real_help(llama_cpp))
+
+    with _router(llama_cpp / "llama-server", tmp_path, write_preset("ini", preset)) as client:
+        assert list(_models(client)) == [section_name(preset)]
