@@ -22,7 +22,7 @@ from statistics import fmean, median
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
 from fakes.random_machine import random_case
-from quality.answering_client import ALL_ALIKE, KvChanges
+from quality.simulated_answers import NO_CHANGES, KvChanges
 from session.physical_launching import PhysicalLaunching
 from session.task_sample import options
 
@@ -181,7 +181,7 @@ def section(max_launches: int, machines: int) -> str:
         with tempfile.TemporaryDirectory() as folder:
             machine = SearchMachine(random_case(seed), Path(folder))
             comparison = Comparison(machine, Path(folder), max_launches)
-            for kind, changes in (("poor", POOR), ("good", ALL_ALIKE)):
+            for kind, changes in (("poor", POOR), ("good", NO_CHANGES)):
                 pair = (
                     comparison.spent(Tune, changes),
                     comparison.spent(ScoringLastTune, changes),

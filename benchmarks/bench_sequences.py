@@ -38,7 +38,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 
 from fakes.machine import Noise
 from fakes.random_machine import random_case
-from quality.answering_client import ALL_ALIKE
+from quality.simulated_answers import NO_CHANGES
 from session.task_sample import options
 
 import autofit
@@ -153,7 +153,7 @@ class Recorded:
         launching = TimedLaunching(
             self.machine.simulation.with_seed(seed),
             self.task.workload.context,
-            client_of=POOR if self.setup.has_poor_kv else ALL_ALIKE,
+            client_of=POOR if self.setup.has_poor_kv else NO_CHANGES,
         )
         runner = TrialRunner(
             study=study,

@@ -12,10 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from autofit.model.sizes.kv_cache import kv_types
-from autofit.quality.answer_check import AnswerCheck, judge_answers, narrowest_kv_bytes
-from autofit.quality.interview import Answers, PromptSet, interviewed
-from autofit.quality.kv_score import KvScore, kv_score, kv_words
+from autofit.model.sizes.kv_cache import format_kv_types, kv_types
+from autofit.quality.answer_check import (
+    AnswerCheck,
+    ProgramScore,
+    judge_answers,
+    narrowest_kv_bytes,
+)
+from autofit.quality.output_evaluator import score_kv_types
+from autofit.quality.prompt_set import Answers, PromptSet, collect_answers
 from autofit.runtime.server.request_plan import PlannedRequest, RequestPlan
 from autofit.session.budget_advice import launches_need, shortage
 from autofit.session.finalist import Finalist
@@ -54,16 +59,16 @@ class Side:
         """What is launched."""
         return self.task.baseline
 
-    def kv_score(self, wide: Candidate) -> KvScore:
+    def score_kv_types(self, wide: Candidate) -> ProgramScore:
         """What its KV types cost against those of another candidate, by its runtime's program."""
         names = dict(zip(KV_TYPE_PARAMS, kv_types(wide), strict=True))
         made = [trial.seconds for trial in self.runner.trials]
-        return kv_score(
+        return score_kv_types(
             self.runner,
             self.task,
             Finalist(self.candidate, "", is_verbatim=True),
             self.candidate.with_params(**names),
-            expected_s=sum(made) / max(1, len(made)),
+            launch_s=sum(made) / max(1, len(made)),
         )
 
 
@@ -168,7 +173,7 @@ class Comparison:
         for side in rng.sample(self.sides, len(self.sides)):
             # Other models may have other tokens: there each is asked in its own.
             asked = interview if self._is_same_model else replace(interview)
-            trial, said[side.name] = interviewed(
+            trial, said[side.name] = collect_answers(
                 *(side.runner, asked, round_purpose(1, side.name), side.candidate),
                 self.request_plan(),
                 is_verbatim=True,
@@ -186,12 +191,12 @@ class Comparison:
         if self._has_other_kv:
             if narrowest_kv_bytes(other.candidate) > narrowest_kv_bytes(reference.candidate):
                 reference, other = other, reference
-            kv = f" ({kv_words(reference.candidate)} KV)"
+            kv = f" ({format_kv_types(kv_types(reference.candidate))} KV)"
             if said[reference.name] is not None and said[other.name] is not None:
-                by_program = other.kv_score(reference.candidate)
+                by_program = other.score_kv_types(reference.candidate)
         return judge_answers(
             *(said[reference.name], said[other.name]),
-            reference_words=f"{reference.name}{kv}",
+            reference_name=f"{reference.name}{kv}",
             may_differ=self._has_other_kv,
             is_sparse=reference.task.inventory.is_moe,
             by_program=by_program,

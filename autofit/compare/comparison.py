@@ -101,7 +101,10 @@ def comparison_document(
         "ended": confirmation.ended if confirmation else "failed",
         "conditions": host_report([t for trials in compared.trials.values() for t in trials]),
         "launches": sum(map(len, compared.trials.values())) + len(compared.scoring),
-        "words": [*_verdict_words(compared, judgement, metric, ratios), *compared.answers.words],
+        "words": [
+            *_verdict_words(compared, judgement, metric, ratios),
+            *compared.answers.messages,
+        ],
     }
 
 

@@ -1,21 +1,26 @@
-"""Whether other settings left the answers right: the same, or good enough where they may change.
+"""Judgement of the answers of some settings against those of a reference.
 
-Host layers, slices, ubatch or another build must not change what is answered; a narrower KV
-type may, within limits.
+Host layers, slices, the ubatch or another build must not change answers: they are compared for
+equality. A narrower KV type may change them within limits: they get a score.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
 from typing import Any, Literal
 
 from autofit.model.sizes.kv_cache import kv_element_bytes, kv_types
-from autofit.quality.answer_score import QualityLimits, QualityScore, score, with_divergence
 from autofit.quality.equality import Equality, compare_answers
-from autofit.quality.interview import Answers
-from autofit.quality.kv_score import KvScore
+from autofit.quality.prompt_set import Answers, RetrievalTask, is_found
+from autofit.quality.recorded_answer import (
+    RecordedAnswer,
+    comparable_choices,
+    token_divergences,
+)
+from autofit.runtime.planner.divergence_program import Divergence
 from autofit.trial.candidate import Candidate
 
 # equal, rounding, different: of answers that must not change. good, poor: of those that may.
@@ -23,35 +28,119 @@ AnswerVerdict = Literal["equal", "rounding", "different", "good", "poor", "unkno
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerCheck:
-    """The answers of some settings against those of a reference.
+class QualityLimits:
+    """The worst score that is still good enough."""
 
-    `reference` says what that is. `quality` is None where answers must not change; `words`
-    are sentences for the user.
+    agreement: float = 0.85
+    mean_divergence: float = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramScore:
+    """The score of KV types by the runtime's own program.
+
+    Attributes:
+        divergence: None where the program gave no score.
+        program: the program's name.
+        failure: the reason for no score, for users; empty if the runtime has no such program.
+    """
+
+    divergence: Divergence | None = None
+    program: str = ""
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QualityScore:
+    """The closeness of answers to those of a reference.
+
+    Attributes:
+        tokens: tokens compared, which are those after the same text.
+        agreement: the share of these tokens that are the same.
+        mean_divergence, max_divergence: nats a token.
+        asked: planted records that were asked for.
+        found_by_reference: those that the reference found.
+        lost: those of the reference that the other side did not find.
+        source: `n_probs`, the likeliest tokens of a server's answers, or the name of a program
+            that compares all tokens.
+
+    Agreement and divergences are None where the runtime reports no probabilities.
+    """
+
+    tokens: int
+    agreement: float | None
+    mean_divergence: float | None
+    max_divergence: float | None
+    asked: int = 0
+    found_by_reference: int = 0
+    lost: int = 0
+    source: str = "n_probs"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the score as JSON data."""
+        return asdict(self)
+
+    def with_program_score(self, found: Divergence, program: str) -> QualityScore:
+        """Return the score with the figures of the runtime's own program for its tokens."""
+        return replace(
+            self,
+            tokens=found.tokens,
+            agreement=found.agreement,
+            mean_divergence=found.mean,
+            max_divergence=found.most,
+            source=program,
+        )
+
+    def shortfalls(self, limits: QualityLimits | None = None) -> list[str]:
+        """Return a sentence for each limit that the score misses."""
+        limits = limits or QualityLimits()
+        found = []
+        if self.agreement is None or self.mean_divergence is None:
+            return ["the runtime reports no probabilities of tokens"]
+        if not self.agreement >= limits.agreement:
+            found.append(f"{self.agreement:.1%} of tokens match, under {limits.agreement:.0%}")
+        if not self.mean_divergence <= limits.mean_divergence:
+            found.append(
+                f"mean divergence {self.mean_divergence:.3f} nats, over {limits.mean_divergence:g}"
+            )
+        if self.lost:
+            found.append(f"{self.lost} of {self.found_by_reference} planted records are lost")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCheck:
+    """The answers of some settings judged against those of a reference.
+
+    Attributes:
+        reference: the name of the reference, for users.
+        equality: None where the answers could not be compared.
+        quality: None also where answers must not change.
+        messages: sentences for the user.
     """
 
     verdict: AnswerVerdict
     reference: str
     equality: Equality | None
     quality: QualityScore | None
-    words: tuple[str, ...]
+    messages: tuple[str, ...]
 
     @property
-    def holds(self) -> bool | None:
-        """Whether the answers are right; None where it could not be told."""
+    def is_acceptable(self) -> bool | None:
+        """True if the answers are right or good enough; None where that is unknown."""
         if self.verdict == "unknown":
             return None
         return self.verdict in ("equal", "rounding", "good")
 
     def to_dict(self) -> dict[str, Any]:
-        """The check as JSON data."""
+        """Return the check as JSON data."""
         return {
             "verdict": self.verdict,
-            "holds": self.holds,
+            "holds": self.is_acceptable,
             "reference": self.reference,
             "equality": _finite(self.equality.to_dict()) if self.equality else None,
             "quality": _finite(self.quality.to_dict()) if self.quality else None,
-            "words": list(self.words),
+            "words": list(self.messages),
         }
 
 
@@ -61,7 +150,7 @@ def narrowest_kv_bytes(candidate: Candidate) -> float:
 
 
 def has_narrow_kv(candidate: Candidate) -> bool:
-    """Whether a cache is narrower than the runtime's own, so that answers may change."""
+    """Return whether keys or values are narrower than the runtime's default type."""
     return narrowest_kv_bytes(candidate) < narrowest_kv_bytes(Candidate({}))
 
 
@@ -69,71 +158,109 @@ def judge_answers(
     reference: Answers | None,
     other: Answers | None,
     *,
-    reference_words: str,
+    reference_name: str,
     may_differ: bool,
     is_sparse: bool = False,
     limits: QualityLimits | None = None,
-    by_program: KvScore | None = None,
+    by_program: ProgramScore | None = None,
 ) -> AnswerCheck:
-    """Judge answers against those of a reference to the same questions.
+    """Judge answers against those of a reference to the same prompts.
 
     Args:
-        reference: those that are trusted; None where there are none.
-        other: those to be checked.
-        reference_words: what the reference is.
-        may_differ: whether what differs between the two may change answers, as KV types do.
+        reference: answers that are trusted; None where there are none.
+        other: answers to check; None where there are none.
+        reference_name: the reference's name for users.
+        may_differ: whether the settings may change answers, as KV types do.
         is_sparse: whether the model is a mixture of experts.
-        limits: how far they may, then.
-        by_program: what the runtime's own program told of KV types that may.
+        limits: the limits of answers that may differ.
+        by_program: the score of KV types by the runtime's own program.
     """
-    if reference is None or other is None or not _pair_up(reference, other):
-        unknown = f"answers could not be compared with {reference_words}"
-        return AnswerCheck("unknown", reference_words, None, None, (unknown,))
+    if reference is None or other is None or not _have_same_prompts(reference, other):
+        message = f"answers could not be compared with {reference_name}"
+        return AnswerCheck("unknown", reference_name, None, None, (message,))
     equality = compare_answers(reference.recorded, other.recorded, is_sparse=is_sparse)
     if not may_differ:
-        told = tuple(_equality_words(equality, reference_words))
-        return AnswerCheck(equality.verdict, reference_words, equality, None, told)
-    quality = score(
+        messages = tuple(_equality_messages(equality, reference_name))
+        return AnswerCheck(equality.verdict, reference_name, equality, None, messages)
+    quality = score_answers(
         reference.recorded, other.recorded, reference.tasks, reference.texts, other.texts
     )
     if by_program and by_program.divergence:
-        quality = with_divergence(quality, by_program.divergence, by_program.program)
-    short = quality.shortfalls(limits)
-    told = (_quality_words(quality, reference_words), by_program.words if by_program else "")
-    words = (*filter(None, told), *(f"not good enough: {s}" for s in short))
-    verdict: AnswerVerdict = "poor" if short else "good"
+        quality = quality.with_program_score(by_program.divergence, by_program.program)
+    shortfalls = quality.shortfalls(limits)
+    messages = (
+        _quality_message(quality, reference_name),
+        *([by_program.failure] if by_program and by_program.failure else []),
+        *(f"not good enough: {shortfall}" for shortfall in shortfalls),
+    )
+    verdict: AnswerVerdict = "poor" if shortfalls else "good"
     if quality.agreement is None:
         verdict = "unknown"
-    return AnswerCheck(verdict, reference_words, equality, quality, words)
+    return AnswerCheck(verdict, reference_name, equality, quality, messages)
 
 
-def _pair_up(one: Answers, other: Answers) -> bool:
+def score_answers(
+    reference: Sequence[RecordedAnswer],
+    other: Sequence[RecordedAnswer],
+    tasks: Sequence[RetrievalTask] = (),
+    reference_texts: Sequence[str] = (),
+    other_texts: Sequence[str] = (),
+) -> QualityScore:
+    """Score answers against a reference, both to the same prompts in the same order.
+
+    The texts are the two sides' answers to the retrieval tasks.
+
+    Raises:
+        ValueError: the two sides have different numbers of answers or texts.
+    """
+    agreed = [
+        ours.token_id == theirs.token_id
+        for pair in zip(reference, other, strict=True)
+        for ours, theirs in comparable_choices(*pair)
+    ]
+    divergences = token_divergences(reference, other)
+    found = [
+        (is_found(task, ours), is_found(task, theirs))
+        for task, ours, theirs in zip(tasks, reference_texts, other_texts, strict=True)
+    ]
+    return QualityScore(
+        tokens=len(agreed),
+        agreement=fmean(agreed) if agreed else None,
+        mean_divergence=fmean(divergences) if divergences else None,
+        max_divergence=max(divergences, default=None),
+        asked=len(found),
+        found_by_reference=sum(ours for ours, _ in found),
+        lost=sum(ours and not theirs for ours, theirs in found),
+    )
+
+
+def _have_same_prompts(one: Answers, other: Answers) -> bool:
     asked = [[(t.project, t.secret) for t in answers.tasks] for answers in (one, other)]
     return len(one.recorded) == len(other.recorded) and asked[0] == asked[1]
 
 
 def _finite(data: dict[str, Any]) -> dict[str, Any]:
-    """The data without numbers that JSON does not know: nonsense diverges infinitely."""
+    """Replace numbers that JSON lacks by None, such as the divergence of broken output."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in data.items()
     }
 
 
-def _equality_words(equality: Equality, reference: str) -> Iterator[str]:
-    count = f"{equality.identical} of {equality.prompts} prompts"
+def _equality_messages(equality: Equality, reference: str) -> Iterator[str]:
+    prompts = f"{equality.identical} of {equality.prompts} prompts"
     if equality.verdict == "equal":
-        yield f"the same answers as {reference} to {equality.prompts} prompts"
+        tokens = f"{equality.tokens} of {equality.tokens} tokens"
+        yield f"answers match {reference} ({tokens if equality.tokens else prompts})"
         return
     if equality.verdict == "rounding":
-        yield f"the same answers as {reference} but for rounding: word for word to {count}"
+        yield f"answers match {reference} within rounding ({prompts} to the last character)"
     else:
-        yield f"OTHER ANSWERS than {reference}: word for word only to {count}"
+        yield f"ANSWERS DIFFER from {reference}: only {prompts} have the same answer"
     if equality.typical_divergence is not None and equality.verdict == "different":
         yield (
-            f"the chances of its tokens diverge by {equality.mean_divergence:.3g} nats on "
-            f"average and by up to {equality.typical_divergence:.3g} in nine of ten; rounding "
-            f"explains {equality.tolerance:g}"
+            f"mean divergence {equality.mean_divergence:.3g} nats a token, nine tokens in ten "
+            f"up to {equality.typical_divergence:.3g}; rounding explains {equality.tolerance:g}"
         )
     first = equality.first
     if first is not None:
@@ -143,16 +270,15 @@ def _equality_words(equality: Equality, reference: str) -> Iterator[str]:
         )
 
 
-def _quality_words(quality: QualityScore, reference: str) -> str:
+def _quality_message(quality: QualityScore, reference: str) -> str:
     if quality.agreement is None or quality.mean_divergence is None:
         return f"answers cannot be scored against {reference}"
-    told = (
-        f"against {reference} {quality.agreement:.1%} of {quality.tokens} tokens are the same, "
-        f"their chances diverge by {quality.mean_divergence:.3g} nats ({quality.source})"
+    source = "" if quality.source == "n_probs" else f" ({quality.source})"
+    message = (
+        f"{quality.agreement:.1%} of {quality.tokens} tokens match {reference}, "
+        f"mean divergence {quality.mean_divergence:.3g} nats{source}"
     )
     if quality.found_by_reference:
         kept = quality.found_by_reference - quality.lost
-        return f"{told}, {kept} of {quality.found_by_reference} planted records are found"
-    if quality.asked:
-        return f"{told}; the reference found none of {quality.asked} planted records"
-    return told
+        return f"{message}, {kept} of {quality.found_by_reference} planted records found"
+    return message

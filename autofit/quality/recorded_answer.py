@@ -1,36 +1,46 @@
-"""Answers kept for comparison: what was said, and what else might have been."""
+"""Recorded greedy answers, and the divergence between two of them token by token."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from autofit.runtime.server.client import Answer, Client, RequestFailure, TokenChoice
 
-# The likeliest tokens asked for at each place: they hold nearly all of the chances.
+# The likeliest tokens requested for each position: they have nearly all of the probability.
 _LISTED_TOKENS = 10
+# The least probability of all unlisted tokens together: 0 would make any divergence infinite.
+_MIN_REST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
     """One greedy answer to a fixed prompt.
 
-    `choices` has, for each token, the natural logarithms of the probabilities of the
-    likeliest ones; it is empty where the runtime does not tell them, as `token_ids` is.
+    Attributes:
+        choices: for each token the natural log probabilities of the likeliest tokens at its
+            position; empty where the runtime does not report them.
+        token_ids: empty where the runtime does not report them.
     """
 
     text: str
     token_ids: tuple[int, ...] = ()
-    choices: tuple[TokenChoice, ...] = field(default=())
+    choices: tuple[TokenChoice, ...] = ()
 
     @classmethod
     def of(cls, answer: Answer) -> RecordedAnswer:
-        """What of a server's answer is compared."""
+        """Keep what is compared of a server's answer, so without its times."""
         return cls(answer.text, answer.token_ids, answer.choices)
 
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The token ids, those with probabilities where there are any."""
+        return tuple(choice.token_id for choice in self.choices) or self.token_ids
+
     def to_dict(self) -> dict[str, Any]:
-        """The answer as JSON data, whose keys are text."""
+        """Return the answer as JSON data."""
         return {
             "text": self.text,
             "token_ids": list(self.token_ids),
@@ -46,7 +56,7 @@ class RecordedAnswer:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RecordedAnswer:
-        """The inverse of `to_dict`.
+        """Read the data of `to_dict`.
 
         Raises:
             KeyError: the data is no recorded answer.
@@ -65,45 +75,15 @@ class RecordedAnswer:
         )
 
 
-def first_difference(one: Sequence[object], other: Sequence[object]) -> int | None:
-    """The first place at which two sequences differ, their lengths included."""
-    for place, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return place
-    return None if len(one) == len(other) else min(len(one), len(other))
-
-
-def tokens(answer: RecordedAnswer) -> tuple[int, ...]:
-    """The answer's tokens; those with chances, where these are told, so that both align."""
-    return tuple(choice.token_id for choice in answer.choices) or answer.token_ids
-
-
-def same_prefix(
-    reference: RecordedAnswer, other: RecordedAnswer
-) -> Iterator[tuple[TokenChoice, TokenChoice]]:
-    """The choices that both made after the same tokens: up to the first that differs.
-
-    Beyond it the two continue different texts, and nothing can be compared.
-    """
-    for pair in zip(reference.choices, other.choices, strict=False):
-        yield pair
-        if pair[0].token_id != pair[1].token_id:
-            return
-
-
-def record(
+def record_answers(
     client: Client,
     prompts: Sequence[Sequence[int] | str],
     predicted_tokens: int,
     *,
     prompt_limit_s: float,
     generate_limit_s: float,
-    cache_prompt: bool = False,
 ) -> list[RecordedAnswer] | RequestFailure:
-    """The server's greedy answers to fixed prompts, in order; the first failure ends it.
-
-    `cache_prompt` lets prompts that share a long beginning read it once.
-    """
+    """Return a server's greedy answers to fixed prompts in order, or its first failure."""
     recorded = []
     for prompt in prompts:
         answer = client.complete(
@@ -111,10 +91,64 @@ def record(
             predicted_tokens,
             prompt_limit_s=prompt_limit_s,
             generate_limit_s=generate_limit_s,
-            cache_prompt=cache_prompt,
             n_probs=_LISTED_TOKENS,
         )
         if isinstance(answer, RequestFailure):
             return answer
         recorded.append(RecordedAnswer.of(answer))
     return recorded
+
+
+def comparable_choices(
+    reference: RecordedAnswer, other: RecordedAnswer
+) -> Iterator[tuple[TokenChoice, TokenChoice]]:
+    """Yield the choices that both answers made after the same tokens.
+
+    The first pair with different tokens is the last one: after it the two answers continue
+    different texts.
+    """
+    for pair in zip(reference.choices, other.choices, strict=False):
+        yield pair
+        if pair[0].token_id != pair[1].token_id:
+            return
+
+
+def token_divergence(reference: TokenChoice, other: TokenChoice) -> float | None:
+    """Return the Kullback-Leibler divergence of a next-token distribution, in nats.
+
+    Tokens that both sides list count by themselves, all others count together as one token.
+    So the result is never more than the divergence over the whole vocabulary. It is infinite
+    where a probability is not a number, and None where a side lists no tokens.
+    """
+    if not reference.top or not other.top:
+        return None
+    shared = [token for token in reference.top if token in other.top]
+    ours = [math.exp(reference.top[token]) for token in shared]
+    theirs = [math.exp(other.top[token]) for token in shared]
+    ours.append(max(1.0 - sum(ours), _MIN_REST))
+    theirs.append(max(1.0 - sum(theirs), _MIN_REST))
+    if any(math.isnan(probability) for probability in ours + theirs):
+        return math.inf
+    return max(0.0, sum(_divergence_term(p, q) for p, q in zip(ours, theirs, strict=True)))
+
+
+def token_divergences(
+    reference: Sequence[RecordedAnswer], other: Sequence[RecordedAnswer]
+) -> list[float]:
+    """Return the divergence of every token that both answers chose after the same text.
+
+    Raises:
+        ValueError: the two sides have different numbers of answers.
+    """
+    found = (
+        token_divergence(*pair)
+        for one, two in zip(reference, other, strict=True)
+        for pair in comparable_choices(one, two)
+    )
+    return [value for value in found if value is not None]
+
+
+def _divergence_term(p: float, q: float) -> float:
+    if p == 0:
+        return 0.0
+    return p * math.log(p / q) if q > 0 else math.inf

@@ -10,7 +10,7 @@ from autofit.quality.answer_check import (
     judge_answers,
     narrowest_kv_bytes,
 )
-from autofit.quality.interview import Answers
+from autofit.quality.prompt_set import Answers
 from autofit.sweep.entry_record import EntryRecord
 from autofit.sweep.kept_night import Kept
 from autofit.sweep.verdict import Finding, MetricVerdict
@@ -38,11 +38,11 @@ def answer_verdicts(kept: Kept | None, now: EntryRecord) -> Iterator[MetricVerdi
         check = judge_answers(
             Answers(now.reference_answers),
             Answers(now.answers),
-            reference_words="the reference",
+            reference_name="the reference",
             may_differ=False,
             is_sparse=now.is_sparse,
         )
-        words = "; ".join(check.words)
+        words = "; ".join(check.messages)
         yield MetricVerdict(
             metric="answers", verdict=_FINDINGS[check.verdict], words=words, against="reference"
         )
@@ -64,11 +64,11 @@ def _beside_kept(kept: EntryRecord, now: EntryRecord) -> MetricVerdict:
     check: AnswerCheck = judge_answers(
         Answers(kept.answers),
         Answers(now.answers),
-        reference_words="the kept night",
+        reference_name="the kept night",
         may_differ=may_differ,
         is_sparse=now.is_sparse,
     )
-    words = "; ".join(check.words)
+    words = "; ".join(check.messages)
     return MetricVerdict(metric="answers", verdict=_FINDINGS[check.verdict], words=words)
 
 

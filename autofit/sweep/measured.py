@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from autofit.quality.interview import kept_answers
+from autofit.quality.prompt_set import read_answers
 from autofit.quality.recorded_answer import RecordedAnswer
 from autofit.runtime.command.redaction import redact_command, redact_variables
 from autofit.study.study_folder import Study
@@ -150,7 +150,7 @@ def _values(trial: Trial, workload: Workload) -> LaunchValues:
 
 
 def _answers(study: Study, trial: Trial | None) -> tuple[RecordedAnswer, ...]:
-    found = kept_answers(study, trial.number) if trial is not None else None
+    found = read_answers(study, trial.number) if trial is not None else None
     return found.recorded if found else ()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autofit.quality.interview import PromptSet, interviewed
+from autofit.quality.prompt_set import PromptSet, collect_answers
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.session.budget_advice import launches_need, shortage
 from autofit.session.rounds import round_purpose
@@ -124,7 +124,7 @@ class Remeasure:
         ).within(self.slot_context)
         purpose = round_purpose(number, contender.name)
         if self.asks and number == 1 and not contender.is_neighbour:
-            trial, _ = interviewed(
+            trial, _ = collect_answers(
                 *(contender.runner, interview, purpose, contender.candidate, request_plan),
                 is_verbatim=contender.is_verbatim,
             )

@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE
-from autofit.quality.answer_inquiry import OutputEvaluator
-from autofit.quality.answer_verdict import QualityGate
-from autofit.quality.kv_score import type_words
+from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE, format_kv_types
+from autofit.quality.output_evaluator import OutputEvaluator
+from autofit.quality.quality_gate import QualityGate
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.problem import Problem
@@ -133,8 +132,8 @@ class Tune:
     def _verdicts(self, baseline: Trial) -> QualityGate:
         """What judges answers; without anything to ask where they mean nothing."""
         reference = Finalist(baseline.candidate, RUNTIME_FIT, is_verbatim=True, is_baseline=True)
-        inquiry = OutputEvaluator(self.runner, self.task, reference)
-        return QualityGate(inquiry if self.checks_answers else None, self._note)
+        evaluator = OutputEvaluator(self.runner, self.task, reference)
+        return QualityGate(evaluator if self.checks_answers else None, self._note)
 
     def _recommender(self, proofs: Prover, verdicts: QualityGate) -> Recommender:
         task, runner, note = self.task, self.runner, self._note
@@ -266,7 +265,7 @@ class Tune:
         """Take KV types that are not good enough out of the search; whether any are left."""
         space, is_poor = self.problem.space, verdicts.is_poor
         explorer.want_only(lambda point: not is_poor(Candidate(space.params_of(point))))
-        poor = f"KV {' and '.join(map(type_words, verdicts.poor))}"
+        poor = f"KV {' and '.join(map(format_kv_types, verdicts.poor))}"
         if not self.problem.has_points:
             self._note(f"the search space has nothing without {poor}")
             return False

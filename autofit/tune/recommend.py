@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autofit.quality.answer_verdict import QualityGate
-from autofit.quality.kv_score import kv_words
+from autofit.model.sizes.kv_cache import format_kv_types, kv_types
+from autofit.quality.quality_gate import QualityGate
 from autofit.session.candidate_record import CandidateRecord
 from autofit.session.finalist import Finalist, Proof
 from autofit.session.rounds_result import Confirmation
@@ -93,8 +93,9 @@ class Recommender:
     def _look_at_kv(self, baseline: Trial) -> None:
         """Say where what is kept has KV types that nothing else is recommended with."""
         if self.verdicts.is_poor(baseline.candidate):
+            types = format_kv_types(kv_types(baseline.candidate))
             self.note(
-                f"{self._own_choice} has KV {kv_words(baseline.candidate)}, too: it is kept as "
+                f"{self._own_choice} has KV {types}, too: it is kept as "
                 "what runs today, not for its answers"
             )
 
@@ -110,7 +111,7 @@ class Recommender:
             if self.verdicts.is_poor(by_id[key].candidate):
                 continue
             proof = self.proofs.proof(by_id[key])
-            if proof is None or not self.verdicts.are_right(proof):
+            if proof is None or not self.verdicts.accepts(proof):
                 continue
             if proof.steps_back:
                 self.note(stepped_back(proof))

@@ -109,7 +109,7 @@ def _pareto(parts: ResultParts) -> list[dict[str, Any]]:
     Nothing of it has a KV type that was found not good enough.
     """
     winner = parts.proof.finalist.candidate if parts.proof else None
-    poor = {types for types, check in parts.kv_scores.items() if check.holds is False}
+    poor = {types for types, check in parts.kv_scores.items() if check.is_acceptable is False}
     trials = [trial for trial in parts.trials if kv_types(trial.candidate) not in poor]
     return [
         {**point.to_dict(), "is_preset": point.candidate == winner}

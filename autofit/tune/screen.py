@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from autofit.model.sizes.kv_cache import kv_types
-from autofit.quality.answer_verdict import QualityGate
+from autofit.quality.quality_gate import QualityGate
 from autofit.session.budget_advice import proof_seconds
 from autofit.session.events import Listener, PhaseStarted
 from autofit.session.finalist import Finalist
@@ -103,15 +103,15 @@ class Shortlist:
         finalists: Sequence[Finalist],
         leaves_time: Callable[[Finalist], bool],
     ) -> bool:
-        inquiry = self.verdicts.inquiry
-        if inquiry is None or not self.verdicts.is_open(finalist.candidate):
+        evaluator = self.verdicts.evaluator
+        if evaluator is None or not self.verdicts.is_open(finalist.candidate):
             return False
         # Of those with this KV type, one that was asked already costs nothing.
         types = kv_types(finalist.candidate)
         asked = (
             one
             for one in finalists
-            if kv_types(one.candidate) == types and inquiry.was_asked(one.candidate)
+            if kv_types(one.candidate) == types and evaluator.has_answers(one.candidate)
         )
         chosen = next(asked, None)
         if chosen is None and not leaves_time(finalist):
@@ -138,8 +138,8 @@ class Shortlist:
 
     def _score_s(self, finalist: Finalist) -> float:
         """About how long a score takes."""
-        inquiry, workload = self.verdicts.inquiry, self.proofs.task.workload
-        if inquiry is None:
+        evaluator, workload = self.verdicts.evaluator, self.proofs.task.workload
+        if evaluator is None:
             return 0.0
         launches = [
             trial
@@ -147,5 +147,5 @@ class Shortlist:
             if trial.candidate == finalist.candidate and trial.is_completed
         ]
         asked_s = max([self._launch_s, *(proof_seconds(trial, workload) for trial in launches)])
-        servers = inquiry.launches_left(finalist.candidate)
+        servers = evaluator.servers_needed(finalist.candidate)
         return servers * asked_s + _PROGRAM_LAUNCHES * self._launch_s

@@ -1,4 +1,4 @@
-"""Equality and quality on fake servers whose answers are right, corrupted or changed."""
+"""Comparison of answers of fake servers: right, corrupted or changed by the KV type."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
 
 from autofit.process import Ready
-from autofit.quality.answer_score import score
+from autofit.quality.answer_check import score_answers
 from autofit.quality.equality import compare_answers
-from autofit.quality.recorded_answer import record
+from autofit.quality.recorded_answer import record_answers
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.server.client import RequestFailure
 from autofit.runtime.server.launcher import Launcher
@@ -30,13 +30,13 @@ TRAITS = RuntimeTraits(
 
 @pytest.fixture
 def fake(tmp_path):
-    """A simulated machine on which q4_0 changes one token in five."""
+    """Return a simulated machine on which q4_0 changes one token in five."""
     return FakeMachine(tmp_path, Machine("answers", (Device("CUDA0"),), runtime=TRAITS))
 
 
 @pytest.fixture
 def ask(fake, tmp_path):
-    """The answers of a fresh server under some params."""
+    """Return a function that starts a server with some params and returns its answers."""
     runtime = find_runtime(fake.server)
     launcher = Launcher(runtime, fake.write_model(MODEL), WORKLOAD, PromptSource(" "))
 
@@ -44,13 +44,15 @@ def ask(fake, tmp_path):
         plan = launcher.plan(BASE.with_params(**params), as_served=False)
         with start_server(plan, runtime.dialect, tmp_path / "server.log") as server:
             assert server.wait_ready(lambda: None) is Ready.READY
-            return record(server.client, PROMPTS, 24, prompt_limit_s=20.0, generate_limit_s=20.0)
+            return record_answers(
+                server.client, PROMPTS, 24, prompt_limit_s=20.0, generate_limit_s=20.0
+            )
 
     return run
 
 
-def test_settings_that_must_not_change_answers_do_not(ask):
-    """Other host layers, another ubatch: the same answers, with the chances of every token."""
+def test_host_layers_and_ubatch_change_no_answers(ask):
+    """With other host layers and another ubatch all tokens are the same."""
     reference = ask()
 
     result = compare_answers(reference, ask(n_cpu_moe=2, ubatch=256))
@@ -60,7 +62,7 @@ def test_settings_that_must_not_change_answers_do_not(ask):
 
 @pytest.mark.parametrize("fault", ["garbage", "wrong-text", "empty-text"])
 def test_corrupted_answers_are_different(ask, fake, fault):
-    """A runtime that answers something else is found out, and the place is shown."""
+    """Corrupted output is detected, and its first position is shown."""
     reference = ask()
     fake.fail(fault)
 
@@ -72,11 +74,11 @@ def test_corrupted_answers_are_different(ask, fake, fault):
 
 
 def test_kv_types_are_scored(ask):
-    """A type that changes tokens scores below one that only moves their chances."""
+    """A type that changes tokens scores below one that only moves their probabilities."""
     reference = ask(cache_type_k="f16", cache_type_v="f16", flash_attn="on")
 
     wide, narrow = (
-        score(reference, ask(cache_type_k=kind, cache_type_v=kind, flash_attn="on"))
+        score_answers(reference, ask(cache_type_k=kind, cache_type_v=kind, flash_attn="on"))
         for kind in ("q8_0", "q4_0")
     )
 
@@ -87,7 +89,7 @@ def test_kv_types_are_scored(ask):
     assert narrow.shortfalls() != []
 
 
-def test_a_failing_request_is_told(ask, fake):
+def test_failed_request_is_returned(ask, fake):
     """A server that does not answer gives a failure, not half of the answers."""
     fake.fail("http-500")
 

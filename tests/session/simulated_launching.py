@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from quality.answered_launching import AnsweredLaunching
-from quality.answering_client import ALL_ALIKE, AnsweringClient
+from quality.simulated_answers import NO_CHANGES, AnsweredLaunching, AnsweringClient
 
 from autofit.runtime.server.launcher import LaunchResult
 from autofit.runtime.server.request_plan import RequestPlan
@@ -44,7 +43,7 @@ class SimulatedLaunching(AnsweredLaunching):
     outcome_of: Callable[[Candidate, RequestPlan], Outcome] = lambda *_: Completed()
     seconds_of: Callable[[Candidate], float] = lambda _: 1.0
     free_mib: float = 900.0
-    client_of: Callable[[Candidate], AnsweringClient] = ALL_ALIKE
+    client_of: Callable[[Candidate], AnsweringClient] = NO_CHANGES
     made: list[tuple[Candidate, RequestPlan]] = field(default_factory=list)
     served: list[bool] = field(default_factory=list)
 

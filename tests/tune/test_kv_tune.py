@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quality.answering_client import ALL_ALIKE, KvChanges
+from quality.simulated_answers import NO_CHANGES, KvChanges
 from session.simulated_launching import SimulatedLaunching
 from tune.whole_tune import Tuned, one_card, whole_tune
 
@@ -107,7 +107,7 @@ def test_the_reference_is_asked_once(poor):
 
 def test_a_good_kv_type_is_asked_no_more_than_after_the_rounds(tune):
     """The winner that was scored before its rounds is not asked again."""
-    tuned = tune(ALL_ALIKE)
+    tuned = tune(NO_CHANGES)
 
     assert kind_of(Candidate(tuned.result["winner"]["params"])) == "q8_0"
     assert tuned.result["answers"]["verdict"] == "good"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from quality.answering_client import KvChanges
+from quality.simulated_answers import KvChanges
 from session.simulated_launching import SimulatedLaunching
 from tune.whole_tune import one_card, whole_tune
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from quality.answering_client import KvChanges
+from quality.simulated_answers import KvChanges
 from session.simulated_launching import NO_ROOM, SimulatedLaunching
 from session.task_sample import runner, task
 from trial.purpose_sample import purpose_of
 from tune_machine import TuneMachine
 
-from autofit.quality.answer_inquiry import OutputEvaluator
-from autofit.quality.answer_verdict import QualityGate
+from autofit.quality.output_evaluator import OutputEvaluator
+from autofit.quality.quality_gate import QualityGate
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.search.space_file import read_workload
@@ -51,8 +51,8 @@ class Run:
         self.events: list[object] = []
         self.about = about
         baseline = Finalist(about.baseline, RUNTIME_FIT, is_verbatim=True)
-        inquiry = OutputEvaluator(self.runner, about, baseline)
-        self.verdicts = QualityGate(inquiry, self.notes.append)
+        evaluator = OutputEvaluator(self.runner, about, baseline)
+        self.verdicts = QualityGate(evaluator, self.notes.append)
         self.told: list[tuple[Finalist, Trial]] = []
         self.ruled_out: list[Finalist] = []
         proofs = Prover(

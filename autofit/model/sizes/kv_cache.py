@@ -33,6 +33,11 @@ def kv_types(candidate: Candidate) -> KvTypes:
     return keys, values
 
 
+def format_kv_types(types: KvTypes) -> str:
+    """Return the types of keys and values for people, one name where both are the same."""
+    return "/".join(dict.fromkeys(types))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
     """The number of cells of a KV cache.

@@ -1,4 +1,4 @@
-"""Whether a winner's answers are checked against the baseline's, on processes that answer."""
+"""Checks of candidates' answers against the baseline's, on fake and real servers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from session.task_sample import runner, task
 
 from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.quality.answer_check import AnswerCheck, judge_answers
-from autofit.quality.answer_inquiry import OutputEvaluator
-from autofit.quality.interview import PromptSet, interviewed
+from autofit.quality.output_evaluator import OutputEvaluator
+from autofit.quality.prompt_set import PromptSet, collect_answers
 from autofit.runtime.server.request_plan import plan_without_measurement
 from autofit.session.finalist import RUNTIME_FIT, Finalist
 from autofit.trial.candidate import Candidate
@@ -34,18 +34,18 @@ TRAITS = RuntimeTraits(
 
 @pytest.fixture
 def fake(tmp_path):
-    """A simulated machine on which q4_0 changes one token in five."""
+    """Return a simulated machine on which q4_0 changes one token in five."""
     return FakeMachine(tmp_path, Machine("answers", (Device("CUDA0"),), runtime=TRAITS))
 
 
 @pytest.fixture
 def about(fake):
-    """The task on the fake machine."""
+    """Return the task on the fake machine."""
     return task(fake.write_model(MODEL), fake.server, WORKLOAD)
 
 
 def checked(trials, about, winner: Finalist, baseline: Finalist = BASELINE) -> AnswerCheck:
-    """The check of a run that asks nothing else."""
+    """Return the check of a run that checks nothing else."""
     return OutputEvaluator(trials, about, baseline).check(winner)
 
 
@@ -54,33 +54,31 @@ def _with_kv(kind: str) -> Finalist:
     return replace(WINNER, candidate=WINNER.candidate.with_params(**params))
 
 
-def test_a_winner_that_answers_the_same_holds(fake, about, tmp_path):
-    """Other host layers and another ubatch leave the answers as they are: two launches show it."""
+def test_winner_with_the_same_answers_is_acceptable(fake, about, tmp_path):
+    """Other host layers and another ubatch change no answer, which two launches show."""
     trials = runner(about, tmp_path / "study")
 
     found = checked(trials, about, WINNER)
 
-    assert (found.verdict, found.holds, found.quality) == ("equal", True, None)
-    assert found.words == ("the same answers as the baseline to 8 prompts",)
+    assert (found.verdict, found.is_acceptable, found.quality) == ("equal", True, None)
+    assert (found.reference, found.equality.prompts) == ("the baseline", 8)
     assert [trial.phase for trial in trials.trials] == ["prove", "prove"]
     assert fake.launches == 2
 
 
 @pytest.mark.parametrize("fault", ["garbage", "wrong-text"])
-def test_a_winner_with_corrupted_answers_does_not(fault, fake, about, tmp_path):
-    """Nonsense from the winner's settings is found, and its first place shown."""
+def test_winner_with_corrupted_answers_is_not(fault, fake, about, tmp_path):
+    """Corrupted output of the winner's settings is found, with its first position."""
     fake.fail(fault, when={"n_cpu_moe": ["==", 4]})
 
     found = checked(runner(about, tmp_path / "study"), about, WINNER)
 
-    assert (found.verdict, found.holds) == ("different", False)
-    assert found.words[0].startswith("OTHER ANSWERS than the baseline")
-    assert "first difference in prompt 1" in found.words[-1]
+    assert (found.verdict, found.is_acceptable) == ("different", False)
     assert json.loads(json.dumps(found.to_dict()))["equality"]["first"]["prompt"] == 0
 
 
 def test_narrow_kv_types_are_scored_against_f16(about, tmp_path):
-    """A type that moves chances a little is good, one that changes tokens is poor."""
+    """A type that moves probabilities a little is good, one that changes tokens is poor."""
     trials = runner(about, tmp_path / "study")
 
     wide = checked(trials, about, _with_kv("q8_0"))
@@ -89,24 +87,23 @@ def test_narrow_kv_types_are_scored_against_f16(about, tmp_path):
     assert (wide.verdict, narrow.verdict) == ("good", "poor")
     assert wide.quality.agreement == 1.0
     assert wide.quality.asked == narrow.quality.asked > 0
-    assert narrow.words[1].startswith("not good enough: ")
 
 
 @pytest.fixture
 def scoring(tmp_path):
-    """The same machine with llama-perplexity beside the server."""
+    """Return the same machine with llama-perplexity in the server's folder."""
     machine = Machine("scores", (Device("CUDA0"),), runtime=TRAITS)
     return FakeMachine(tmp_path, machine, with_perplexity=True)
 
 
 @pytest.fixture
 def scored(scoring):
-    """The task on it."""
+    """Return the task on it."""
     return task(scoring.write_model(MODEL), scoring.server, WORKLOAD)
 
 
-def test_the_runtimes_own_program_scores_kv_types(scoring, scored, tmp_path):
-    """Where llama-perplexity is there, its figures count, and it is named with them."""
+def test_program_of_the_runtime_scores_kv_types(scoring, scored, tmp_path):
+    """Where there is llama-perplexity, its figures count and it is their source."""
     trials = runner(scored, tmp_path / "study")
 
     wide = checked(trials, scored, _with_kv("q8_0"))
@@ -117,29 +114,24 @@ def test_the_runtimes_own_program_scores_kv_types(scoring, scored, tmp_path):
     # Eight pieces of 512 tokens, of whose later half all but the last have a next one.
     assert wide.quality.tokens == 8 * 255
     assert (narrow.quality.agreement, narrow.quality.mean_divergence) == (0.8, 0.0625)
-    assert narrow.words[0].startswith(
-        "against the baseline 80.0% of 2040 tokens are the same, their chances diverge by "
-        "0.0625 nats (llama-perplexity)"
-    )
     assert {trial.phase for trial in trials.trials} == {"prove"}
-    # PromptSet and program for each type, and again for f16 beside each.
+    # Prompts for the baseline and each type; the program for each type and f16 with it.
     assert scoring.launches == len(trials.study.started())
     assert not list(trials.study.path.glob("kept-chances*"))
 
 
-def test_a_program_that_fails_leaves_the_servers_own_figures(scoring, scored, tmp_path):
-    """Without an answer of llama-perplexity the score is by n_probs, and the reason is told."""
+def test_failed_program_leaves_the_figures_of_the_server(scoring, scored, tmp_path):
+    """If llama-perplexity fails, the score is by n_probs and the reason is shown."""
     scoring.fail("perplexity")
 
     found = checked(runner(scored, tmp_path / "study"), scored, _with_kv("q8_0"))
 
     assert (found.verdict, found.quality.source) == ("good", "n_probs")
-    assert found.words[1].startswith("llama-perplexity told nothing: ")
-    assert "you need at least 1024 tokens" in found.words[1]
+    assert "you need at least 1024 tokens" in found.messages[1]
 
 
-def test_a_score_that_was_made_launches_nothing_again(scoring, scored, tmp_path):
-    """A resumed run reads the score from the logs that the study has kept."""
+def test_resume_repeats_no_launch_of_a_score(scoring, scored, tmp_path):
+    """A resumed run reads the score from the logs of the study."""
     trials = runner(scored, tmp_path / "study")
     with trials.study:
         first = checked(trials, scored, _with_kv("q8_0"))
@@ -154,20 +146,20 @@ def test_a_score_that_was_made_launches_nothing_again(scoring, scored, tmp_path)
     assert scoring.launches == launches
 
 
-def test_without_time_the_program_is_not_started(scoring, scored, tmp_path):
-    """A score that the budget has no room for is left out, and that is said."""
+def test_program_is_not_started_without_budget(scoring, scored, tmp_path):
+    """A score that the budget has no room for is left out, and a message says so."""
     trials = runner(scored, tmp_path / "study")
     trials.budget.total_s = 0.001
 
     found = checked(trials, scored, _with_kv("q8_0"))
 
     assert found.quality.source == "n_probs"
-    assert found.words[1] == "no time was left to score the KV type over all tokens"
+    assert "budget used up" in found.messages[1]
     assert scoring.launches == 2
 
 
-def test_a_check_that_was_made_launches_nothing_again(fake, about, tmp_path):
-    """A resumed run reads the answers that the study has kept."""
+def test_resume_repeats_no_launch_of_a_check(fake, about, tmp_path):
+    """A resumed run reads the answers from the study."""
     trials = runner(about, tmp_path / "study")
     with trials.study:
         first = checked(trials, about, _with_kv("q8_0"))
@@ -181,7 +173,7 @@ def test_a_check_that_was_made_launches_nothing_again(fake, about, tmp_path):
     assert fake.launches == launches
 
 
-def test_a_baseline_that_does_not_hold_is_replaced(fake, about, tmp_path):
+def test_failed_baseline_is_replaced_as_the_reference(fake, about, tmp_path):
     """Where the baseline fails, the winner's own placement with f16 KV is the reference."""
     fake.fail("oom-kv", launches=[1])
     trials = runner(about, tmp_path / "study")
@@ -192,8 +184,8 @@ def test_a_baseline_that_does_not_hold_is_replaced(fake, about, tmp_path):
     assert trials.trials[1].candidate == _with_kv("f16").candidate
 
 
-def test_a_baseline_with_a_narrow_cache_is_given_a_wide_one(about, tmp_path):
-    """The reference has f16 KV, though the user's own command has not."""
+def test_reference_has_a_wide_cache(about, tmp_path):
+    """The reference has f16 KV where the user's own command has a narrower type."""
     own = replace(BASELINE, candidate=_with_kv("q4_0").candidate)
 
     found = checked(runner(about, tmp_path / "study"), about, _with_kv("q8_0"), own)
@@ -201,43 +193,45 @@ def test_a_baseline_with_a_narrow_cache_is_given_a_wide_one(about, tmp_path):
     assert (found.verdict, found.reference) == ("good", "the baseline with f16 KV")
 
 
-def test_without_a_reference_nothing_is_claimed(fake, about, tmp_path):
+def test_verdict_without_a_reference_is_unknown(fake, about, tmp_path):
     """Answers that cannot be compared are neither right nor wrong."""
     fake.fail("http-500")
 
     found = checked(runner(about, tmp_path / "study"), about, WINNER)
 
-    assert (found.verdict, found.holds) == ("unknown", None)
+    assert (found.verdict, found.is_acceptable) == ("unknown", None)
 
 
 @pytest.mark.runtime
 @pytest.mark.timeout(120)
-def test_the_real_runtime_gives_the_same_answers_and_another_model_does_not(llama_cpp, tmp_path):
-    """Another ubatch answers the same, four bits of KV nearly so, other weights do not."""
+def test_real_runtime_answers_equally_and_another_model_does_not(llama_cpp, tmp_path):
+    """Another ubatch changes no answer, four bits of KV few, other weights all."""
     workload = replace(WORKLOAD, context=1024)
-    told = {}
+    found_answers = {}
     for seed in (1, 2):
         model = tmp_path / f"seed-{seed}.gguf"
         spec = SynthSpec(layers=3, experts=8, used=2, embd=256, heads=4, vocab=600, seed=seed)
         write_model(spec, model)
         about = task(model, llama_cpp / "llama-server", workload)
         trials = runner(about, tmp_path / f"study-{seed}")
-        interview = PromptSet(workload, 1024)
+        prompts = PromptSet(workload, 1024)
         base = Candidate({"context": 1024, "parallel": 1, "threads": 1})
-        wanted = [{}, {"ubatch": 64}, {"cache_type_k": "q4_0"}] if seed == 1 else [{}]
-        for params in wanted:
-            trial, said = interviewed(
-                *(trials, interview, TrialPurpose("prove", "answers")),
+        changes = [{}, {"ubatch": 64}, {"cache_type_k": "q4_0"}] if seed == 1 else [{}]
+        for params in changes:
+            trial, answers = collect_answers(
+                *(trials, prompts, TrialPurpose("prove", "answers")),
                 *(base.with_params(**params), plan_without_measurement()),
                 layout="balanced",
             )
             assert trial.is_completed, trial.outcome
-            told[seed, *params] = said
-    reference = told.pop((1,))
+            found_answers[seed, *params] = answers
+    reference = found_answers.pop((1,))
 
     found = {
-        key: judge_answers(reference, said, reference_words="it", may_differ=False, is_sparse=True)
-        for key, said in told.items()
+        key: judge_answers(
+            reference, answers, reference_name="it", may_differ=False, is_sparse=True
+        )
+        for key, answers in found_answers.items()
     }
 
     assert found[1, "ubatch"].verdict in ("equal", "rounding")

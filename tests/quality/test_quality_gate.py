@@ -1,11 +1,11 @@
-"""Which KV types a verdict speaks of."""
+"""KV types that the gate lets pass."""
 
 from __future__ import annotations
 
 import pytest
 
 from autofit.quality.answer_check import AnswerCheck
-from autofit.quality.answer_verdict import QualityGate
+from autofit.quality.quality_gate import QualityGate
 from autofit.trial.candidate import Candidate
 
 
@@ -19,8 +19,8 @@ def _check(verdict: str) -> AnswerCheck:
 
 
 @pytest.fixture
-def verdicts() -> QualityGate:
-    """Verdicts of a run that found one pair of types poor, one good and could not tell of one."""
+def gate() -> QualityGate:
+    """Return the gate of a run with a poor, a good and an unknown pair of KV types."""
     found = QualityGate(None, lambda _: None)
     found.scored = {
         ("q8_0", "q5_1"): _check("poor"),
@@ -45,19 +45,19 @@ def verdicts() -> QualityGate:
         ("f16/f16", False),
     ],
 )
-def test_what_keeps_fewer_bits_than_a_poor_type_is_as_poor(verdicts, types, is_poor):
-    """Both caches count: one that is wider than the poor pair's may be good enough."""
-    assert verdicts.is_poor(_candidate(types)) is is_poor
+def test_types_narrower_than_a_poor_pair_are_poor(gate, types, is_poor):
+    """Both caches count: if one is wider than that of the poor pair, the pair may pass."""
+    assert gate.is_poor(_candidate(types)) is is_poor
 
 
-def test_a_type_of_as_many_bits_is_judged_by_itself(verdicts):
-    """Types that take as much memory may keep more of a number."""
-    verdicts.scored = {("q4_0", "q4_0"): _check("poor")}
+def test_type_of_equal_width_is_judged_by_itself(gate):
+    """Types that take as much memory may be more exact."""
+    gate.scored = {("q4_0", "q4_0"): _check("poor")}
 
-    assert not verdicts.is_poor(_candidate("iq4_nl/iq4_nl"))
-    assert verdicts.is_poor(_candidate("q4_0/q4_0"))
+    assert not gate.is_poor(_candidate("iq4_nl/iq4_nl"))
+    assert gate.is_poor(_candidate("q4_0/q4_0"))
 
 
-def test_nothing_is_open_where_answers_mean_nothing(verdicts):
-    """Without anyone to ask, no KV type waits for its score."""
-    assert not verdicts.is_open(_candidate("q4_1/q8_0"))
+def test_nothing_is_open_without_an_evaluator(gate):
+    """Where answers mean nothing, no KV type waits for its score."""
+    assert not gate.is_open(_candidate("q4_1/q8_0"))
