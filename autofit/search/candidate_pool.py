@@ -125,7 +125,7 @@ class CandidatePool:
         """
         combinations = self._grid.combinations(self._ran[-3:].tolist())
         layers, layout = self._grid.place(HOST_LAYERS_AXIS), self._grid.place(LAYOUT_AXIS)
-        if not self._grid.problem.walks_layers or layers is None or layout is None:
+        if not self._grid.problem.searches_layouts or layers is None or layout is None:
             return combinations
         combinations = self._alike_in_minor(combinations)
         places = [
@@ -178,7 +178,7 @@ class CandidatePool:
     @property
     def _kept(self) -> list[int]:
         """All axes apart from layout and host layers where these are combined with any point."""
-        names = (LAYOUT_AXIS, HOST_LAYERS_AXIS) if self._grid.problem.walks_layers else ()
+        names = (LAYOUT_AXIS, HOST_LAYERS_AXIS) if self._grid.problem.searches_layouts else ()
         return [place for place, axis in enumerate(self._grid.axes) if axis.name not in names]
 
     def _near_boundary(self, firsts: Sequence[Rows]) -> Iterator[tuple[int, int, int]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from autofit.search.dominance import KV_AXES, kv_bytes
 from autofit.search.point_grid import Floats, Grid, Rows, number
-from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, is_alone
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, is_single_device
 from autofit.trial.candidate import ParamValue
 
 # Distance at which two points still tell 60% of each other: a sixth of the host layers, half
@@ -55,7 +55,7 @@ def _distances(axis: Axis) -> Floats:
     else:
         distances = np.abs(scaled[:, None] - scaled[None, :])
     if axis.name == LAYOUT_AXIS:
-        shared = np.array([not is_alone(value) for value in axis.values])
+        shared = np.array([not is_single_device(value) for value in axis.values])
         distances[np.outer(shared, shared)] *= _SAME_DEVICES
     found: Floats = distances * MINOR.get(axis.name, 1.0)
     return found

@@ -27,7 +27,7 @@ def distributions(problem: Problem) -> dict[str, BaseDistribution]:
     """The flat search space of a problem in Optuna's terms."""
     found: dict[str, BaseDistribution] = {}
     for axis in problem.axes:
-        if axis.name == HOST_LAYERS_AXIS and problem.walks_layers:
+        if axis.name == HOST_LAYERS_AXIS and problem.searches_layouts:
             found[axis.name] = IntDistribution(0, problem.most_host_layers)
         else:
             found[axis.name] = CategoricalDistribution(axis.values)

@@ -105,7 +105,7 @@ class Grid:
 
     def _rows(self, points: Iterator[Point]) -> Rows:
         kept: dict[str, ParamValue] = {}
-        if self.problem.walks_layers:
+        if self.problem.searches_layouts:
             kept = {LAYOUT_AXIS: self.problem.layouts[0], HOST_LAYERS_AXIS: 0}
         rows = [self.row_of({**kept, **point}) for point in points]
         found = [row for row in rows if row is not None]

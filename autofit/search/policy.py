@@ -155,7 +155,7 @@ class SearchPolicy:
     def _closing(self) -> Step | None:
         """The next launch at the best point's fit boundary, None once both sides are known."""
         best = next(iter(self.study.ranked()), None)
-        if best is None or not self.study.problem.walks_layers:
+        if best is None or not self.study.problem.searches_layouts:
             return None
         walk = self.walk(best.point)
         value = walk.next_value()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autofit.search.point_grid import Floats, Grid, Rows, number
-from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, is_alone
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, is_single_device
 from autofit.trial.candidate import ParamValue
 
 LEVEL = ""  # all terms of a part
@@ -160,7 +160,7 @@ def _alone(grid: Grid, part: str) -> Iterator[Effect]:
     layout = grid.place(LAYOUT_AXIS)
     if layout is None or len(grid.axes[layout].values) < 2:  # noqa: PLR2004
         return
-    alone = np.array([float(is_alone(value)) for value in grid.axes[layout].values])
+    alone = np.array([float(is_single_device(value)) for value in grid.axes[layout].values])
     for prior in (prior for prior in _ALONE if prior.part == part):
         mean = _ALONE_MEAN if prior.term == LEVEL else 0.0
         yield Effect(part, prior.term, mean, prior.sd, lambda rows: alone[rows[:, layout]])
@@ -177,7 +177,7 @@ def _pipelined(grid: Grid) -> Callable[[Rows], Floats] | None:
     layers, layout = grid.place(HOST_LAYERS_AXIS), grid.place(LAYOUT_AXIS)
     if layers is None or layout is None:
         return None
-    several = np.array([not is_alone(value) for value in grid.axes[layout].values])
+    several = np.array([not is_single_device(value) for value in grid.axes[layout].values])
     without = np.array([number(v) == 0 for v in grid.axes[layers].values])
     if not several.any() or not without.any():
         return None

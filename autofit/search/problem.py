@@ -59,7 +59,7 @@ class Problem:
     is_wanted: Callable[[Point], bool] = lambda _: True
 
     @property
-    def walks_layers(self) -> bool:
+    def searches_layouts(self) -> bool:
         """Whether layouts and host layers are searched."""
         return bool(self.layouts)
 
@@ -71,7 +71,7 @@ class Problem:
     @property
     def axes(self) -> tuple[Axis, ...]:
         """All axes, layout and host layers included; fixed for the life of a study."""
-        if not self.walks_layers:
+        if not self.searches_layouts:
             return self.space.axes
         return (
             Axis(LAYOUT_AXIS, self.layouts),

@@ -1,8 +1,9 @@
-"""The search space: which parameters are tried with which values, and which together.
+"""The search space: parameters, the values tried for each, and constraints between them.
 
-A point assigns a value to every axis; `Space.params_of` turns it into runtime params. The
-axes `layout` and `host_expert_layers` stand for the params that place layers on devices
-(`model.placement.layout` makes those), so that the sampler sees two numbers and not strings.
+A point assigns a value to every axis. `Space.params_of` turns it into runtime parameters. The
+axes `layout` and `host_expert_layers` replace the parameters that place layers on devices
+(`model.placement.layout` makes those), so the search sees a name and a number instead of
+strings such as `override_tensor`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ Point = Mapping[str, ParamValue]
 LAYOUT_AXIS = "layout"
 HOST_LAYERS_AXIS = "host_expert_layers"
 
-# Layouts that use one device alone are named so, with the device after it.
-_ALONE = "single"
+# The prefix of layouts that use one device; the name of the device follows it.
+_SINGLE = "single"
 
 _COMPARISONS: dict[str, Callable[[ParamValue, ParamValue], bool]] = {
     "<=": operator.le,
@@ -35,14 +36,17 @@ _COMPARISONS: dict[str, Callable[[ParamValue, ParamValue], bool]] = {
 }
 
 
-def is_alone(layout: ParamValue) -> bool:
-    """Whether a layout uses one device alone."""
-    return str(layout).startswith(_ALONE)
+def is_single_device(layout: ParamValue) -> bool:
+    """Return whether a layout uses one device only."""
+    return str(layout).startswith(_SINGLE)
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One parameter and the values tried, in order; `sets` names the params it assigns."""
+    """One parameter and its values, in the order in which the search prefers them.
+
+    `sets` names the runtime parameters that get the value, if they are not the axis's own name.
+    """
 
     name: str
     values: tuple[ParamValue, ...]
@@ -50,20 +54,23 @@ class Axis:
 
     @property
     def params(self) -> tuple[str, ...]:
-        """The runtime params that a value of this axis assigns."""
+        """The runtime parameters that a value of this axis sets."""
         return self.sets or (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """`left comparison right`, each an axis or a constant; unset axes satisfy it."""
+    """A comparison of two operands, each the name of an axis or a constant.
+
+    A point without one of the axes satisfies it.
+    """
 
     left: str
     comparison: str
     right: str
 
-    def holds(self, point: Point) -> bool:
-        """Whether the point satisfies it."""
+    def is_satisfied(self, point: Point) -> bool:
+        """Return whether a point satisfies the constraint."""
         left, right = self._value(self.left, point), self._value(self.right, point)
         if left is None or right is None:
             return True
@@ -73,18 +80,27 @@ class Constraint:
             return str(left) == str(right) if self.comparison == "==" else True
 
     @staticmethod
-    def _value(word: str, point: Point) -> ParamValue | None:
-        if word in point:
-            return point[word]
+    def _value(operand: str, point: Point) -> ParamValue | None:
+        if operand in point:
+            return point[operand]
         try:
-            return float(word)
+            return float(operand)
         except ValueError:
-            return word.strip("'\"") if word[:1] in "'\"" else None
+            return operand.strip("'\"") if operand[:1] in "'\"" else None
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Axes, layouts and constraints; `suits` says which models it is for."""
+    """Axes, layouts and constraints.
+
+    Attributes:
+        name: of its file.
+        suits: the models that it is for.
+        axes: all axes but layout and host layers.
+        layouts: the values of the layout axis. Without any, host layers are not searched.
+        constraints: conditions that every point satisfies.
+        pinned: runtime parameters with a fixed value.
+    """
 
     name: str
     suits: Literal["moe", "dense", "any"]
@@ -93,22 +109,17 @@ class Space:
     constraints: tuple[Constraint, ...] = ()
     pinned: Params = field(default_factory=dict)
 
-    @property
-    def walks_layers(self) -> bool:
-        """Whether the number of host layers is searched."""
-        return bool(self.layouts)
-
     def axis(self, name: str) -> Axis | None:
-        """The axis of that name, None when there is none."""
+        """Return the axis of that name, None if there is none."""
         return next((axis for axis in self.axes if axis.name == name), None)
 
     def allows(self, point: Point) -> bool:
-        """Whether every constraint holds."""
-        everything = {**self.pinned, **point}
-        return all(constraint.holds(everything) for constraint in self.constraints)
+        """Return whether a point satisfies every constraint."""
+        values = {**self.pinned, **point}
+        return all(constraint.is_satisfied(values) for constraint in self.constraints)
 
     def params_of(self, point: Point) -> dict[str, ParamValue]:
-        """The runtime params of a point, those of the layout excepted."""
+        """Return the runtime parameters of a point, without those that place layers."""
         params: dict[str, ParamValue] = dict(self.pinned)
         for axis in self.axes:
             if axis.name in point and axis.name not in (LAYOUT_AXIS, HOST_LAYERS_AXIS):
@@ -116,13 +127,16 @@ class Space:
         return params
 
     def pin(self, params: Params) -> Space:
-        """The space with params fixed; one that places layers ends the walk over layouts."""
+        """Return the space with some runtime parameters fixed.
+
+        If one of them places layers, layouts are not searched any more.
+        """
         fixed = set(params)
-        placed = bool(fixed & set(PLACEMENT_PARAMS))
+        is_placed = bool(fixed & set(PLACEMENT_PARAMS))
         axes = tuple(axis for axis in self.axes if not fixed & {axis.name, *axis.params})
-        # Pinning one of two params that an axis sets together leaves the other to the axis.
-        halves = tuple(
-            Axis(f"{axis.name}", axis.values, tuple(p for p in axis.params if p not in fixed))
+        # An axis may set several parameters. It keeps those that are not fixed.
+        partial = tuple(
+            Axis(axis.name, axis.values, tuple(p for p in axis.params if p not in fixed))
             for axis in self.axes
             if axis.name not in fixed and fixed & set(axis.params) and set(axis.params) - fixed
         )
@@ -131,8 +145,8 @@ class Space:
         }
         return replace(
             self,
-            axes=(*axes, *halves),
-            layouts=() if placed else self.layouts,
+            axes=(*axes, *partial),
+            layouts=() if is_placed else self.layouts,
             pinned={**self.pinned, **expanded},
         )
 
@@ -141,7 +155,10 @@ class Space:
         return axis.params if axis else (name,)
 
     def with_values(self, name: str, keep: Callable[[ParamValue], bool]) -> Space:
-        """The space with only those values of an axis; an axis left empty is dropped."""
+        """Return the space with some values of an axis only.
+
+        An axis without values is dropped.
+        """
         axes = (
             replace(axis, values=tuple(v for v in axis.values if keep(v)))
             if axis.name == name
@@ -151,7 +168,7 @@ class Space:
         return replace(self, axes=tuple(axis for axis in axes if axis.values))
 
     def points(self) -> Iterator[Point]:
-        """Every allowed point of the axes (layout and host layers not among them)."""
+        """Yield every allowed point, without layout and host layers."""
         names = [axis.name for axis in self.axes]
         for values in itertools.product(*(axis.values for axis in self.axes)):
             point = dict(zip(names, values, strict=True))
@@ -160,5 +177,5 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many combinations of axis values there are, constraints not counted."""
+        """The number of combinations of values, before constraints."""
         return math.prod(len(axis.values) for axis in self.axes)

@@ -1,4 +1,4 @@
-"""Search space and workload files: their schema, and reading them."""
+"""Files of search spaces and workloads: their schema, and functions that read them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from autofit.trial.workload import Request, Workload
 LAYOUTS = ("balanced", "capacity", "first_device", "single")
 _LAYOUT_SCHEMA: JsonDict = {"enum": list(LAYOUTS)}
 
-# `cores` and simple sums of it: a space cannot know the machine it will run on.
+# The physical cores of the machine, less or divided by a number.
 _CORES = re.compile(r"^cores(?:\s*([-/])\s*(\d+))?$")
 _CONSTRAINT = re.compile(r"^\s*(\S+)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*$")
 _CONSTANT = re.compile(r"^([-+]?\d+(\.\d+)?|'.*'|\".*\")$")
 
 
 class _Strict(BaseModel):
-    # What stands under a key here is what an editor shows for it.
+    # Editors show the docstring of a key.
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
@@ -52,11 +52,11 @@ class AxisFile(_Strict):
     values: list[Annotated[bool | int | float | str, AfterValidator(_readable_value)]] = Field(
         min_length=1
     )
-    """What is tried; the search begins with the first.
+    """The values to try; the search starts with the first.
 
-    `cores`, `cores - N` and `cores / N` stand for the machine's physical cores."""
+    `cores` is the number of physical cores here; `cores - N` and `cores / N` work too."""
     sets: list[str] = []
-    """The parameters that get the value, where the name is only one for several."""
+    """The parameters that get the value, if the name is only a label."""
     about: str = ""
     """One line for people."""
 
@@ -87,7 +87,7 @@ def _readable_constraint(text: str, info: ValidationInfo) -> str:
     if found is None:
         raise ValueError(f"'{text}' is not 'parameter comparison value'")
     parameters = info.data.get("parameters")
-    if parameters is not None:  # they are faulty themselves
+    if parameters is not None:  # None if they are faulty
         if found[1] not in parameters:
             raise ValueError(f"'{text}': no parameter '{found[1]}' in this space")
         if found[3] not in parameters and not _CONSTANT.match(found[3]):
@@ -104,13 +104,13 @@ class SpaceFile(_Strict):
     about: str = ""
     """One line for people."""
     suits: Literal["moe", "dense", "any"] = "any"
-    """Which models it is for."""
+    """The models that it is for."""
     layouts: list[
         Annotated[str, AfterValidator(_known_layout), Field(json_schema_extra=_LAYOUT_SCHEMA)]
     ] = []
-    """How layers may lie on devices; without any, the host layers are not searched."""
+    """Ways to place layers on devices; without any, host layers are not searched."""
     parameters: Annotated[dict[str, AxisFile], AfterValidator(_independent)] = {}
-    """Settings by llama.cpp's long name with underscores; left out where a runtime lacks one."""
+    """Settings by llama.cpp's long name with underscores; ignored if the runtime lacks one."""
     constraints: list[Annotated[str, AfterValidator(_readable_constraint)]] = []
     """`parameter comparison value`: `ubatch <= batch`."""
 
@@ -119,16 +119,16 @@ class RequestFile(_Strict):
     """One kind of request in a workload file."""
 
     prompt_tokens: int = Field(gt=0)
-    """Length of the prompt."""
+    """Tokens of the prompt."""
     predicted_tokens: int = Field(gt=0)
-    """Length of the generation."""
+    """Tokens that are generated."""
     weight: float = Field(default=1.0, gt=0)
     """Share of all requests; seconds per request are the weighted mean."""
 
 
 def _fits_slot(request: RequestFile, info: ValidationInfo) -> RequestFile:
     context, parallel = info.data.get("context"), info.data.get("parallel")
-    if context is None or parallel is None:  # they are faulty themselves
+    if context is None or parallel is None:  # None if they are faulty
         return request
     slot, needed = context // parallel, request.prompt_tokens + request.predicted_tokens
     if needed > slot:
@@ -140,21 +140,21 @@ class WorkloadFile(_Strict):
     """A workload as written in YAML."""
 
     name: str = ""
-    """For people; the file's name where it is left out."""
+    """For people; the default is the name of the file."""
     about: str = ""
     """One line for people."""
     context: int = Field(gt=0)
     """Tokens of context for all slots together."""
     parallel: int = Field(default=1, gt=0)
-    """Requests side by side; each has context / parallel tokens."""
+    """Number of parallel slots; each has context / parallel tokens."""
     requests: list[Annotated[RequestFile, AfterValidator(_fits_slot)]] = Field(min_length=1)
-    """Kinds of request; a prompt and its generation must fit a slot."""
+    """Kinds of request; a prompt and its generation must fit into a slot."""
     text: str = ""
     """A plain text file that prompts are cut from, relative to this file."""
 
 
 def cores_value(value: ParamValue, cores: int) -> ParamValue:
-    """A value with `cores`, `cores - 1` or `cores / 2` put into numbers, never below 1."""
+    """Return a value with `cores`, `cores - N` or `cores / N` as a number of at least 1."""
     found = _CORES.match(value) if isinstance(value, str) else None
     if not found:
         return value
@@ -165,10 +165,10 @@ def cores_value(value: ParamValue, cores: int) -> ParamValue:
 
 
 def read_space(name: str, *, cores: int) -> Space:
-    """A search space by name or path, for a machine with that many physical cores.
+    """Return a search space by name or path, for a machine with that many physical cores.
 
     Raises:
-        UsageError: there is none, or it is faulty.
+        UsageError: there is no such file, or it is faulty.
     """
     path = yaml_files.find("space", name)
     file = yaml_files.load(path, SpaceFile)
@@ -195,10 +195,10 @@ def _constraint(text: str) -> Constraint:
 def read_workload(
     name: str, *, context: int | None = None, parallel: int | None = None
 ) -> Workload:
-    """A workload by name or path, with the user's own context and slots where given.
+    """Return a workload by name or path, with another context or number of slots if given.
 
     Raises:
-        UsageError: there is none, it is faulty, or its requests exceed the context asked.
+        UsageError: there is no such file, it is faulty, or its requests exceed the context.
     """
     path = yaml_files.find("workload", name)
     file = yaml_files.load(path, WorkloadFile)
@@ -209,10 +209,10 @@ def read_workload(
     try:
         file = WorkloadFile.model_validate(data)
     except ValidationError as error:
-        told = dict.fromkeys(f["msg"].removeprefix("Value error, ") for f in error.errors())
+        faults = dict.fromkeys(f["msg"].removeprefix("Value error, ") for f in error.errors())
         options = [f"--{k} {v}" for k, v in changes.items() if v is not None]
         raise UsageError(
-            f"{' with '.join(options) or path}: workload {path.stem} {'; '.join(told)}",
+            f"{' with '.join(options) or path}: workload {path.stem} {'; '.join(faults)}",
             "a larger --context or fewer --parallel slots",
         ) from error
     return Workload(
@@ -222,12 +222,12 @@ def read_workload(
         requests=tuple(
             Request(r.prompt_tokens, r.predicted_tokens, r.weight) for r in file.requests
         ),
-        text=_resolved(file.text, path),
+        text=_resolve(file.text, path),
     )
 
 
 def _cut_requests(data: dict[str, object]) -> list[dict[str, float]]:
-    """Requests shortened to what a slot of the user's own context holds, in proportion."""
+    """Return the requests, shortened in proportion to fit into a slot of the new context."""
     slot = int(str(data["context"])) // int(str(data["parallel"]))
     cut = []
     for request in data["requests"]:  # type: ignore[attr-defined]
@@ -246,8 +246,8 @@ def _cut_requests(data: dict[str, object]) -> list[dict[str, float]]:
     return cut
 
 
-def _resolved(text: str, path: Path) -> str:
-    """A text's path, relative ones taken from the workload file's folder."""
+def _resolve(text: str, path: Path) -> str:
+    """Return the path of a text; a relative one starts at the folder of the workload file."""
     if not text:
         return ""
     given = Path(text).expanduser()

@@ -15,7 +15,7 @@ def default_point(task: Task, problem: Problem, baseline: Trial) -> Point | None
 
     Where layers are placed it has no point: the runtime's own fit places them its own way.
     """
-    if problem.walks_layers or baseline.measurement is None:
+    if problem.searches_layouts or baseline.measurement is None:
         return None
     applied = {
         **task.runtime.dialect.defaults,

@@ -77,11 +77,11 @@ def test_shipped_files_are_good(cli, path):
     assert done.out == f"{path}: a good {KINDS[path.parent.name]}\n"
 
 
-def test_examples_of_the_readme_are_good(cli, tmp_path):
-    """The examples in search_spaces/README.md are a good space and a good workload."""
-    readme = (ROOT / "search_spaces" / "README.md").read_text(encoding="utf-8")
+def test_examples_of_the_page_are_good(cli, tmp_path):
+    """The examples in docs/search-spaces.md are a good space and a good workload."""
+    page = (ROOT / "docs" / "search-spaces.md").read_text(encoding="utf-8")
     paths = []
-    for index, text in enumerate(re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)):
+    for index, text in enumerate(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)):
         paths.append(tmp_path / f"{index}.yaml")
         paths[-1].write_text(text)
     done = cli("check", *paths)
@@ -93,17 +93,17 @@ def test_examples_of_the_readme_are_good(cli, tmp_path):
     ]
 
 
-def test_readme_and_first_example_name_every_option():
-    """Every key of the two kinds of file is in the README and in the example that explains it."""
+def test_page_and_first_example_name_every_option():
+    """Every key of the two kinds of file is in the page and in the example that explains it."""
     folder = ROOT / "search_spaces"
-    readme = (folder / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "search-spaces.md").read_text(encoding="utf-8")
     for example, models in (
         ("moe.yaml", (SpaceFile, AxisFile)),
         ("workloads/chat.yaml", (WorkloadFile, RequestFile)),
     ):
         text = (folder / example).read_text(encoding="utf-8")
         for key in (key for model in models for key in model.model_fields):
-            assert re.search(rf"\b{key}\b", readme), key
+            assert re.search(rf"\b{key}\b", page), key
             assert re.search(rf"\b{key}:", text), (example, key)
 
 

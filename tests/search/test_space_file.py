@@ -16,7 +16,7 @@ WORKLOADS = sorted(path.stem for path in (ROOT / "search_spaces" / "workloads").
 
 @pytest.mark.parametrize("name", SPACES)
 def test_every_bundled_space_has_points(name: str) -> None:
-    """A bundled space is found by its name and allows something."""
+    """A bundled space is found by its name and has points."""
     space = read_space(name, cores=8)
 
     assert space.name == name
@@ -24,16 +24,16 @@ def test_every_bundled_space_has_points(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_every_bundled_workload_asks_something(name: str) -> None:
-    """A bundled workload is found by its name and its text is there."""
+def test_every_bundled_workload_has_requests(name: str) -> None:
+    """A bundled workload is found by its name, and its text exists."""
     workload = read_workload(name)
 
     assert workload.requests
     assert not workload.text or Path(workload.text).is_file()
 
 
-def test_cores_become_numbers_of_this_machine() -> None:
-    """Threads are written as cores and read as numbers, each once."""
+def test_cores_become_numbers() -> None:
+    """Values with `cores` are read as numbers, each once."""
     axis = read_space("cpu", cores=2).axis("threads")
 
     assert axis is not None
@@ -44,8 +44,8 @@ def test_cores_become_numbers_of_this_machine() -> None:
     ("text", "cores", "number"),
     [("cores", 6, 6), ("cores - 1", 6, 5), ("cores/2", 6, 3), ("cores - 8", 6, 1)],
 )
-def test_sums_of_cores(text: str, cores: int, number: int) -> None:
-    """A sum never falls below one."""
+def test_cores_value(text: str, cores: int, number: int) -> None:
+    """`cores`, `cores - N` and `cores / N` are at least 1."""
     assert cores_value(text, cores) == number
 
 
@@ -58,10 +58,10 @@ def test_sums_of_cores(text: str, cores: int, number: int) -> None:
         ("layouts: [balanced]\nparameters:\n  n_cpu_moe: {values: [1]}\n", 2, "places layers"),
     ],
 )
-def test_contradictions_are_told_with_their_line(
+def test_contradictions_are_reported_with_their_line(
     tmp_path: Path, text: str, line: int, fault: str
 ) -> None:
-    """What a search could not make sense of is refused when the file is read."""
+    """A space that contradicts itself is rejected when the file is read."""
     path = tmp_path / "space.yaml"
     path.write_text(text, encoding="utf-8")
 
@@ -73,7 +73,7 @@ def test_contradictions_are_told_with_their_line(
 
 
 def test_a_smaller_context_cuts_the_requests_in_proportion() -> None:
-    """A user's own context keeps the shares of prompt and generation."""
+    """A smaller context keeps the ratio of prompt and generation."""
     whole = read_workload("agent")
 
     cut = read_workload("agent", context=8192)
@@ -85,16 +85,16 @@ def test_a_smaller_context_cuts_the_requests_in_proportion() -> None:
         assert request.prompt_tokens / request.predicted_tokens == pytest.approx(share, rel=0.05)
 
 
-def test_more_slots_than_the_requests_leave_room_for_cut_them_too() -> None:
-    """A slot holds only its part of the context."""
+def test_more_slots_cut_the_requests_in_proportion() -> None:
+    """Requests fit into a slot, which has its share of the context."""
     workload = read_workload("chat", parallel=8)
 
     slot = workload.context // 8
     assert all(r.prompt_tokens + r.predicted_tokens <= slot for r in workload.requests)
 
 
-def test_slots_without_room_are_told_in_the_users_words():
-    """The options as given, and what a slot would have, in one line."""
+def test_slots_without_room_are_reported_with_the_options():
+    """The message has the options as given and the size of a slot."""
     with pytest.raises(UsageError) as caught:
         read_workload("chat", context=1024, parallel=4096)
 
@@ -105,8 +105,8 @@ def test_slots_without_room_are_told_in_the_users_words():
 
 
 @pytest.mark.parametrize("value", [".nan", ".inf", "-.inf"])
-def test_a_value_that_is_no_finite_number_is_told_with_its_line(value, tmp_path):
-    """A number that no option can have is a fault of the file."""
+def test_a_value_that_is_not_finite_is_reported_with_its_line(value, tmp_path):
+    """NaN and infinity are faults of the file."""
     path = tmp_path / "s.yaml"
     path.write_text(f"parameters:\n  ubatch:\n    values:\n      - {value}\n")
 
