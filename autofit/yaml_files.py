@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,11 +29,13 @@ from ruamel.yaml.tokens import (
 )
 
 from autofit.errors import UsageError
+from autofit.units import MIB
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 # Brackets within brackets; nobody writes so many.
 _DEEPEST = 40
+_LARGEST_BYTES = 1 << 20
 _BRACKET = re.compile(r"[\[\]{}]")
 
 # Kinds of definition and the folder each lives in, under every root.
@@ -94,6 +97,24 @@ def load(path: Path, model: type[ModelT]) -> ModelT:
             `file:line: what`.
     """
     return validate(read_yaml(path), model, path)
+
+
+def refuse_large_file(path: Path) -> None:
+    """Refuse what is not a small regular file, such as a folder or a model.
+
+    Raises:
+        UsageError: so it is, or it cannot be read.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise UsageError(f"{path}:1: a folder; give the files in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path}:1: not a regular file")
+    if status.st_size > _LARGEST_BYTES:
+        raise UsageError(f"{path}:1: {status.st_size / MIB:.0f} MiB is too large for YAML")
 
 
 def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML can be anything

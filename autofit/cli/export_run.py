@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from autofit.cli.options.output_file import deliver
+from autofit.cli.options.paths import deliver
 from autofit.cli.options.study_argument import open_study, tell_damage
 from autofit.errors import AutofitError, UsageError
 from autofit.machine.lock import machine_lock

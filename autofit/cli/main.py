@@ -216,9 +216,9 @@ def _run(words: list[str]) -> int:
         _silence(sys.stdout)
         return 0
     except OSError as error:
-        from autofit.cli.options.path_errors import path_error  # noqa: PLC0415 - --help is quick
+        from autofit.cli.options.paths import describe_path_error  # noqa: PLC0415 - --help is quick
 
-        return _fail(path_error(error), words)
+        return _fail(describe_path_error(error), words)
     except Exception as error:  # noqa: BLE001 - no traceback reaches a user
         return _fail(_internal(error), words)
     return _written(status if isinstance(status, int) else 0, words)

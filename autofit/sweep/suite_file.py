@@ -19,10 +19,14 @@ from ruamel.yaml.comments import CommentedMap
 
 from autofit import yaml_files
 from autofit.errors import UsageError
+from autofit.runtime.dialect.dialect_file import load_dialect, load_parameter_types
+from autofit.search.space_file import read_space, read_workload
 from autofit.session.budget import parse_duration_s
 from autofit.session.requirement import parse_requirement
+from autofit.session.task_options import parse_devices, parse_env, parse_rpc, parse_wrapper
 from autofit.study.study_location import safe_name
 from autofit.sweep.suite import DEMO_MODEL, Entry, Suite
+from autofit.yaml_files import did_you_mean
 
 _VARIABLE = re.compile(r"\$(?:\{\w+\}|\w+)")
 # Keys that may be lists, whose combinations are entries of their own.
@@ -178,6 +182,49 @@ def suite_of(data: Any, path: Path) -> Suite:  # noqa: ANN401 - what a YAML file
     """
     file = yaml_files.validate(data, SuiteFile, path)
     return _Reading(file, data, path).suite()
+
+
+def check_suite(data: CommentedMap, path: Path) -> Suite:
+    """Return the suite of a file's data, with everything checked that it names.
+
+    Models and runtimes need not exist here.
+
+    Raises:
+        UsageError: it is faulty; every fault has the form `file:line: text`.
+    """
+    suite = suite_of(data, path)
+    faults = [
+        f"{path}:{line_in(data, ('entries', entry.place, key))}: entries.{entry.place}: "
+        f"{key}: {text}"
+        for entry in suite.entries
+        for key, text in _entry_faults(entry)
+    ]
+    if faults:
+        raise UsageError("\n".join(dict.fromkeys(faults)), _hint(path))
+    return suite
+
+
+def _entry_faults(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Yield the faults of what an entry names, each with its key."""
+    checks: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("workload", lambda: read_workload(entry.workload)),
+        ("space", lambda: read_space(entry.space or "moe", cores=1)),
+        ("dialect", lambda: load_dialect(entry.dialect) if entry.dialect else None),
+        ("devices", lambda: parse_devices(map("=".join, entry.devices.items()))),
+        ("rpc", lambda: parse_rpc(entry.rpc)),
+        ("env", lambda: parse_env(map("=".join, entry.env.items()))),
+        ("wrapper", lambda: parse_wrapper(entry.wrapper)),
+    )
+    for key, check in checks:
+        try:
+            check()
+        except UsageError as error:
+            yield key, error.message.splitlines()[0]
+    known = load_parameter_types() if entry.pins else {}
+    for name in entry.pins:
+        if name not in known:
+            question = did_you_mean(name, known)
+            yield "set", f"no runtime has a parameter '{name}' {question}".strip()
 
 
 class _Reading:

@@ -161,7 +161,7 @@ def test_who_checks_a_preset_is_told_how(cli, tmp_path):
     path = tmp_path / "models.ini"
     path.write_text("version = 1\n[a]\nmodel = a.gguf\n")
 
-    assert "a preset is checked with --against-machine" in cli("check", path).err
+    assert "--against-machine checks a preset" in cli("check", path).err
 
 
 @pytest.mark.parametrize(

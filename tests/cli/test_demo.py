@@ -13,40 +13,9 @@ from cli.tune_document import RESULT as DOCUMENT
 from output.tune_sample import RESULT
 from session.task_sample import options
 
-from autofit.cli.commands.demo import demo_model, show
-from autofit.model.gguf.header import read_header
+from autofit.cli.commands.demo import print_demo
 from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.study.study_folder import Study
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """A user's cache, still empty."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "autofit"
-
-
-def test_the_model_is_written_once(cache):
-    """The first demo writes it into the user's cache, the next finds it there."""
-    path = demo_model()
-    before = path.stat()
-
-    assert path.parent == cache
-    assert demo_model() == path
-    assert path.stat().st_mtime_ns == before.st_mtime_ns
-    header = read_header(path)
-    assert header.metadata["general.architecture"] == "qwen3moe"
-    assert 5e6 < before.st_size < 50e6
-
-
-def test_a_model_that_was_cut_off_is_written_again(cache):
-    """A demo that was killed while writing leaves nothing that the next one stumbles over."""
-    path = demo_model()
-    size = path.stat().st_size
-    path.write_bytes(path.read_bytes()[:5000])
-
-    assert demo_model().stat().st_size == size
-    assert [found.name for found in cache.glob("*.gguf")] == [path.name]
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -56,7 +25,7 @@ def test_the_result_comes_before_what_else_is_shown(capsys, tmp_path, as_json):
     write_model(
         SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="f16"), model
     )
-    code = show(RESULT, replace(options(model, model), runtime=None), as_json=as_json)
+    code = print_demo(RESULT, replace(options(model, model), runtime=None), as_json=as_json)
 
     told = capsys.readouterr()
     shown = told.err if as_json else told.out

@@ -84,7 +84,7 @@ def test_only_takes_combinations_together(cli, suite):
         (["--shard", "4/3"], "--shard '4/3' is not I/N"),
         (["--shard", "0/3"], "--shard '0/3' is not I/N"),
         (["--shard", "5/5"], "this shard has no entry"),
-        (["--resume"], "no such sweep to go on with"),
+        (["--resume"], "no such sweep to resume"),
         (["--merge"], "--merge needs the folders"),
         (["nowhere"], "unexpected nowhere"),
         (["nowhere", "--merge"], "nowhere is no folder of a sweep"),
@@ -143,7 +143,7 @@ def test_a_baseline_that_cannot_be_kept_costs_no_night(cli, suite):
     ended = cli("sweep", suite, "--update-baseline", "--baseline", "/proc/sys/night.json")
 
     assert ended.code == 2
-    assert "a baseline cannot be kept in" in ended.err
+    assert "/proc/sys" in ended.err
     assert "--baseline FILE" in ended.err
 
 

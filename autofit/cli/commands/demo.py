@@ -1,36 +1,51 @@
-"""`autofit demo`: the whole job on a small model, on any machine."""
+"""`autofit demo`: a whole tune of a small model on any machine, and two examples of a GPU."""
 
 from __future__ import annotations
 
-import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from autofit.cli.options.shared_options import RunOptions
 from autofit.session.task_options import TaskOptions
+from autofit.text_format import number
 
-# Small enough for two cores beside a busy neighbour: a request takes some tenths of a second.
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from autofit.plan.memory_plan import PlannedLayout
+    from autofit.replay.recorded_table import RecordedTable, TableRow
+
 _BUDGET_S = 120.0
 _MAX_LAUNCHES = 14
-_MODEL = {
-    "layers": 6,
-    "experts": 16,
-    "used": 2,
-    "embd": 384,
-    "ff": 128,
-    "heads": 6,
+
+# A recorded table of an 8 GB card that pages video memory to system RAM without an error.
+TABLE = "rtx5060ti-8gb_qwen36-35b_win"
+_SEEDS = 20
+# A model of 18 GB for the plan. Only its header is written, the data are a hole.
+_PLANNED_MODEL = {
+    "layers": 40,
+    "experts": 256,
+    "used": 8,
+    "embd": 2048,
+    "ff": 512,
+    "heads": 16,
     "kv_heads": 2,
-    "head_dim": 64,
-    "vocab": 2048,
-    "ctx": 4096,
-    "type": "q4_0",
+    "head_dim": 256,
+    "vocab": 32768,
+    "ctx": 131072,
+    "type": "q4_k",
     "embd_type": "q8_0",
-    "seed": 1,
+    "header_only": True,
 }
+_PLANNED_CARDS_MIB = {"CUDA0": 12288.0, "CUDA1": 8192.0}
 
 
 @click.command("demo")
@@ -39,12 +54,14 @@ _MODEL = {
 def command(study: Path | None, *, as_json: bool) -> int:
     """Tune a small model of random weights on this machine's CPU, in under three minutes.
 
-    Ends with a table, a preset, a report and a study folder. Then a recorded table of a real
-    GPU is replayed, and a plan for two cards shown, for what the tool is for.
+    The tune ends with a table, a preset, a report and a study folder. After it come two
+    examples of what autofit does with GPUs: a replay of a recorded table, and a plan for two
+    cards.
     """
-    from autofit.cli.commands.tune import run_tune  # noqa: PLC0415 - heavy, and --help must be quick
+    from autofit.cli.commands.tune import run_tune  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.model.synth.demo_model import make_demo_model  # noqa: PLC0415
 
-    model = demo_model()
+    model = make_demo_model()
     options = TaskOptions(
         model=model,
         runtime=None,
@@ -68,40 +85,98 @@ def command(study: Path | None, *, as_json: bool) -> int:
         max_launches=_MAX_LAUNCHES,
         checks_answers=False,  # those of random weights mean nothing
     )
-    return show(result or {}, options, as_json=as_json)
+    return print_demo(result or {}, options, as_json=as_json)
 
 
-def show(result: dict[str, Any], options: TaskOptions, *, as_json: bool) -> int:
-    """Tell the tune's result and, after it and on the same stream, the tour."""
+def print_demo(result: dict[str, Any], options: TaskOptions, *, as_json: bool) -> int:
+    """Print the result of the tune and then, on the same stream, the examples."""
+    from rich.text import Text  # noqa: PLC0415 - heavy, --help is quick
+
     from autofit.cli.commands.tune import print_result  # noqa: PLC0415
-    from autofit.cli.demo_tour import tour  # noqa: PLC0415 - heavy, and --help must be quick
     from autofit.output.text.console import make_console  # noqa: PLC0415
+    from autofit.output.text.plan_table import print_layout  # noqa: PLC0415
 
     code = print_result(result, as_json=as_json)
-    tour(make_console(sys.stderr if as_json else sys.stdout), options)
+    console: Console = make_console(sys.stderr if as_json else sys.stdout)
+    for line in _replay_lines():
+        console.print(Text(line))
+    console.print(Text("\nPLANNED, nothing launched: an 18 GB model on cards of 12 and 8 GB"))
+    print_layout(_plan_two_cards(options), console)
     return code
 
 
-def demo_model_path() -> Path:
-    """Where the demo's model lies once it was made."""
-    import platformdirs  # noqa: PLC0415 - only needed here
+def _replay_lines() -> Iterator[str]:
+    """Yield the recorded cliff, and how well the search does on that table."""
+    from autofit.replay.recorded_table import find_table, read_table  # noqa: PLC0415 - heavy
+    from autofit.replay.replay_table import TableProblem, replay, summarize  # noqa: PLC0415
 
-    return platformdirs.user_cache_path("autofit") / "autofit-demo-1.gguf"
+    path = find_table(TABLE)
+    recorded = read_table(path)
+    yield "\nRECORDED, not measured here: what the search is for on a real GPU"
+    # The first line names the publication, and then machine, model and build.
+    source = path.read_text(encoding="utf-8").splitlines()[0]
+    yield source.removeprefix("# source:").partition(";")[2].strip()
+    yield from _cliff_lines(recorded)
+    table = TableProblem(recorded)
+    runs = [replay(table, seed=seed, max_launches=None) for seed in range(_SEEDS)]
+    found = summarize(table, runs)
+    launches = found["launches_to_98pct"]
+    reached = "in most replays it stayed more than 2% below that"
+    if launches is not None:
+        reached = (
+            f"it came within 2% of that after {launches:g} of {found['settings']} launches "
+            "(median)"
+        )
+    yield (
+        f"in {_SEEDS} replays the search found {number(found['best_found'])} of at best "
+        f"{number(found['best_possible'])} t/s; {reached}"
+    )
 
 
-def demo_model() -> Path:
-    """The demo's model in the user's cache, written there the first time."""
-    from autofit.errors import AutofitError  # noqa: PLC0415
-    from autofit.model.gguf.header import read_header  # noqa: PLC0415 - heavy
-    from autofit.model.synth.random_model import SynthSpec, write_model  # noqa: PLC0415
+def _cliff_lines(table: RecordedTable) -> Iterator[str]:
+    """Yield the speed for each count of host expert layers, down to the cliff."""
+    from autofit.replay.recorded_table import PARAMS  # noqa: PLC0415 - heavy
 
-    path = demo_model_path()
-    folder = path.parent
-    try:
-        read_header(path)
-    except AutofitError:
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f"autofit-demo-1.{os.getpid()}.gguf"
-        write_model(SynthSpec(**_MODEL), part)  # type: ignore[arg-type]
-        part.replace(path)
-    return path
+    column = list(PARAMS).index("ncmoe")
+    rows_by_layers: dict[int, list[TableRow]] = {}
+    for row in table.rows:
+        if row.settings[column] != "":
+            rows_by_layers.setdefault(int(row.settings[column]), []).append(row)
+    last: tuple[int, float] | None = None
+    for host_layers, rows in sorted(rows_by_layers.items(), reverse=True):
+        speeds = [row.tg_per_s for row in rows if row.tg_per_s is not None]
+        if not speeds:
+            continue
+        speed, runs = median(speeds), all(row.is_ok for row in rows)
+        state = "runs" if runs else f"{rows[0].status} (no error was shown)"
+        yield f"  n_cpu_moe {host_layers:>3}: {speed:5.1f} t/s generated, {state}"
+        if last is not None and not runs:
+            yield (
+                f"  boundary: {last[0]} fits, {host_layers} does not; "
+                f"cliff: {last[0] - host_layers} more layers on the card leave "
+                f"{speed / last[1]:.0%} of the speed"
+            )
+            return
+        last = (host_layers, speed)
+
+
+def _plan_two_cards(options: TaskOptions) -> PlannedLayout:
+    """Return the best layout of an 18 GB model on two cards that need not exist."""
+    from autofit.model.synth.random_model import SynthSpec, write_model  # noqa: PLC0415 - heavy
+    from autofit.plan.memory_plan import make_plan  # noqa: PLC0415
+    from autofit.session.build_task import build_task  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="autofit-demo-") as folder:
+        model = Path(folder) / "planned.gguf"
+        write_model(SynthSpec(**_PLANNED_MODEL), model)  # type: ignore[arg-type]
+        planned = replace(
+            options,
+            model=model,
+            dialect="llama_server",
+            space="moe",
+            workload="chat",
+            devices_mib=_PLANNED_CARDS_MIB,
+            pins={"threads": 8},
+        )
+        plan = make_plan(build_task(planned, allow_missing=True), None)
+    return plan.recommended or plan.layouts[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from autofit.cli.options.output_file import check_target
+from autofit.cli.options.paths import check_target
 from autofit.errors import UsageError
 
 # Written out: importing the formats would make --help slow.

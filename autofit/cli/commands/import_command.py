@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autofit.cli.options.output_file import check_target, deliver
+from autofit.cli.options.paths import check_target, deliver
 from autofit.errors import UsageError
 
 if TYPE_CHECKING:

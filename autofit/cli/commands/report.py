@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autofit.cli.options.output_file import check_target, deliver
+from autofit.cli.options.paths import check_target, deliver
 from autofit.cli.options.study_argument import open_study, study_argument, tell_damage
 from autofit.errors import AutofitError
 

@@ -1,19 +1,25 @@
-"""`autofit sweep`: what a CI job runs every night, compared with a kept baseline."""
+"""`autofit sweep`: measure a suite, as a CI job does every night, and report regressions."""
 
 from __future__ import annotations
 
 import json
+import platform
 import re
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from autofit.cli.options.paths import check_target, deliver
 from autofit.errors import AutofitError, RegressionError, UsageError
 
 if TYPE_CHECKING:
-    from autofit.cli.sweep_run import Sweep
+    from autofit.sweep.entry_record import EntryRecord
+    from autofit.sweep.night_folder import NightFolder
+    from autofit.sweep.sweep_run import SweepPlan
+    from autofit.sweep.verdict import EntryVerdict
 
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
@@ -24,81 +30,106 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
-    help="What earlier nights measured; the suite says which file when this does not.",
+    help="The measurements of earlier nights; by default the file that the suite names.",
 )
-@click.option("--update-baseline", is_flag=True, help="Keep tonight in the baseline.")
+@click.option("--update-baseline", is_flag=True, help="Add this night to the baseline.")
 @click.option("--junit", metavar="FILE", help="Write the verdicts as JUnit XML.")
 @click.option("--summary", metavar="FILE", help="Write a summary as Markdown.")
 @click.option("--only", multiple=True, metavar="NAME", help="Only this entry; repeat for several.")
 @click.option("--shard", metavar="I/N", help="Only the I-th of N parts of the entries.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Where the sweep is kept.")
-@click.option("--resume", is_flag=True, help="Go on with the last such sweep.")
-@click.option("--merge", is_flag=True, help="Measure nothing: judge what FOLDERS hold together.")
+@click.option("--folder", type=click.Path(path_type=Path), help="The sweep's folder.")
+@click.option("--resume", is_flag=True, help="Continue the last such sweep.")
+@click.option("--merge", is_flag=True, help="Measure nothing: judge the shards in FOLDERS.")
 @click.option("--dry-run", is_flag=True, help="Print entries and commands, launch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
-def command(**given: Any) -> int:  # noqa: ANN401 - click's keyword arguments
-    """Measure the entries of SUITE, a YAML file, and say what got worse since the baseline.
-
-    Each entry is run by programs of its own, under its own time-out. What was measured is kept
-    in results/sweeps/SUITE-DATE-N; a sweep that was stopped or killed goes on with --resume and
-    repeats no launch. With --merge, FOLDERS are those of the shards.
-
-    \b
-    Exit codes: 0 nothing got worse, 1 the sweep itself failed, 2 usage or a faulty suite,
-    4 another autofit measures here, 5 a regression, 130 interrupted.
-    """  # noqa: D301 - click's mark for lines to keep
-    as_json, is_dry = given.pop("as_json"), given.pop("dry_run")
-    if [given["junit"], given["summary"], "-" if as_json else None].count("-") > 1:
-        raise UsageError("stdout takes one report", "write the others to files")
-    sweep = _sweep(**given, has_document=as_json)
-    if is_dry:
-        from autofit.cli.commands.tune import print_commands  # noqa: PLC0415 - heavy, --help is quick
-
-        print_commands(sweep.commands(), as_json=as_json)
-        return 0
-    document = sweep.execute()
-    if as_json:
-        click.echo(json.dumps(document, ensure_ascii=False))
-    return _code(document)
-
-
-def _sweep(  # noqa: PLR0917 - click passes them by name
+def command(
+    *,
     suite: str,
     folders: tuple[Path, ...],
     baseline: Path | None,
-    update_baseline: bool,  # noqa: FBT001
+    update_baseline: bool,
     junit: str | None,
     summary: str | None,
     only: tuple[str, ...],
     shard: str | None,
     folder: Path | None,
-    resume: bool,  # noqa: FBT001
-    merge: bool,  # noqa: FBT001
-    has_document: bool,  # noqa: FBT001
-) -> Sweep:
-    from autofit.cli.sweep_output import Outputs  # noqa: PLC0415 - heavy
-    from autofit.cli.sweep_run import Sweep  # noqa: PLC0415
+    resume: bool,
+    merge: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Measure the entries of SUITE, a YAML file, and report what got worse than the baseline.
 
-    if merge and not folders:
-        raise UsageError("--merge needs the folders of the shards", "after the suite's name")
-    if merge and (resume or shard or folder):
-        raise UsageError("--merge measures nothing", "leave out --resume, --shard and --folder")
-    if folders and not merge:
-        raise UsageError(f"unexpected {folders[0]}", "folders of shards come with --merge")
-    return Sweep.of(
+    Programs of their own run each entry, under a time limit of its own. The measurements are
+    saved in results/sweeps/SUITE-DATE-N. A sweep that was stopped or killed continues with
+    --resume and repeats no launch. With --merge, FOLDERS are the folders of the shards.
+
+    \b
+    Exit codes: 0 nothing got worse, 1 the sweep itself failed, 2 usage or a faulty suite,
+    4 another autofit measures here, 5 a regression, 130 interrupted.
+    """  # noqa: D301 - click's mark for lines to keep
+    from autofit.cli.commands.tune import print_commands  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.sweep.sweep_run import SweepPlan  # noqa: PLC0415
+
+    _refuse_contradictions(folders, merge=merge, measures=bool(resume or shard or folder))
+    targets = (junit, summary, "-" if as_json else None)
+    if targets.count("-") > 1:
+        raise UsageError("stdout takes one report", "write the others to files")
+    for target in (junit, summary):
+        if target is not None:
+            check_target(target)
+    plan = SweepPlan.read(
         suite,
         only=only,
-        shard=_read_shard(shard) if shard else None,
+        shard=_parse_shard(shard) if shard else None,
         baseline=baseline,
-        outputs=Outputs(junit, summary, update_baseline, has_document),
+        updates_baseline=update_baseline,
+    )
+    if dry_run:
+        print_commands(plan.commands(), as_json=as_json)
+        return 0
+    records, night = _find_records(plan, folders, folder, resume=resume)
+    verdicts = plan.judge(records)
+    document = plan.document(records, verdicts, night)
+    for line in _verdict_lines(verdicts, plan.suite.name):
+        click.echo(line, err="-" in targets)
+    _write_reports(verdicts, document, night, sweep=plan.suite.name, junit=junit, summary=summary)
+    if update_baseline:
+        plan.update_baseline(records)
+        click.echo(f"updated {plan.baseline_path}", err=True)
+    if as_json:
+        click.echo(json.dumps(document, ensure_ascii=False))
+    return _report_code(document)
+
+
+def _refuse_contradictions(folders: Sequence[Path], *, merge: bool, measures: bool) -> None:
+    if merge and not folders:
+        raise UsageError("--merge needs the folders of the shards", "after the suite's name")
+    if merge and measures:
+        raise UsageError("--merge measures nothing", "leave out --resume, --shard and --folder")
+    if folders and not merge:
+        raise UsageError(f"unexpected {folders[0]}", "folders of shards need --merge")
+
+
+def _find_records(
+    plan: SweepPlan, shards: Sequence[Path], folder: Path | None, *, resume: bool
+) -> tuple[list[EntryRecord], NightFolder | None]:
+    """Return the records of shards, or else of a sweep that runs now, and its folder."""
+    from autofit.sweep.sweep_run import Sweep, read_shards  # noqa: PLC0415 - heavy
+
+    if shards:
+        return read_shards(plan, shards), None
+    sweep = Sweep(
+        plan=plan,
         folder=folder,
         resume=resume,
-        merged=folders,
-        words=sys.argv[1:],
+        report=lambda line: click.echo(line, err=True),
+        command=sys.argv[1:],
     )
+    return sweep.measure()
 
 
-def _read_shard(text: str) -> tuple[int, int]:
+def _parse_shard(text: str) -> tuple[int, int]:
     found = _SHARD.fullmatch(text.strip())
     number, count = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 1 <= number <= count:
@@ -106,8 +137,51 @@ def _read_shard(text: str) -> tuple[int, int]:
     return number, count
 
 
-def _code(document: dict[str, Any]) -> int:
-    """The exit code that the verdicts ask for, with what it means told on stderr."""
+def _verdict_lines(verdicts: Sequence[EntryVerdict], sweep: str) -> Iterator[str]:
+    """Yield the verdict on each entry, and what changed in it."""
+    from autofit.output.report.sweep_summary import headline  # noqa: PLC0415 - heavy
+
+    yield f"sweep {sweep}: {headline(verdicts)}"
+    for verdict in verdicts:
+        yield f"{verdict.name}: {verdict.verdict}"
+        if verdict.verdict == "skipped":
+            yield from (f"  {note}" for note in verdict.notes)
+        for metric in verdict.metrics:
+            if metric.is_regression or metric.is_improvement or metric.verdict == "failing":
+                yield f"  {metric.verdict.replace('_', ' ')}: {metric.metric}: {metric.words}"
+        yield from (f"  environment change: {change}" for change in verdict.environment_changes)
+
+
+def _write_reports(
+    verdicts: Sequence[EntryVerdict],
+    document: Mapping[str, Any],
+    night: NightFolder | None,
+    *,
+    sweep: str,
+    junit: str | None,
+    summary: str | None,
+) -> None:
+    """Write all reports to their targets, and to the sweep's folder if there is one.
+
+    Raises:
+        AutofitError: one cannot be written.
+    """
+    from autofit.output.junit import junit_xml  # noqa: PLC0415 - heavy
+    from autofit.output.report.sweep_summary import markdown_summary  # noqa: PLC0415
+
+    xml = junit_xml(verdicts, sweep=sweep, hostname=platform.node() or "localhost")
+    markdown = markdown_summary(verdicts, sweep=sweep)
+    if night is not None:
+        night.write_output("junit.xml", xml)
+        night.write_output("summary.md", markdown)
+        night.write_output("verdicts.json", json.dumps(document, indent=1) + "\n")
+    for text, target in ((xml, junit), (markdown, summary)):
+        if target is not None:
+            deliver(text, target)
+
+
+def _report_code(document: dict[str, Any]) -> int:
+    """Return the exit code of the verdicts, and print its reason on stderr."""
     worse, broken = document["regressions"], document["broken"]
     if worse:
         click.echo(f"autofit: worse than before: {', '.join(worse)}", err=True)
@@ -116,7 +190,7 @@ def _code(document: dict[str, Any]) -> int:
         again = "--resume tries these again"
         if document["folder"] is None:
             again = "measure them with --resume in their shard, and merge again"
-        click.echo(f"hint: the report says why; {again}", err=True)
+        click.echo(f"hint: the report gives the reason; {again}", err=True)
     if worse:
         return RegressionError.exit_code
     return AutofitError.exit_code if broken else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,16 @@ def load_all_dialects() -> dict[str, Dialect]:
 def find_dialect_files() -> dict[str, Path]:
     """Return the file of every dialect that can be found by name."""
     return yaml_files.available("dialect")
+
+
+def load_parameter_types() -> dict[str, str]:
+    """Return the type of each parameter of any dialect; faulty dialects are left out."""
+    types: dict[str, str] = {}
+    for path in find_dialect_files().values():
+        with suppress(UsageError):
+            found = load_dialect(str(path)).parameters
+            types |= {name: parameter.type for name, parameter in found.items()}
+    return types
 
 
 @lru_cache(maxsize=64)

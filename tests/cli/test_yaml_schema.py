@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from autofit.cli.commands.check import command
-from autofit.cli.file_schema import PLACES
+from autofit.cli.yaml_check import SCHEMA_PATHS
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = [(kind, path) for kind, place in PLACES.items()
+SHIPPED = [(kind, path) for kind, place in SCHEMA_PATHS.items()
            for path in sorted((ROOT / place.parent).glob("*.yaml"))]  # fmt: skip
 
 
@@ -29,12 +29,12 @@ def _valid(kind, data):
     return jsonschema.Draft202012Validator(_printed(kind)).is_valid(data)
 
 
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("kind", SCHEMA_PATHS)
 def test_a_shipped_schema_is_the_one_that_the_program_has(kind):
     """A schema beside the files it describes is what `check --schema` prints."""
-    shipped = json.loads((ROOT / PLACES[kind]).read_text(encoding="utf-8"))
+    shipped = json.loads((ROOT / SCHEMA_PATHS[kind]).read_text(encoding="utf-8"))
 
-    assert shipped == _printed(kind), f"autofit check --schema {kind} > {PLACES[kind]}"
+    assert shipped == _printed(kind), f"autofit check --schema {kind} > {SCHEMA_PATHS[kind]}"
     jsonschema.Draft202012Validator.check_schema(shipped)
 
 
@@ -45,8 +45,8 @@ def test_a_shipped_file_is_good_for_its_schema(kind, path):
     """Every shipped file names its schema in its first line and is valid against it."""
     text = path.read_text(encoding="utf-8")
 
-    assert text.startswith(f"# yaml-language-server: $schema={PLACES[kind].name}\n")
-    assert (path.parent / PLACES[kind].name).is_file()
+    assert text.startswith(f"# yaml-language-server: $schema={SCHEMA_PATHS[kind].name}\n")
+    assert (path.parent / SCHEMA_PATHS[kind].name).is_file()
     jsonschema.validate(YAML(typ="safe", pure=True).load(text), _printed(kind))
 
 
@@ -90,7 +90,7 @@ def test_a_file_that_extends_another_may_leave_out_and_take_away():
 def test_every_key_is_shown_in_an_example(kind, example):
     """The shipped file that says so shows or explains every key of its kind."""
     schema = _printed(kind)
-    text = (ROOT / PLACES[kind].parent / example).read_text(encoding="utf-8")
+    text = (ROOT / SCHEMA_PATHS[kind].parent / example).read_text(encoding="utf-8")
     keys = {*schema["properties"], *(key for part in schema["$defs"].values()
                                      for key in part.get("properties", ()))}  # fmt: skip
 

@@ -1,0 +1,327 @@
+"""A sweep: the entries of a suite measured in turn, or the records of its shards, and judged."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from autofit import __version__, yaml_files
+from autofit.errors import Interrupted, UsageError
+from autofit.machine.lock import machine_lock
+from autofit.model.synth.demo_model import demo_model_path, make_demo_model
+from autofit.sweep.baseline_file import Baseline
+from autofit.sweep.entry_record import EntryRecord, Failure
+from autofit.sweep.entry_run import EntryRun
+from autofit.sweep.judge import judge
+from autofit.sweep.night_folder import NightFolder, NightHead
+from autofit.sweep.steps import first_step
+from autofit.sweep.suite import DEMO_MODEL, Entry, Suite, granted_s
+from autofit.sweep.suite_file import check_suite
+from autofit.sweep.sweep_document import sweep_document
+from autofit.sweep.thresholds import Thresholds
+from autofit.sweep.verdict import EntryVerdict
+from autofit.text_format import duration
+
+# With less time than this nothing can be measured.
+_LEAST_S = 5.0
+# A resumed sweep tries these entries again: none of them was launched.
+_NEVER_LAUNCHED = {"not_run", "missing_hardware"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    """The suite, its chosen entries and its baseline, before anything is measured.
+
+    `baseline_path` may not exist yet; then the baseline is empty.
+    """
+
+    suite: Suite
+    entries: tuple[Entry, ...]
+    head: NightHead
+    baseline: Baseline
+    baseline_path: Path
+
+    @classmethod
+    def read(
+        cls,
+        suite_name: str,
+        *,
+        only: tuple[str, ...] = (),
+        shard: tuple[int, int] | None = None,
+        baseline: Path | None = None,
+        updates_baseline: bool = False,
+    ) -> SweepPlan:
+        """Read suite and baseline.
+
+        Raises:
+            UsageError: one of them is faulty or does not exist, or the baseline cannot be
+                written although it is to be updated.
+        """
+        path = yaml_files.find("suite", suite_name)
+        yaml_files.refuse_large_file(path)
+        suite = check_suite(yaml_files.read_yaml(path), path)
+        entries = suite.chosen(only, shard)
+        if not entries:
+            raise UsageError("this shard has no entry", f"{path} has {len(suite.entries)}")
+        baseline_path = baseline or _default_baseline(suite)
+        if updates_baseline:
+            _require_writable(baseline_path)
+        is_new = not baseline_path.exists() and (baseline is None or updates_baseline)
+        return cls(
+            suite=suite,
+            entries=entries,
+            head=NightHead.of(suite, only, shard),
+            baseline=Baseline() if is_new else Baseline.read(baseline_path),
+            baseline_path=baseline_path,
+        )
+
+    def commands(self) -> Iterator[tuple[str, str]]:
+        """Yield for each entry its purpose and its first command."""
+        left_s = self.suite.budget_s
+        for index, entry in enumerate(self.entries):
+            budget_s = granted_s(entry, self.entries[index + 1 :], left_s)
+            left_s = None if left_s is None else left_s - budget_s
+            kept = self.baseline.entry(entry.name)
+            record = kept.record if kept else None
+            step = first_step(_with_model_path(entry), record, budget_s)
+            limit = duration(entry.time_limit_s(budget_s))
+            about = f"{entry.name}: {entry.mode}, {duration(budget_s)}, ended after {limit}"
+            folder = Path("results") / "sweeps" / "..." / "entries" / entry.name
+            yield about, step.line(folder)
+
+    def judge(self, records: Sequence[EntryRecord]) -> list[EntryVerdict]:
+        """Compare records with the baseline."""
+        limits = self._thresholds()
+        return [
+            judge(self.baseline.entry(record.name), record, limits[record.name])
+            for record in records
+        ]
+
+    def document(
+        self,
+        records: Sequence[EntryRecord],
+        verdicts: Sequence[EntryVerdict],
+        folder: NightFolder | None,
+    ) -> dict[str, Any]:
+        """Return the document that `sweep --json` prints."""
+        return {
+            "suite": str(self.suite.path),
+            "folder": str(folder.path) if folder else None,
+            **sweep_document(verdicts),
+            "broken": self._broken(records),
+        }
+
+    def update_baseline(self, records: Sequence[EntryRecord]) -> None:
+        """Write the baseline with the records of this night; a link stays a link."""
+        updated = self.baseline.updated(records, self._thresholds())
+        updated.write(Path(os.path.realpath(self.baseline_path)))
+
+    def reproduce(self, entry: Entry) -> str:
+        """Return the command that measures an entry alone."""
+        words = ["autofit", "sweep", str(self.suite.path.absolute()), "--only", entry.name]
+        return shlex.join([*words, "--baseline", str(self.baseline_path)])
+
+    def not_run(self, entry: Entry, reason: str, kind: str = "not_run") -> EntryRecord:
+        """Return the record of an entry that was not measured."""
+        return EntryRecord(
+            name=entry.name,
+            mode=entry.mode,
+            date=datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),
+            autofit_version=__version__,
+            status="not_run",
+            failure=Failure(kind, reason),
+            reproduce=self.reproduce(entry),
+        )
+
+    def _thresholds(self) -> dict[str, Thresholds]:
+        return {entry.name: Thresholds.of(entry.thresholds) for entry in self.entries}
+
+    def _broken(self, records: Sequence[EntryRecord]) -> list[str]:
+        """Return the entries that should have been measured, and the sweep failed to."""
+        must_run = {entry.name for entry in self.entries if entry.missing == "fail"}
+        return [
+            record.name
+            for record in records
+            if (record.status == "missing_hardware" and record.name in must_run)
+            or (record.status == "not_run" and record.failure and record.failure.kind == "failed")
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """The measurement of a plan's entries, each by processes of its own.
+
+    `folder` is None for a new one below `results/sweeps`. `report` gets lines about the
+    progress. `command` is the command line of the sweep, for hints.
+    """
+
+    plan: SweepPlan
+    folder: Path | None
+    resume: bool
+    report: Callable[[str], None]
+    command: Sequence[str]
+
+    def measure(self) -> tuple[list[EntryRecord], NightFolder]:
+        """Measure all entries under the machine's lock.
+
+        Raises:
+            AutofitError: the sweep itself failed.
+            Interrupted: the user stopped it; the hint resumes it.
+        """
+        self._refuse_missing_presets()
+        suite = self.plan.suite
+        try:
+            with machine_lock(f"of the sweep {suite.name}") as set_study:
+                night = self._open_folder()
+                set_study(str(night.path))
+                count = len(self.plan.entries)
+                entries = "1 entry" if count == 1 else f"{count} entries"
+                self.report(f"sweep {suite.name}: {entries}, saved in {night.path}")
+                if not self.plan.baseline.entries:
+                    path = self.plan.baseline_path
+                    self.report(f"no baseline {path} yet; --update-baseline creates it")
+                return self._run(night), night
+        except KeyboardInterrupt as error:
+            line = shlex.join(["autofit", *self.command])
+            more = "" if self.resume else " --resume"
+            raise Interrupted(
+                "stopped", f"what was measured is saved; continue with {line}{more}"
+            ) from error
+
+    def _refuse_missing_presets(self) -> None:
+        """Refuse presets whose files do not exist: that is no fault of a build.
+
+        Raises:
+            UsageError: a file does not exist.
+        """
+        for entry in self.plan.entries:
+            is_file = entry.preset is not None and len(entry.preset.split()) == 1
+            if is_file and not Path(str(entry.preset)).exists():
+                raise UsageError(
+                    f"{self.plan.suite.path}: {entry.name}: there is no preset {entry.preset}",
+                    "give the path of a preset, relative to the suite, or a quoted command",
+                )
+
+    def _open_folder(self) -> NightFolder:
+        ours = self.plan.head
+        if not self.resume:
+            return NightFolder.create(self.folder, ours, today=date.today())  # noqa: DTZ011
+        night = NightFolder.open(self.folder) if self.folder else NightFolder.latest(ours)
+        if night is None:
+            raise UsageError("there is no such sweep to resume", "leave out --resume")
+        theirs = night.head
+        if (ours.suite, ours.digest) == (theirs.suite, theirs.digest) and ours != theirs:
+            raise UsageError(
+                f"the sweep in {night.path} has other entries: {', '.join(theirs.names)}",
+                "give the --only or --shard that it began with",
+            )
+        if ours != theirs:
+            raise UsageError(
+                f"the sweep in {night.path} is of another suite, or the suite has changed since",
+                "restore the suite, or start a new sweep without --resume",
+            )
+        return night
+
+    def _run(self, night: NightFolder) -> list[EntryRecord]:
+        entries = self.plan.entries
+        records = []
+        done = {
+            entry.name: record
+            for entry in entries
+            if (record := night.record(entry.name)) and record.status not in _NEVER_LAUNCHED
+        }
+        for index, entry in enumerate(entries):
+            if entry.name in done:
+                records.append(done[entry.name])
+                continue
+            left_s = self._left_s(night)
+            later = [other for other in entries[index + 1 :] if other.name not in done]
+            budget_s = granted_s(entry, later, left_s)
+            title = f"[{index + 1}/{len(entries)}] {entry.name}"
+            if left_s is not None and budget_s < min(_LEAST_S, entry.wanted_s):
+                record = self.plan.not_run(entry, "the time of the whole sweep was up")
+            else:
+                self.report(f"{title}: {entry.mode} (budget {duration(budget_s)})")
+                record = self._run_entry(night, entry, budget_s)
+            night.write_record(record)
+            is_absent = record.status == "missing_hardware"
+            status = "not on this machine" if is_absent else record.status.replace("_", " ")
+            evidence = f": {record.failure.evidence}" if record.failure else ""
+            self.report(f"{title}: {status} after {duration(record.seconds)}{evidence}")
+            records.append(record)
+        return records
+
+    def _left_s(self, night: NightFolder) -> float | None:
+        if self.plan.suite.budget_s is None:
+            return None
+        done = (night.record(entry.name) for entry in self.plan.entries)
+        return self.plan.suite.budget_s - sum(record.seconds for record in done if record)
+
+    def _run_entry(self, night: NightFolder, entry: Entry, budget_s: float) -> EntryRecord:
+        kept = self.plan.baseline.entry(entry.name)
+        if entry.model == DEMO_MODEL:
+            make_demo_model()
+        return EntryRun(
+            entry=_with_model_path(entry),
+            folder=night.entry(entry.name),
+            lock=night.lock,
+            kept=kept.record if kept else None,
+            budget_s=budget_s,
+            reproduce=self.plan.reproduce(entry),
+        ).run()
+
+
+def read_shards(plan: SweepPlan, folders: Sequence[Path]) -> list[EntryRecord]:
+    """Return the newest record of each entry in the folders of shards.
+
+    Raises:
+        UsageError: a folder is of another suite.
+    """
+    found: dict[str, EntryRecord] = {}
+    for path in folders:
+        night = NightFolder.open(path)
+        if (night.head.suite, night.head.digest) != (plan.head.suite, plan.head.digest):
+            raise UsageError(
+                f"the sweep in {path} is of another suite, or of another state of it",
+                f"its suite is {night.head.suite}",
+            )
+        for name in night.head.names:
+            record = night.record(name)
+            if record and (name not in found or found[name].date < record.date):
+                found[name] = record
+    # A shard that was lost must not pass for a good night.
+    lost = "none of the folders has it"
+    return [found.get(entry.name) or plan.not_run(entry, lost, "failed") for entry in plan.entries]
+
+
+def _default_baseline(suite: Suite) -> Path:
+    """Return the suite's baseline; for a shipped suite one in the working directory."""
+    is_bundled = suite.path.absolute().is_relative_to(yaml_files.bundled_root())
+    is_here = suite.path.absolute().is_relative_to(Path.cwd())
+    return Path.cwd() / suite.baseline.name if is_bundled and not is_here else suite.baseline
+
+
+def _require_writable(path: Path) -> None:
+    """Refuse a path that no baseline can be written to, before a night is spent on it.
+
+    Raises:
+        OSError: the system does not accept the path.
+    """
+    with suppress(FileNotFoundError):
+        path.stat()
+    folder = Path(os.path.realpath(path)).parent
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    if not os.access(existing, os.W_OK):
+        hint = "make it writable, or name another file with `--baseline FILE`"
+        raise UsageError(f"no baseline can be written to {folder}: no permission", hint)
+
+
+def _with_model_path(entry: Entry) -> Entry:
+    return replace(entry, model=str(demo_model_path())) if entry.model == DEMO_MODEL else entry
