@@ -99,7 +99,7 @@ class Comparison:
 
     def spent(self, tune_type: type[Tune], changes: KvChanges) -> Spent:
         """One tune."""
-        about, maker = self.machine.task, self.machine.maker()
+        about, memory = self.machine.task, self.machine.memory_model()
         launching = TimedLaunching(
             self.machine.simulation.with_seed(1), about.workload.context, client_of=changes
         )
@@ -114,9 +114,10 @@ class Comparison:
                 budget=Budget(lambda: launching.now_s, BUDGET_S, self.max_launches),
                 emit=lambda _: None,
                 wall_clock=lambda: launching.now_s,
+                memory=memory,
             )
-            search = SearchStudy(maker.problem(), seed=1)
-            result = tune_type(about, runner, maker, search, lambda _: None, 1).run()
+            search = SearchStudy(self.machine.problem(memory), seed=1)
+            result = tune_type(about, runner, memory, search, lambda _: None, 1).run()
         return self._told(result, runner.trials, launching.now_s)
 
     def _told(self, result: dict, trials: Sequence[Trial], seconds: float) -> Spent:

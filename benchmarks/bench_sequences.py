@@ -43,6 +43,7 @@ from session.task_sample import options
 
 import autofit
 from autofit.errors import UsageError
+from autofit.memory.memory_model import MemoryModel
 from autofit.probe.find_boundaries import Probe
 from autofit.probe.probe_task import chosen_layouts, chosen_points
 from autofit.replay.recorded_table import read_table
@@ -50,7 +51,7 @@ from autofit.replay.replay_table import TableProblem, replay
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.proposer import ModelProposer
 from autofit.session.budget import Budget
-from autofit.session.launch_memory import MemoryRecord
+from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.requirement import parse_requirement
 from autofit.session.runner import TrialRunner
 from autofit.session.task_setup import search_header
@@ -121,21 +122,22 @@ class Recorded:
 
     def tune(self, seed: int) -> dict[str, Any]:
         """Tune with that seed, for the search and for the noise."""
-        maker = self.machine.maker()
+        memory = self.machine.memory_model()
         with self._study(f"tune-{seed}") as study:
-            runner = self._runner(study, maker, seed, self.setup.max_launches)
-            search = SearchStudy(maker.problem(), seed=seed)
-            result = Tune(self.task, runner, maker, search, lambda _: None, seed).run()
+            runner = self._runner(study, memory, seed, self.setup.max_launches)
+            search = SearchStudy(self.machine.problem(memory), seed=seed)
+            result = Tune(self.task, runner, memory, search, lambda _: None, seed).run()
         winner = result["winner"] and dict(sorted(result["winner"]["params"].items()))
         return {"launches": _launches(runner), "winner": winner}
 
     def probe(self, seed: int) -> dict[str, Any]:
         """Probe with that noise; the winner is the boundaries that were found."""
-        maker = self.machine.maker()
+        memory = self.machine.memory_model()
         with self._study(f"probe-{seed}") as study:
-            runner = self._runner(study, maker, seed, None)
-            layouts, points = chosen_layouts(maker, ()), chosen_points(self.task, ())
-            probe = Probe(self.task, maker, runner, lambda _: None, layouts, points)
+            runner = self._runner(study, memory, seed, None)
+            factory = CandidateFactory(self.task)
+            layouts, points = chosen_layouts(factory, ()), chosen_points(self.task, ())
+            probe = Probe(self.task, factory, memory, runner, lambda _: None, layouts, points)
             result = probe.run()
         found = {
             f"{row['layout']} {row['cache_type']}": [row["fits"], row["fails"]]
@@ -149,7 +151,9 @@ class Recorded:
         head = search_header(task, given, seed=1, argv=[])
         return Study.create(self.folder / name, head)
 
-    def _runner(self, study: Study, maker: Any, seed: int, max_launches: int | None) -> Any:
+    def _runner(
+        self, study: Study, memory: MemoryModel, seed: int, max_launches: int | None
+    ) -> Any:
         launching = TimedLaunching(
             self.machine.simulation.with_seed(seed),
             self.task.workload.context,
@@ -161,8 +165,9 @@ class Recorded:
             budget=Budget(lambda: launching.now_s, BUDGET_S, max_launches),
             emit=lambda _: None,
             wall_clock=lambda: launching.now_s,
+            memory=memory,
         )
-        launching.expected_slots = MemoryRecord(maker, runner.trials).expected_slots
+        launching.expected_slots = memory.expected_slots
         return runner
 
 

@@ -15,16 +15,15 @@ from fakes.random_machine import Case
 from fakes.settings import KV_BYTES
 from trial.purpose_sample import purpose_of
 
+from autofit.memory.memory_model import MemoryModel
 from autofit.probe.find_boundaries import Probe
 from autofit.probe.probe_task import chosen_layouts, chosen_points
-from autofit.runtime.diagnosis.memory_evidence import find_shared_devices
 from autofit.runtime.server.launcher import Launcher
 from autofit.runtime.server.request_plan import RequestPlan, plan_fit_test, plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.budget import Budget
 from autofit.session.build_task import build_task
-from autofit.session.candidates import CandidateFactory
-from autofit.session.launch_memory import MemoryRecord
+from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.runner import TrialRunner
 from autofit.session.task_options import TaskOptions
 from autofit.session.task_setup import make_launcher, make_planner, search_header
@@ -68,13 +67,17 @@ class ProbedMachine:
 
     case: Case
     fake: FakeMachine
-    maker: CandidateFactory
+    factory: CandidateFactory
     options: TaskOptions
+    memory: MemoryModel = field(init=False)
     result: dict[str, Any] = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
     points: dict[str, Point] = field(default_factory=dict)
     seconds: float = 0.0
     _simulation: Simulation | None = None
+
+    def __post_init__(self) -> None:
+        self.memory = self.factory.task.memory_model(make_planner(self.factory.task))
 
     @classmethod
     def of(cls, case: Case, folder: Path, **fake_fields: Any) -> ProbedMachine:
@@ -103,8 +106,8 @@ class ProbedMachine:
             extra_args=(),
         )
         task = build_task(options)
-        maker = CandidateFactory(task, make_planner(task))
-        return cls(case, fake, maker, options, points=chosen_points(task, CACHE_TYPES))
+        factory = CandidateFactory(task)
+        return cls(case, fake, factory, options, points=chosen_points(task, CACHE_TYPES))
 
     def probe(
         self, study: Path, *, layouts: Sequence[str] = (), cache_types: Sequence[str] = ()
@@ -113,14 +116,15 @@ class ProbedMachine:
         began = time.monotonic()
         with self._runner(study) as (runner, launching):
             probe = Probe(
-                task=self.maker.task,
-                maker=self.maker,
+                task=self.factory.task,
+                factory=self.factory,
+                memory=self.memory,
                 runner=runner,
                 emit=lambda _: None,
-                layouts=chosen_layouts(self.maker, layouts),
+                layouts=chosen_layouts(self.factory, layouts),
                 points={kind: self.points[kind] for kind in cache_types or self.points},
             )
-            launching.unreported_mib = probe.record.unreported_mib
+            launching.unreported_mib = self.memory.unreported_mib
             self.result = probe.run()
             self.trials = list(runner.trials)
         self.seconds = time.monotonic() - began
@@ -140,9 +144,7 @@ class ProbedMachine:
         With `repeats` the workload is measured so often, else only a full-length prompt sent.
         """
         with self._runner(study) as (runner, launching):
-            shared = find_shared_devices(self.maker.task.devices)
-            record = MemoryRecord(self.maker, runner.trials, shared)
-            launching.unreported_mib = record.unreported_mib
+            launching.unreported_mib = self.memory.unreported_mib
             return [
                 runner.run(purpose_of(phase), one, self._effort(one, repeats), layout=layout)
                 for one in candidates
@@ -150,8 +152,9 @@ class ProbedMachine:
 
     @contextmanager
     def _runner(self, study: Path) -> Iterator[tuple[TrialRunner, Launcher]]:
-        task = self.maker.task
+        task = self.factory.task
         launching = make_launcher(task)
+        self.memory = task.memory_model(make_planner(task))
         with Study.create(study, search_header(task, self.options, seed=0, argv=[])) as folder:
             yield (
                 TrialRunner(
@@ -160,13 +163,14 @@ class ProbedMachine:
                     budget=Budget(time.monotonic),
                     emit=lambda _: None,
                     wall_clock=time.time,
+                    memory=self.memory,
                 ),
                 launching,
             )
 
     def candidate(self, layout: str, cache_type: str, host_layers: int) -> Candidate | None:
         """The candidate of a line with so many host layers."""
-        return self.maker.candidate_of(
+        return self.factory.candidate_of(
             {**self.points[cache_type], LAYOUT_AXIS: layout, HOST_LAYERS_AXIS: host_layers}
         )
 
@@ -177,7 +181,7 @@ class ProbedMachine:
         whole layers off the devices; `device_layers` leaves out those with another number.
         """
         fitting = {}
-        for host_layers in range(self.maker.most_host_layers() + 1):
+        for host_layers in range(self.factory.most_host_layers() + 1):
             candidate = self.candidate(layout, cache_type, host_layers)
             if candidate is not None and device_layers in (
                 None,
@@ -199,7 +203,7 @@ class ProbedMachine:
         return self._simulation.truth(candidate.params, requests)
 
     def _effort(self, candidate: Candidate, repeats: int = 0) -> RequestPlan:
-        workload, ubatch = self.maker.task.workload, candidate.get_int("ubatch", 512)
+        workload, ubatch = self.factory.task.workload, candidate.get_int("ubatch", 512)
         if repeats:
             return plan_measurement(workload, ubatch, repeats=repeats)
         return plan_fit_test(workload, ubatch)

@@ -12,13 +12,20 @@ from fakes.simulated_trial import measurement_of, outcome_of
 from trial.purpose_sample import purpose_of
 
 from autofit.machine.cpu import Cores
+from autofit.memory.memory_model import MemoryModel
 from autofit.model.placement.slice_costs import slice_costs
 from autofit.model.sizes.inventory import read_inventory
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.program_inspector import list_devices
-from autofit.runtime.server.request_plan import RequestPlan, plan_fit_test, plan_measurement
+from autofit.runtime.server.request_plan import (
+    RequestPlan,
+    plan_fit_test,
+    plan_measurement,
+)
+from autofit.search.problem import Problem
 from autofit.search.space_file import read_space
-from autofit.session.candidates import CandidateFactory
+from autofit.session.candidate_factory import CandidateFactory
+from autofit.session.search_problem import search_problem
 from autofit.session.task import Task, fitted_space, usable_devices
 from autofit.trial.candidate import Candidate
 from autofit.trial.purpose import Phase
@@ -36,8 +43,8 @@ class SearchMachine:
     folder: Path
     task: Task = field(init=False)
     simulation: Simulation = field(init=False)
-    _placing: dict = field(default_factory=dict)
-    _estimates: dict = field(default_factory=dict)
+    _placements: dict = field(default_factory=dict)
+    _predictions: dict = field(default_factory=dict)
     _truths: dict[str, float | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,17 +70,20 @@ class SearchMachine:
             ),
         )
 
-    def maker(self, *, is_cold: bool = False) -> CandidateFactory:
-        """Makes candidates and estimates; what follows from the header alone is shared.
+    def memory_model(self, *, is_cold: bool = False) -> MemoryModel:
+        """Return a memory model that has observed nothing; predictions by arithmetic are shared.
 
-        One that `is_cold` knows nothing yet, as in the only search of a process.
+        One that `is_cold` has no prediction yet, as in the only search of a process.
         """
+        memory = self.task.memory_model()
+        return memory if is_cold else replace(memory, _arithmetic=self._predictions)
+
+    def problem(self, memory: MemoryModel, *, is_cold: bool = False) -> Problem:
+        """Return the search problem; placements are shared unless it `is_cold`."""
         if is_cold:
             slice_costs.cache_clear()
-            return CandidateFactory(self.task)
-        return CandidateFactory(
-            self.task, None, _placing=self._placing, _estimates=self._estimates
-        )
+            return search_problem(CandidateFactory(self.task), memory)
+        return search_problem(CandidateFactory(self.task, _placements=self._placements), memory)
 
     def _requests(self, candidate: Candidate) -> list[tuple[int, int]]:
         """The proof of fit, then the workload's request, repeated, as a tune asks them."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
-from autofit.session.candidates import CandidateFactory
 from benchmarks.search_machine import SearchMachine
 
 # Host layers between the points that are looked at first, at least.
@@ -28,14 +27,12 @@ class _Lookout:
     """The best of what was looked at, spot by spot."""
 
     machine: SearchMachine
-    maker: CandidateFactory = field(init=False)
     problem: Problem = field(init=False)
     lines: dict[tuple, list[Point]] = field(init=False)
     seen: dict[Spot, tuple[float, Point]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.maker = self.machine.maker()
-        self.problem = self.maker.problem()
+        self.problem = self.machine.problem(self.machine.memory_model())
         self.lines = _by_memory(self.problem)
 
     @property
@@ -49,7 +46,7 @@ class _Lookout:
             rests = self.lines[line]
             for rest in rests if is_thorough else _differing(rests, "threads"):
                 point = {LAYOUT_AXIS: layout, HOST_LAYERS_AXIS: hosted, **rest}
-                candidate = self.maker.candidate_of(point)
+                candidate = self.problem.candidate_of(point)
                 seconds = self.machine.truth(candidate) if candidate else None
                 best = self.seen.get((layout, line, hosted))
                 if seconds is not None and (best is None or seconds < best[0]):

@@ -13,8 +13,8 @@ from autofit.search.optuna_study import SearchStudy
 from autofit.search.policy import SearchPolicy
 from autofit.search.problem import Observation
 from autofit.search.space import Point
-from autofit.session.goal_of_task import token_seconds
 from autofit.session.rounds import Contender, confirm
+from autofit.session.search_problem import token_seconds
 from autofit.statistics.stopping_rule import StoppingRule
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import fastest_repeats, median_metric
@@ -106,8 +106,9 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
     """The search of a tune: it ends by its own rule; then the confirmation."""
     session = Session(machine, best_s, seed)
     is_timed = seed == 0
-    maker = machine.maker(is_cold=is_timed)
-    study = SearchStudy(maker.problem(), seed=seed)
+    memory = machine.memory_model(is_cold=is_timed)
+    problem = machine.problem(memory, is_cold=is_timed)
+    study = SearchStudy(problem, seed=seed)
     course = SearchPolicy(study)
     workload = machine.task.workload
     while session.outcome.launches < MOST_LAUNCHES:
@@ -118,11 +119,10 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
         if step is None:
             break
         point = step.proposal.point
-        candidate = maker.candidate_of(point)
+        candidate = problem.candidate_of(point)
         assert candidate is not None
         trial = session.launch(candidate, step.phase, asks_fit_only=step.asks_fit_only)
-        if trial.is_completed:
-            maker.learn_from(trial)
+        memory.observe(trial)
         if trial.shows_fit_only:
             course.tell_fits(point)
             continue
@@ -139,8 +139,8 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
         )
         ranked = study.ranked()
         if ranked:
-            session.pick(maker.candidate_of(ranked[0].point), ranked[0].cost)
-    session.outcome.confirmed = _confirmed(session, maker.candidate_of, study.ranked())
+            session.pick(problem.candidate_of(ranked[0].point), ranked[0].cost)
+    session.outcome.confirmed = _confirmed(session, problem.candidate_of, study.ranked())
     return session.outcome
 
 
@@ -185,8 +185,9 @@ def _confirmed(session: Session, candidate_of, ranked: list[Observation]) -> flo
 def run_rival(machine: SearchMachine, best_s: float, seed: int, name: str) -> Outcome:
     """A rival's search until it is good enough; it picks what it measured as the fastest."""
     session = Session(machine, best_s, seed)
-    maker = machine.maker()
-    search = STRATEGIES[name](maker.problem(), seed)
+    memory = machine.memory_model()
+    problem = machine.problem(memory)
+    search = STRATEGIES[name](problem, seed)
     best: tuple[float, Point] = (math.inf, {})
     point = next(search, None)
     while (
@@ -194,11 +195,10 @@ def run_rival(machine: SearchMachine, best_s: float, seed: int, name: str) -> Ou
         and session.outcome.reached is None
         and session.outcome.launches < MOST_LAUNCHES
     ):
-        candidate = maker.candidate_of(point)
+        candidate = problem.candidate_of(point)
         assert candidate is not None
         trial = session.launch(candidate, "search")
-        if trial.is_completed:
-            maker.learn_from(trial)
+        memory.observe(trial)
         cost = session.cost(trial)
         if cost is not None and cost < best[0]:
             best = (cost, point)

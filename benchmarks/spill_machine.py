@@ -66,7 +66,7 @@ def count_spills(
 
 def _around_the_edge(machine: ProbedMachine) -> list[Candidate]:
     """With room to spare, with the least that fits, one layer less, and 300 MiB too much."""
-    layout = machine.maker.layout_names()[0]
+    layout = machine.factory.layout_names()[0]
     edge, roomy = _edge(machine, CACHE_TYPE)
     made = [machine.candidate(layout, CACHE_TYPE, n) for n in (roomy, edge, edge - 1) if n >= 0]
     return _distinct([*made, _spilling(machine, CACHE_TYPE)])
@@ -74,7 +74,7 @@ def _around_the_edge(machine: ProbedMachine) -> list[Candidate]:
 
 def _far_over_the_edge(machine: ProbedMachine) -> list[Candidate]:
     """With room to spare in other settings, as a baseline has, and then 300 MiB too much."""
-    layout = machine.maker.layout_names()[0]
+    layout = machine.factory.layout_names()[0]
     _, roomy = _edge(machine, CACHE_TYPE)
     baseline = machine.candidate(layout, CACHE_TYPE, roomy)
     small = baseline.with_params(ubatch=512) if baseline else None
@@ -83,7 +83,7 @@ def _far_over_the_edge(machine: ProbedMachine) -> list[Candidate]:
 
 def _edge(machine: ProbedMachine, cache_type: str) -> tuple[int, int]:
     """The fewest host layers that fit, and some more."""
-    truth = machine.truth(machine.maker.layout_names()[0], cache_type)
+    truth = machine.truth(machine.factory.layout_names()[0], cache_type)
     edge = max(truth.fitting) if truth.fits is None else truth.fits
     return edge, min(edge + _ROOMY_LAYERS, max(truth.fitting))
 
@@ -92,7 +92,7 @@ def _spilling(machine: ProbedMachine, cache_type: str) -> Candidate | None:
     """The most host layers with which enough spills to count."""
     edge, _ = _edge(machine, cache_type)
     for host_layers in range(edge - 1, -1, -1):
-        candidate = machine.candidate(machine.maker.layout_names()[0], cache_type, host_layers)
+        candidate = machine.candidate(machine.factory.layout_names()[0], cache_type, host_layers)
         if candidate and machine.run(candidate).spilled_mib >= LARGE_MIB:
             return candidate
     return None

@@ -13,7 +13,7 @@ import click
 from autofit.cli.options.preset_argument import PresetOptions, build_preset_task
 from autofit.errors import RegressionError, UsageError
 from autofit.machine.lock import machine_lock
-from autofit.memory.store import MemoryStore
+from autofit.memory.calibration import CalibrationStore
 from autofit.model.sizes.inventory import read_inventory
 from autofit.model.sizes.memory_estimate import estimate_memory
 from autofit.plan.machine_fit import (
@@ -30,7 +30,6 @@ from autofit.presets.command_options import CPU_MOE, named_files
 from autofit.presets.preset_command import PresetCommand, find_preset_runtime, parse_preset_command
 from autofit.presets.read_preset import ParsedPreset, read_preset
 from autofit.runtime.discovery.find_runtime import find_runtime
-from autofit.session.candidates import CandidateFactory
 from autofit.session.task import Task
 from autofit.session.task_setup import make_planner, read_environment
 from autofit.study.fingerprint import Environment, file_digest
@@ -173,10 +172,10 @@ def _look_at_memory(found: MachineCheck, task: Task, own: PresetCommand) -> None
         )
         return
     candidate = _countable(candidate, task, own)
-    maker = CandidateFactory(task, make_planner(task), MemoryStore())
-    maker.ask_planner(candidate)
+    memory = task.memory_model(make_planner(task), CalibrationStore())
+    memory.ask_planner(candidate)
     if task.devices:
-        estimate = maker.estimate(candidate)
+        estimate = memory.predict(candidate)
     else:
         estimate = estimate_memory(task.inventory, candidate, ())
     if estimate is None:

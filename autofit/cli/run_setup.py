@@ -19,6 +19,7 @@ from autofit.cli.options.shared_options import RunOptions
 from autofit.errors import Interrupted
 from autofit.machine.host_load import host_state
 from autofit.machine.lock import machine_lock
+from autofit.memory.memory_model import MemoryModel
 from autofit.output.text.console import TuneConsole
 from autofit.process import removed_variables, system_config
 from autofit.runtime.planner.planner import PlannerUsage, RuntimePlanner
@@ -90,14 +91,26 @@ class Run:
         self.notices.append(text)
         self.emit(Notice(text))
 
-    def make_launcher(self, task: Task) -> Launcher:
-        """Return a launcher for a task whose memory readings are shown."""
+    def make_launcher(self, task: Task, memory: MemoryModel | None = None) -> Launcher:
+        """Return a launcher for a task whose memory readings are shown.
+
+        It judges launches by what a memory model knows from the launches before them.
+        """
         launcher = make_launcher(task)
         launcher.on_reading = lambda reading: self.emit(MemoryRead(reading))
+        if memory is not None:
+            launcher.unreported_mib = memory.unreported_mib
+            # A user's own command is taken as it is, with the slots that it gets.
+            launcher.expected_slots = lambda candidate: (
+                None if candidate == task.baseline else memory.expected_slots(candidate)
+            )
         return launcher
 
-    def make_runner(self, launching: Launching) -> TrialRunner:
-        """Return a runner that writes its trials to the study and stops when the user asks."""
+    def make_runner(self, launching: Launching, memory: MemoryModel | None = None) -> TrialRunner:
+        """Return a runner that writes its trials to the study and stops when the user asks.
+
+        A memory model observes every trial.
+        """
         return TrialRunner(
             study=self.study,
             launching=launching,
@@ -105,6 +118,7 @@ class Run:
             emit=self.emit,
             wall_clock=time.time,
             should_stop=self.stop.is_made,
+            memory=memory,
         )
 
     def conclude(self, result: dict[str, Any]) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from autofit.cli.options.shared_options import RunOptions
 from autofit.cli.run_setup import Run, open_run
-from autofit.memory.store import MemoryStore
+from autofit.memory.calibration import CalibrationStore
+from autofit.memory.memory_model import MemoryModel
 from autofit.output.report.html_report import html_report
 from autofit.output.report.markdown_report import markdown_report
 from autofit.output.text.trial_row import command_line
@@ -19,11 +20,10 @@ from autofit.presets.formats.registry import find_format, write_preset
 from autofit.presets.preset_source import winner_preset, written_preset
 from autofit.process import removed_variables
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
-from autofit.runtime.diagnosis.memory_evidence import find_shared_devices
 from autofit.search.optuna_study import SearchStudy
-from autofit.session.candidates import CandidateFactory
+from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.events import Finished
-from autofit.session.launch_memory import MemoryRecord
+from autofit.session.search_problem import search_problem
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions
 from autofit.session.task_setup import make_planner, search_header
@@ -51,7 +51,7 @@ class TuneRun:
     def commands(self) -> Iterator[tuple[str, str]]:
         """The commands that a tune would begin with: what each is for, and its shell line."""
         yield self._baseline_words(), self._line("baseline")
-        search = SearchStudy(self._maker().problem(), seed=self.seed)
+        search = self._search(self._memory())
         for _ in range(_DRY_RUN_CANDIDATES):
             proposal = search.ask()
             if proposal is None:
@@ -92,16 +92,16 @@ class TuneRun:
 
     def execute(self, run_options: RunOptions, *, argv: list[str]) -> dict[str, Any]:
         """Run the tune and write study, presets and reports."""
-        task, maker = self.task, self._maker()
+        task, memory = self.task, self._memory()
         with open_run(
             run_options,
             search_header(task, self.options, seed=self.seed, argv=argv),
             [task],
             notices=self._notices(),
             max_launches=self.max_launches,
-            planner=maker.estimator,
+            planner=memory.planner,
         ) as run:
-            result = self._finished(run) or self._tune(run, maker)
+            result = self._finished(run) or self._tune(run, memory)
             result["preset"] = self._write(run.study, result)
             run.emit(Finished(result))
         return result
@@ -128,22 +128,17 @@ class TuneRun:
         run.notice("this tune is finished; a larger --budget or --max-launches continues it")
         return dict(result)
 
-    def _tune(self, run: Run, maker: CandidateFactory) -> dict[str, Any]:
-        task, launcher = self.task, run.make_launcher(self.task)
-        runner = run.make_runner(launcher)
-        record = MemoryRecord(maker, runner.trials, find_shared_devices(task.devices))
-        launcher.unreported_mib = record.unreported_mib
-        # A user's own command is taken as it is: with the slots that it gets.
-        launcher.expected_slots = lambda candidate: (
-            None if candidate == task.baseline else record.expected_slots(candidate)
-        )
-        search = SearchStudy(maker.problem(), seed=self.seed)
-        tune = Tune(task, runner, maker, search, run.emit, self.seed)
+    def _tune(self, run: Run, memory: MemoryModel) -> dict[str, Any]:
+        runner = run.make_runner(run.make_launcher(self.task, memory), memory)
+        tune = Tune(self.task, runner, memory, self._search(memory), run.emit, self.seed)
         tune.checks_answers = self.checks_answers
         return {**tune.run(), "budget": self._budget}
 
-    def _maker(self) -> CandidateFactory:
-        return CandidateFactory(self.task, make_planner(self.task), MemoryStore())
+    def _memory(self) -> MemoryModel:
+        return self.task.memory_model(make_planner(self.task), CalibrationStore())
+
+    def _search(self, memory: MemoryModel) -> SearchStudy:
+        return SearchStudy(search_problem(CandidateFactory(self.task), memory), seed=self.seed)
 
     def _write(self, study: Study, result: dict[str, Any]) -> str | None:
         first_path: str | None = None

@@ -12,7 +12,7 @@ from autofit.model.placement.layout import plan_layout, plan_layouts
 from autofit.model.sizes.memory_estimate import MemoryEstimate, apply_reported, estimate_memory
 from autofit.runtime.command.argv_writer import find_unsupported, spell_params
 from autofit.runtime.planner.planner import RuntimePlanner
-from autofit.session.candidates import pinned_placing
+from autofit.session.candidate_factory import pinned_placement
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
@@ -158,7 +158,7 @@ def base_candidate(task: Task) -> Candidate:
     """The task with the space's first values and what the user pinned, no layout yet."""
     point = next(task.space.points(), {})
     candidate = Candidate({**task.task_params, **task.space.params_of(point)})
-    return candidate.with_params(**pinned_placing(task))
+    return candidate.with_params(**pinned_placement(task))
 
 
 def _left_to_host(layout: PlannedLayout) -> tuple[int, int, float]:

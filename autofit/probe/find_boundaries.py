@@ -8,18 +8,18 @@ from statistics import median
 from typing import Any
 
 from autofit.memory.boundary_walk import BoundaryWalk
+from autofit.memory.dominance import ruled_out, shows_full_host
+from autofit.memory.memory_model import MemoryModel
+from autofit.memory.spill_review import needs_neighbour, review_launches
 from autofit.model.placement.layout import SINGLE, plan_layout
 from autofit.model.sizes.kv_cache import kv_element_bytes
 from autofit.probe.probe_result import Line, budget_words, probe_document
-from autofit.runtime.diagnosis.memory_evidence import find_shared_devices
 from autofit.runtime.server.request_plan import plan_fit_test
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.budget_advice import BudgetAdvice, Need, launches_need
-from autofit.session.candidates import CandidateFactory
+from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.events import BoundaryMoved, CandidateSkipped, Listener, Notice, PhaseStarted
-from autofit.session.launch_memory import MemoryRecord
 from autofit.session.layer_count import reported_host_layers
-from autofit.session.ruling_out import lacks_host_memory, ruled_out
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.study.skipped import SkippedCandidate
@@ -49,22 +49,19 @@ class Probe:
     """
 
     task: Task
-    maker: CandidateFactory
+    factory: CandidateFactory
+    memory: MemoryModel
     runner: TrialRunner
     emit: Listener
     layouts: Sequence[str]
     points: Mapping[str, Point]
     notes: list[str] = field(default_factory=list)
-    trials: list[Trial] = field(default_factory=list)
-    record: MemoryRecord = field(init=False)
     is_cut_off: bool = False
     _advice: BudgetAdvice = field(init=False)
     _by_candidate: dict[str, int] = field(default_factory=dict)
     _skipped: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        shared = find_shared_devices(self.task.devices)
-        self.record = MemoryRecord(self.maker, self.trials, shared)
         self._advice = BudgetAdvice(self.runner.budget, self._note)
         self._skipped = {one.candidate.key for one in self.runner.study.skipped()}
 
@@ -102,25 +99,25 @@ class Probe:
 
     def _line(self, layout: str, cache_type: str) -> Line:
         walk = BoundaryWalk(
-            most=self.maker.most_host_layers(),
+            most=self.factory.most_host_layers(),
             guess=self._fewest(layout, self.points[cache_type]),
             zero_is_apart=not layout.startswith(SINGLE),
         )
-        base = self.maker.candidate_of(self.points[cache_type])
+        base = self.factory.candidate_of(self.points[cache_type])
         ubatch = base.get_int("ubatch", 512) if base else 512
         return Line(layout, cache_type, ubatch, self.points[cache_type], walk)
 
     def _fewest(self, layout: str, point: Point) -> int:
         """The fewest host layers that fit by the estimate, all where none are enough."""
-        most = self.maker.most_host_layers()
-        base = self.maker.candidate_of(point)
+        most = self.factory.most_host_layers()
+        base = self.factory.candidate_of(point)
         if base is None:
             return most
         found = plan_layout(self.task.inventory, base, self.task.devices, layout, None)
         return found.host_expert_layers if found.fits else most
 
     def _candidate(self, line: Line, host_layers: int) -> Candidate | None:
-        return self.maker.candidate_of(
+        return self.factory.candidate_of(
             {**line.point, LAYOUT_AXIS: line.layout, HOST_LAYERS_AXIS: host_layers}
         )
 
@@ -141,7 +138,7 @@ class Probe:
         """
         if not self.runner.untaken_s and not self.trials:
             return
-        for host_layers in range(self.maker.most_host_layers(), -1, -1):
+        for host_layers in range(self.factory.most_host_layers(), -1, -1):
             candidate = self._candidate(line, host_layers)
             if candidate is None:
                 continue
@@ -182,7 +179,7 @@ class Probe:
         candidate = self._candidate(line, host_layers)
         if candidate is None:
             return None
-        free = self.record.free_mib(candidate)
+        free = self.memory.free_mib(candidate)
         return 0.0 if free is None else free - self._wrong_mib(line)
 
     def _wrong_mib(self, line: Line) -> float:
@@ -191,7 +188,7 @@ class Probe:
         for n, index in line.trials.items():
             failed = self._candidate(line, n)
             if failed is not None and lacks_device_memory(self.trials[index].outcome):
-                wrong.append((self.record.free_mib(failed) or 0.0) + 1.0)
+                wrong.append((self.memory.free_mib(failed) or 0.0) + 1.0)
         return max(wrong)
 
     def _margin_mib(self) -> float:
@@ -202,7 +199,7 @@ class Probe:
         """With more room, where only that shows whether a full device has spilled."""
         fits = line.walk.fits
         index = None if fits is None else line.trials.get(fits)
-        if fits is None or index is None or not self.record.is_unsure(self.trials[index]):
+        if fits is None or index is None or not needs_neighbour(self.trials[index], self.memory):
             return None
         for n in range(fits + 1, line.walk.most + 1):
             free = self._free_mib(line, n)
@@ -217,7 +214,7 @@ class Probe:
         """
         known = self._by_candidate.get(candidate.key)
         if known is None:
-            skipped = ruled_out(candidate, line.layout, self.trials, self.record)
+            skipped = ruled_out(candidate, line.layout, self.memory)
             if skipped is not None:
                 self._rule_out(line, host_layers, skipped)
                 return True
@@ -247,25 +244,26 @@ class Probe:
         failed = self._by_candidate[skipped.outcome.because or ""]
         line.walk.tell(host_layers, fits=False, is_launched=False)
         line.ruled_out[host_layers] = failed
-        if lacks_host_memory(self.trials[failed], self.trials, self.record):
+        if shows_full_host(self.trials[failed], self.memory):
             line.walk.most = host_layers - 1
         elif not is_memory_failure(self.trials[failed].outcome):
             line.stopped_by = failed
 
     def _launch(self, line: Line, candidate: Candidate) -> int:
         if not self._has_alike(candidate):
-            self.maker.ask_planner(candidate)
+            self.memory.ask_planner(candidate)
         ubatch = candidate.get_int("ubatch", 512)
         trial = self.runner.run(
             PURPOSE,
             candidate,
-            replace(plan_fit_test(self.task.workload, ubatch), fill=self.maker.fill(candidate)),
+            replace(
+                plan_fit_test(self.task.workload, ubatch),
+                fill=self.memory.context_fill(candidate),
+            ),
             layout=line.layout,
         )
-        self.trials.append(trial)
         self._advice.look_at(trial, self._need)
         self._by_candidate[candidate.key] = len(self.trials) - 1
-        self.maker.learn_from(trial)
         return len(self.trials) - 1
 
     def _need(self, first: Trial) -> Need:
@@ -283,11 +281,8 @@ class Probe:
 
     def _review(self, lines: Sequence[Line]) -> None:
         """See whether what ran has spilled, by all that is known now."""
-        for index, trial in enumerate(self.trials):
-            outcome = self.record.outcome(trial)
-            if outcome != trial.outcome:
-                self.trials[index] = replace(trial, outcome=outcome)
-                self._note(f"launch {trial.number} ran, but spilled: {outcome.evidence}")
+        for trial in review_launches(self.memory):
+            self._note(f"launch {trial.number} ran, but spilled: {trial.outcome.evidence}")
         for line in lines:
             for host_layers, index in line.trials.items():
                 if line.walk.known.get(host_layers) and not self.trials[index].is_completed:
@@ -320,9 +315,12 @@ class Probe:
 
     def _wants_host(self, line: Line, host_layers: int) -> bool:
         index = line.trials.get(host_layers)
-        return index is not None and lacks_host_memory(
-            self.trials[index], self.trials, self.record
-        )
+        return index is not None and shows_full_host(self.trials[index], self.memory)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The launches, with their outcomes as finally judged."""
+        return self.memory.launches
 
     def _note(self, text: str) -> None:
         self.notes.append(text)

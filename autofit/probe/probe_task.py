@@ -9,14 +9,14 @@ from autofit.errors import UsageError
 from autofit.model.placement.layout import SINGLE
 from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE
 from autofit.search.space import Axis, Point, Space
-from autofit.session.candidates import CandidateFactory
+from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.task import Task
 from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 
 # What llama.cpp takes where nothing is said.
 
 
-def chosen_layouts(maker: CandidateFactory, asked: Sequence[str]) -> tuple[str, ...]:
+def chosen_layouts(factory: CandidateFactory, asked: Sequence[str]) -> tuple[str, ...]:
     """The layouts of these names, all of the space where none is asked for.
 
     `single` stands for each device alone.
@@ -24,9 +24,9 @@ def chosen_layouts(maker: CandidateFactory, asked: Sequence[str]) -> tuple[str, 
     Raises:
         UsageError: there is no such layout, or none to choose from.
     """
-    known = maker.layout_names()
+    known = factory.layout_names()
     if not known:
-        devices = maker.task.devices
+        devices = factory.task.devices
         raise UsageError(
             "there is no boundary to look for: "
             + ("the layers' places are fixed" if devices else "the runtime lists no device"),

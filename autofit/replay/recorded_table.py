@@ -15,7 +15,7 @@ from pathlib import Path
 
 from autofit import yaml_files
 from autofit.errors import UsageError
-from autofit.search.problem import Memory
+from autofit.memory.demand import Memory
 from autofit.trial.candidate import ParamValue
 from autofit.trial.metric import METRICS, Metric
 

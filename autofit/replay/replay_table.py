@@ -22,7 +22,7 @@ from autofit.search.policy import SearchPolicy
 from autofit.search.problem import Fit, Problem, Proposer
 from autofit.search.search_goal import TYPICAL_REQUESTS, Goal
 from autofit.search.space import HOST_LAYERS_AXIS, Axis, Point, Space
-from autofit.session.goal_of_task import model_traffic
+from autofit.session.search_problem import model_traffic
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.device import Device
 from autofit.trial.metric import cost, is_higher_better

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from autofit.search.dominance import is_free, needing_at_least, needing_at_most
+from autofit.memory.demand import MEMORIES, Memory, is_free
+from autofit.memory.dominance import needing_at_least, needing_at_most
 from autofit.search.feasibility import BoundaryPosterior, EstimateBiasPosterior
 from autofit.search.kernel import MINOR, Kernel
 from autofit.search.memory_surrogate import IMPOSSIBLE_MIB, MemorySurrogate
 from autofit.search.observations import History
 from autofit.search.point_grid import Floats, Grid, Rows
-from autofit.search.problem import MEMORIES, Memory
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.search.success_probability import works
 
@@ -95,13 +95,13 @@ class CandidatePool:
         for memory in MEMORIES:
             chances = self._estimated(rows, memory)
             for row in self._ran:
-                fits = needing_at_most(self._grid, rows, row, memory)
+                fits = needing_at_most(self._grid.axes, rows, row, memory)
                 chances[fits] = np.maximum(chances[fits], _SURE)
             for row in self._history.lacking(memory):
-                chances[needing_at_least(self._grid, rows, row, memory)] = 0.0
+                chances[needing_at_least(self._grid.axes, rows, row, memory)] = 0.0
             found *= chances
         for row, is_sure in self._crawled:
-            crowded = needing_at_least(self._grid, rows, row, "device")
+            crowded = needing_at_least(self._grid.axes, rows, row, "device")
             found[crowded] *= 0.0 if is_sure else _CRAWLED_ONCE
         return found
 

@@ -17,9 +17,9 @@ from typing import Literal
 
 import numpy as np
 
+from autofit.memory.demand import kv_bytes, number
 from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE
-from autofit.search.dominance import kv_bytes
-from autofit.search.point_grid import Floats, Grid, Rows, number
+from autofit.search.point_grid import Floats, Grid, Rows
 from autofit.search.priors import LEVEL, effects_of
 from autofit.search.space import HOST_LAYERS_AXIS
 

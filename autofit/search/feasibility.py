@@ -13,9 +13,9 @@ import math
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from autofit.search.dominance import demand
+from autofit.memory.demand import Memory, demand
 from autofit.search.point_grid import Floats, Grid, Rows
-from autofit.search.problem import Fit, Memory
+from autofit.search.problem import Fit
 from autofit.search.space import HOST_LAYERS_AXIS
 
 # The runtime's estimator is right within some MiB, but not about pools that grow at run

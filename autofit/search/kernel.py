@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from autofit.search.dominance import KV_AXES, kv_bytes
-from autofit.search.point_grid import Floats, Grid, Rows, number
+from autofit.memory.demand import KV_AXES, kv_bytes, number
+from autofit.search.point_grid import Floats, Grid, Rows
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, is_single_device
 from autofit.trial.candidate import ParamValue
 

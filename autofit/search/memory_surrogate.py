@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from autofit.search.dominance import demand, is_free, needing_at_least
+from autofit.memory.demand import MEMORIES, Memory, demand, is_free
+from autofit.memory.dominance import needing_at_least
 from autofit.search.point_grid import Floats, Grid, Rows
-from autofit.search.problem import MEMORIES, Fit, Memory
+from autofit.search.problem import Fit
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 
 # How strongly a slope is held to nothing before estimates tell it.
@@ -167,7 +168,7 @@ class MemorySurrogate:
 
         Fewer host layers may be possible where more are not, if there are not as many.
         """
-        found = needing_at_least(self._grid, rows, refused, "device")
+        found = needing_at_least(self._grid.axes, rows, refused, "device")
         layers = self._grid.place(HOST_LAYERS_AXIS)
         if layers is not None:
             found &= rows[:, layers] == refused[layers]

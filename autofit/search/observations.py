@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autofit.search.dominance import KV_AXES, demand, needing_at_least
+from autofit.memory.demand import KV_AXES, Memory, demand
+from autofit.memory.dominance import needing_at_least
 from autofit.search.point_grid import Floats, Grid, Rows
-from autofit.search.problem import Memory, Observation
+from autofit.search.problem import Observation
 from autofit.search.space import HOST_LAYERS_AXIS
 
 # A step this short, in host layers, that costs this many times as much is no slope.
@@ -63,7 +64,7 @@ class History:
         found: set[tuple[int, ...]] = set()
         for row in self.lacking("device"):
             if tuple(row.tolist()) in rows:
-                more = needing_at_least(self._grid, self.matrix(rows), row, "device")
+                more = needing_at_least(self._grid.axes, self.matrix(rows), row, "device")
                 found.update(rows[place] for place in np.flatnonzero(more))
         return frozenset(found)
 

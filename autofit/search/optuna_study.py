@@ -10,7 +10,8 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState, create_trial
 
-from autofit.search.dominance import needing_at_least
+from autofit.memory.demand import Memory
+from autofit.memory.dominance import needing_at_least
 from autofit.search.observations import History
 from autofit.search.optuna_sampler import (
     ProposingSampler,
@@ -19,7 +20,7 @@ from autofit.search.optuna_sampler import (
     observations_of,
 )
 from autofit.search.point_grid import Grid
-from autofit.search.problem import Memory, Observation, Problem, Proposal, Proposer
+from autofit.search.problem import Observation, Problem, Proposal, Proposer
 from autofit.search.proposer import ModelProposer
 from autofit.search.space import Point
 
@@ -83,7 +84,7 @@ class SearchStudy:
         if row is None:
             return False
         rows, lacking = np.array([row]), History(grid, self.observations).lacking("device")
-        return any(needing_at_least(grid, rows, failed, "device").any() for failed in lacking)
+        return any(needing_at_least(grid.axes, rows, failed, "device").any() for failed in lacking)
 
     def chance(self, point: Point) -> float:
         """How likely a point that was not tried is to run."""

@@ -6,7 +6,6 @@ A row holds, for each axis of the problem, the place of its value among the axis
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -138,11 +137,3 @@ def _changed(starts: Sequence[Point], axes: Sequence[Axis]) -> Iterator[Point]:
         for first, second in itertools.combinations_with_replacement(axes, 2):
             for one, other in itertools.product(first.values, second.values):
                 yield {**start, first.name: one, second.name: other}
-
-
-def number(value: ParamValue) -> float:
-    """A value as a number; a word, which has no size, is nan."""
-    try:
-        return float(value)
-    except ValueError:
-        return math.nan

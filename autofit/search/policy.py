@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from autofit.memory.boundary import BoundarySearch
-from autofit.search.dominance import is_free
+from autofit.memory.demand import is_free
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.problem import Proposal
 from autofit.search.space import HOST_LAYERS_AXIS, Point

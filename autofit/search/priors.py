@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autofit.search.point_grid import Floats, Grid, Rows, number
+from autofit.memory.demand import number
+from autofit.search.point_grid import Floats, Grid, Rows
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, is_single_device
 from autofit.trial.candidate import ParamValue
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
+from autofit.memory.demand import Memory
 from autofit.search.model_traffic import ModelTraffic
 from autofit.search.search_goal import Goal
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point, Space
 from autofit.trial.candidate import Candidate
-
-Memory = Literal["device", "host"]
-MEMORIES: tuple[Memory, ...] = ("device", "host")
 
 
 @dataclass(frozen=True, slots=True)

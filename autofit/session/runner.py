@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from autofit.errors import AutofitError, Interrupted
+from autofit.memory.memory_model import MemoryModel
 from autofit.runtime.server.launcher import LaunchResult
 from autofit.runtime.server.request_plan import RequestPlan
 from autofit.session.budget import Budget
@@ -59,7 +60,8 @@ class TrialRunner:
     """Launches candidates for one study.
 
     `should_stop` is asked between the stages of a launch: once true, the launch is ended,
-    not recorded, and the run stops with everything before it saved.
+    not recorded, and the run stops with everything before it saved. `memory` observes every
+    trial, None where no memory is predicted.
     """
 
     study: Study
@@ -68,6 +70,7 @@ class TrialRunner:
     emit: Listener
     wall_clock: Callable[[], float]
     should_stop: Callable[[], bool] = lambda: False
+    memory: MemoryModel | None = None
     trials: list[Trial] = field(default_factory=list)
     _known: dict[_Identity, deque[Trial]] = field(init=False)
 
@@ -110,6 +113,8 @@ class TrialRunner:
         earlier_s = trial.spent_s if is_reused else 0.0
         self.budget.count(purpose.phase, trial.seconds, earlier_s=earlier_s)
         self.trials.append(trial)
+        if self.memory is not None:
+            self.memory.observe(trial)
         self.emit(LaunchEnded(trial, is_reused))
         self._refuse_to_go_on()
         return trial

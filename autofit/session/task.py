@@ -8,9 +8,12 @@ from pathlib import Path
 
 from autofit.errors import MissingError, NothingFitsError, UnsupportedError, UsageError
 from autofit.machine.cpu import Cores
+from autofit.memory.calibration import CalibrationStore
+from autofit.memory.memory_model import MemoryModel
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.kv_cache import KV_TYPES, kv_element_bytes
 from autofit.runtime.discovery.found_runtime import Runtime
+from autofit.runtime.planner.planner import RuntimePlanner
 from autofit.search.space import Axis, Space
 from autofit.session.pin_value import value_fault
 from autofit.session.requirement import Requirement
@@ -88,6 +91,25 @@ class Task:
             int(max(0.0, free.get(device.name, 0.0) - device.usable_mib)) + FIT_MARGIN_MIB
             for device in self.devices
         ]
+
+    def memory_model(
+        self, planner: RuntimePlanner | None = None, store: CalibrationStore | None = None
+    ) -> MemoryModel:
+        """Return the memory model of this model on these devices.
+
+        Args:
+            planner: the runtime's own, None to predict by arithmetic and launches alone.
+            store: calibration kept between studies, None to keep nothing.
+        """
+        return MemoryModel(
+            inventory=self.inventory,
+            devices=self.devices,
+            workload=self.workload,
+            limits_mib=self.limits_mib,
+            planner=planner,
+            build=self.runtime.fingerprint,
+            store=store,
+        )
 
     @property
     def limits_mib(self) -> Mapping[str, float]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
+from autofit.memory.memory_model import MemoryModel
 from autofit.runtime.diagnosis.memory_evidence import launch_usage_mib
-from autofit.session.launch_memory import MemoryRecord
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.measurement import Measurement
@@ -61,14 +61,14 @@ class ExpertCost:
 
 
 def expert_costs(
-    winner: Candidate, trials: Sequence[Trial], record: MemoryRecord, task: Task
+    winner: Candidate, trials: Sequence[Trial], memory: MemoryModel, task: Task
 ) -> list[ExpertCost]:
     """What each setting costs that was searched, pinned or given."""
     space = task.space
     searched = {name for axis in space.axes if any(axis.values) for name in axis.params}
     names = [name for name in EXPERT_MEMORY_PARAMS if name in searched or winner.get_amount(name)]
     return [
-        _cost(name, winner, trials, record, task) for name in names if task.runtime.supports(name)
+        _cost(name, winner, trials, memory, task) for name in names if task.runtime.supports(name)
     ]
 
 
@@ -76,7 +76,7 @@ def _cost(
     name: str,
     winner: Candidate,
     trials: Sequence[Trial],
-    record: MemoryRecord,
+    memory: MemoryModel,
     task: Task,
 ) -> ExpertCost:
     launches, ratio = _comparison(name, trials, task)
@@ -92,9 +92,9 @@ def _cost(
     mib: Mapping[str, float]
     asked = taken = None
     if name in PREFETCH_PARAMS:
-        mib, source, asked, taken = _slots(winner, measured, record)
+        mib, source, asked, taken = _slots(winner, measured, memory)
     else:
-        mib, source = _cache(winner, measured, record)
+        mib, source = _cache(winner, measured, memory)
     return ExpertCost(
         param=name,
         value=value,
@@ -108,10 +108,10 @@ def _cost(
 
 
 def _slots(
-    winner: Candidate, measured: Sequence[Measurement], record: MemoryRecord
+    winner: Candidate, measured: Sequence[Measurement], memory: MemoryModel
 ) -> tuple[Mapping[str, float], Source, int | None, int | None]:
     """What the slots take, and how many were asked for and are there."""
-    wanted = record.expected_slots(winner)
+    wanted = memory.expected_slots(winner)
     if wanted is None:  # all experts are on devices
         return {}, "estimate", None, None
     beyond = []
@@ -132,14 +132,14 @@ def _slots(
 
 
 def _cache(
-    winner: Candidate, measured: Sequence[Measurement], record: MemoryRecord
+    winner: Candidate, measured: Sequence[Measurement], memory: MemoryModel
 ) -> tuple[Mapping[str, float], Source]:
     for launch in measured:
         told = {name: row.expert_cache_mib for name, row in launch.reported.items()}
         known = {name: mib for name, mib in told.items() if mib}
         if known or launch.applied.get("moe_cache") == _OFF:
             return known, "log"
-    estimate = record.maker.estimate(winner)
+    estimate = memory.predict(winner)
     rows = estimate.devices if estimate else ()
     return {row.name: row.expert_cache_mib for row in rows if row.expert_cache_mib}, "estimate"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from autofit.memory.boundary import BoundarySearch
+from autofit.memory.demand import Memory
 from autofit.runtime.server.request_plan import (
     FullContextCheck,
     RequestPlan,
@@ -17,13 +18,13 @@ from autofit.runtime.server.request_plan import (
 from autofit.search.feasibility import fit_probability
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.policy import SearchPolicy, Step, are_on_a_line
-from autofit.search.problem import Memory, Problem
+from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.events import BoundaryMoved, Listener, PhaseStarted
-from autofit.session.goal_of_task import token_seconds
 from autofit.session.layer_count import reported_host_layers
 from autofit.session.requirement import total_shortfall
 from autofit.session.runner import TrialRunner
+from autofit.session.search_problem import token_seconds
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.metric import Metric, cost, fastest_repeats, median_metric

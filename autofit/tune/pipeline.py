@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from autofit.memory.memory_model import MemoryModel
 from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE, format_kv_types
 from autofit.quality.output_evaluator import OutputEvaluator
 from autofit.quality.quality_gate import QualityGate
@@ -15,10 +16,8 @@ from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.session.budget_advice import BudgetAdvice, tune_need
 from autofit.session.candidate_record import CandidateRecord
-from autofit.session.candidates import CandidateFactory
 from autofit.session.events import Incumbent, Listener, Notice, PhaseStarted
 from autofit.session.finalist import RUNTIME_FIT, Finalist, Proof
-from autofit.session.launch_memory import MemoryRecord
 from autofit.session.machine_load import thread_words
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
@@ -55,7 +54,7 @@ class Tune:
 
     task: Task
     runner: TrialRunner
-    maker: CandidateFactory
+    memory: MemoryModel
     search: SearchStudy
     emit: Listener
     seed: int
@@ -83,11 +82,11 @@ class Tune:
         """Baseline, boundary, search, confirm, prove."""
         baseline = self._baseline()
         explorer = Explorer(
-            self.task, self.search, self.runner, self._watching(baseline), self.maker.fill
+            self.task, self.search, self.runner, self._watching(baseline), self.memory.context_fill
         )
         self._seed_search(explorer, baseline)
         for candidate in explorer.starting_candidates():
-            self.maker.ask_planner(candidate)
+            self.memory.ask_planner(candidate)
         proofs = self._proofs(explorer)
         verdicts = self._verdicts(baseline)
         finalists = self._finalists(explorer, self.shortlist_type(proofs, verdicts, self.emit))
@@ -142,7 +141,7 @@ class Tune:
             trials=runner.trials,
             confirmer=self.confirmer,
             proofs=proofs,
-            own_proof=BaselineProof(task, runner, self.maker.estimator, note),
+            own_proof=BaselineProof(task, runner, self.memory.planner, note),
             verdicts=verdicts,
             note=note,
         )
@@ -150,9 +149,8 @@ class Tune:
     def _expert_costs(self, proof: Proof | None) -> list[ExpertCost]:
         if proof is None:
             return []
-        record = MemoryRecord(self.maker, self.runner.trials)
         winner = proof.finalist.candidate
-        return expert_costs(winner, self.runner.trials, record, self.task)
+        return expert_costs(winner, self.runner.trials, self.memory, self.task)
 
     def _note(self, text: str) -> None:
         self.notes.append(text)
@@ -195,7 +193,6 @@ class Tune:
             self.emit(event)  # type: ignore[arg-type]
             trial = getattr(event, "trial", None)
             if isinstance(trial, Trial):
-                self.maker.learn_from(trial)
                 self._look_at_budget(trial)
                 if trial.is_completed and trial.phase in {"boundary", "search"}:
                     self._tell_best(trial)
@@ -288,7 +285,7 @@ class Tune:
             self._note(f"the winner misses what was required ({wanted}): nothing found keeps it")
         if self._is_at_boundary(proof.finalist):
             return  # what is to spare is not enough for a layer, as a launch has shown
-        estimate = self.maker.estimate(proof.finalist.candidate)
+        estimate = self.memory.predict(proof.finalist.candidate)
         for room in spare_rooms(proof, estimate, self.task):
             self._note(room.text)
 

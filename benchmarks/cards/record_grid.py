@@ -29,10 +29,11 @@ from ruamel.yaml import YAML
 
 from autofit.cli.options.shared_options import RunOptions
 from autofit.cli.run_setup import open_run
+from autofit.memory.memory_model import MemoryModel
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.build_task import build_task
-from autofit.session.candidates import CandidateFactory
+from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.rounds import round_purpose
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions, parse_devices
@@ -77,9 +78,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     options = _task(given, _union(grids), folder)
     task = build_task(options)
-    maker = CandidateFactory(task, make_planner(task))
+    factory, memory = CandidateFactory(task), task.memory_model(make_planner(task))
     for grid in grids:
-        grid.setdefault("layout", list(maker.layout_names()[:1]))
+        grid.setdefault("layout", list(factory.layout_names()[:1]))
         grid.setdefault("n_cpu_moe", [0])
     with open_run(
         RunOptions(given.study, resume=(given.study / "study.json").exists()),
@@ -93,7 +94,7 @@ def main() -> None:
             for point in _shuffled(grids, given.seed + repeat):
                 if time.monotonic() - started > given.seconds:
                     return
-                candidate = _placed(maker, point)
+                candidate = _placed(factory, memory, point)
                 if candidate is None:
                     continue
                 ubatch = candidate.get_int("ubatch", 512)
@@ -114,26 +115,26 @@ def _shuffled(grids: Sequence[Grid], seed: int) -> Iterator[Point]:
         yield from points
 
 
-def _placed(maker: CandidateFactory, point: Point) -> Candidate | None:
+def _placed(factory: CandidateFactory, memory: MemoryModel, point: Point) -> Candidate | None:
     """The candidate of a point, whose host layers may be told from the fewest that should fit."""
     given = point[HOST_LAYERS_AXIS]
     if isinstance(given, int):
-        return maker.candidate_of(point)
+        return factory.candidate_of(point)
     _, _, more = str(given).partition("+")
-    for layers in range(maker.most_host_layers() + 1):
-        candidate = maker.candidate_of({**point, HOST_LAYERS_AXIS: layers})
-        if candidate is None or not _fits(maker, candidate):
+    for layers in range(factory.most_host_layers() + 1):
+        candidate = factory.candidate_of({**point, HOST_LAYERS_AXIS: layers})
+        if candidate is None or not _fits(memory, candidate):
             continue
-        maker.ask_planner(candidate)
-        if _fits(maker, candidate):
-            wanted = min(layers + int(more or 0), maker.most_host_layers())
-            return maker.candidate_of({**point, HOST_LAYERS_AXIS: wanted})
+        memory.ask_planner(candidate)
+        if _fits(memory, candidate):
+            wanted = min(layers + int(more or 0), factory.most_host_layers())
+            return factory.candidate_of({**point, HOST_LAYERS_AXIS: wanted})
     return None
 
 
-def _fits(maker: CandidateFactory, candidate: Candidate) -> bool:
-    fit = maker.fit_of(candidate)
-    return fit is None or fit.margin_mib >= 0
+def _fits(memory: MemoryModel, candidate: Candidate) -> bool:
+    predicted = memory.predict(candidate)
+    return predicted is None or predicted.fits
 
 
 def _union(grids: Sequence[Grid]) -> Grid:

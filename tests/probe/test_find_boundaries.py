@@ -10,9 +10,6 @@ from fakes.machine import Device, Host, Machine
 from fakes.random_machine import Case, random_case
 from fakes.synthetic_model import ModelShape, build_model
 
-from autofit.session.launch_memory import MemoryRecord
-from autofit.session.ruling_out import lacks_host_memory, ruled_out
-from autofit.trial.outcome import OutOfMemory, Rejected
 from benchmarks.probe_machine import ProbedMachine
 
 MODEL = build_model(ModelShape(layers=24, experts=64, used=4, embd=1024, ff=1024, vocab=512))
@@ -199,74 +196,9 @@ def launched(tmp_path):
 
 def test_launch_tells_what_its_neighbours_leave_free(launched):
     """Three layers less are predicted to within the noise of rounding."""
-    machine, trials = launched(13)
-    record = MemoryRecord(machine.maker, trials)
+    machine, _ = launched(13)
 
-    predicted = record.free_mib(machine.candidate("single:CUDA0", "q8_0", 10))
+    predicted = machine.memory.free_mib(machine.candidate("single:CUDA0", "q8_0", 10))
 
     _, (nearer,) = launched(10)
     assert predicted == pytest.approx(nearer.measurement.free_mib["CUDA0"], abs=8)
-
-
-def test_failure_rules_out_what_needs_as_much_and_nothing_else(launched):
-    """Fewer host layers, a wider KV type and a larger ubatch are ruled out; more is not.
-
-    A layout of another name is the same where layers lie alike.
-    """
-    machine, trials = launched(13)
-    failed = [replace(trials[0], outcome=OutOfMemory("prompt", "full", device="CUDA0"))]
-
-    def is_ruled_out(n, kind="q8_0", layout="single:CUDA0", **params):
-        candidate = machine.candidate("single:CUDA0", kind, n).with_params(**params)
-        return (
-            ruled_out(candidate, layout, failed, MemoryRecord(machine.maker, failed)) is not None
-        )
-
-    assert is_ruled_out(12)
-    assert is_ruled_out(13, "f16")
-    assert is_ruled_out(13, ubatch=4096)
-    assert not is_ruled_out(14)
-    assert not is_ruled_out(14, "f16")
-    assert not is_ruled_out(12, ubatch=512)
-    assert is_ruled_out(12, layout="capacity")
-    assert not is_ruled_out(12, layout="capacity", n_gpu_layers=20)
-
-
-def test_want_of_host_memory_rules_out_more_host_layers(launched):
-    """The other way round."""
-    machine, trials = launched(13)
-    failed = [replace(trials[0], outcome=OutOfMemory("load", "full", where="host"))]
-    candidates = [machine.candidate("single:CUDA0", "q8_0", n) for n in (12, 14)]
-
-    record = MemoryRecord(machine.maker, failed)
-    found = [ruled_out(one, "single:CUDA0", failed, record) for one in candidates]
-
-    assert [one is not None for one in found] == [False, True]
-
-
-def test_want_of_host_memory_is_not_believed_where_as_much_of_it_has_been_had(launched):
-    """A kill that looks like it rules out nothing when more host layers have run."""
-    machine, (failed, ran) = launched(13, 20)
-    failed = replace(failed, outcome=OutOfMemory("prompt", "SIGKILL", where="host"))
-    wide = machine.candidate("single:CUDA0", "f16", 14)
-
-    for trials, is_believed in (([failed], True), ([failed, ran], False)):
-        record = MemoryRecord(machine.maker, trials)
-        assert lacks_host_memory(failed, trials, record) == is_believed
-        assert (ruled_out(wide, "single:CUDA0", trials, record) is not None) == is_believed
-
-
-def test_refusal_rules_out_the_same_settings_laid_out_otherwise(launched):
-    """A refused combination does not depend on where layers lie; a bad model file does."""
-    machine, trials = launched(13)
-    other = machine.candidate("single:CUDA0", "q8_0", 20)
-    wider = machine.candidate("single:CUDA0", "f16", 20)
-
-    def found(candidate, reason):
-        refused = [replace(trials[0], outcome=Rejected("context", "no", reason))]
-        record = MemoryRecord(machine.maker, refused)
-        return ruled_out(candidate, "balanced", refused, record)
-
-    assert found(other, "combination") is not None
-    assert found(wider, "combination") is None
-    assert found(other, "not_applied") is None

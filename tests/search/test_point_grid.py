@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 from search.toy_machine import SPACE, ToyMachine
 
-from autofit.search.point_grid import Grid, number
+from autofit.memory.demand import number
+from autofit.search.point_grid import Grid
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis
 
 

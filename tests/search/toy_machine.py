@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autofit.search.dominance import kv_bytes
+from autofit.memory.demand import kv_bytes
 from autofit.search.model_traffic import ModelTraffic
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.problem import Fit, Observation, Problem

@@ -7,9 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autofit.memory.memory_model import MemoryModel
+from autofit.search.problem import Problem
 from autofit.session.budget import Budget
 from autofit.session.build_task import build_task
+from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.runner import TrialRunner
+from autofit.session.search_problem import search_problem
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions
 from autofit.session.task_setup import make_launcher, search_header
@@ -43,6 +47,11 @@ def task(model: Path, runtime: Path, workload: Workload, **changes: Any) -> Task
     return replace(build_task(options(model, runtime, **changes)), workload=workload)
 
 
+def problem_of(about: Task, memory: MemoryModel | None = None) -> Problem:
+    """Return the search problem of a task, with margins by a memory model or arithmetic."""
+    return search_problem(CandidateFactory(about), memory or about.memory_model())
+
+
 def runner(about: Task, folder: Path) -> TrialRunner:
     """Runs trials of a new study in that folder, or goes on with the one that is there."""
     head = search_header(about, options(about.model_path, about.runtime.program), seed=1, argv=[])
@@ -54,4 +63,5 @@ def runner(about: Task, folder: Path) -> TrialRunner:
         budget=Budget(time.monotonic),
         emit=lambda _: None,
         wall_clock=time.time,
+        memory=about.memory_model(),
     )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from session.simulated_launching import SimulatedLaunching, measured
-from session.task_sample import runner, task
+from session.task_sample import problem_of, runner, task
 from trial.purpose_sample import purpose_of
 from tune_machine import TuneMachine
 
@@ -18,7 +18,6 @@ from autofit.search.optuna_study import SearchStudy
 from autofit.search.space_file import read_workload
 from autofit.session.budget import Budget, parse_duration_s
 from autofit.session.budget_advice import BudgetAdvice, launches_need, shortage, tune_need
-from autofit.session.candidates import CandidateFactory
 from autofit.session.events import Notice
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Completed, OutOfMemory
@@ -164,9 +163,8 @@ def test_a_tune_says_it_before_its_second_launch(tmp_path, total_s, is_told):
         emit=events.append,
         wall_clock=lambda: float(next(times)),
     )
-    maker = CandidateFactory(about)
-    search = SearchStudy(maker.problem(), seed=1)
-    tune = Tune(about, running, maker, search, events.append, 1)
+    search = SearchStudy(problem_of(about, running.memory), seed=1)
+    tune = Tune(about, running, running.memory, search, events.append, 1)
     tune.checks_answers = False
     with running.study:
         result = tune.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,10 @@ from expert_machine import SLOT_MIB, ExpertMachine
 from session.task_sample import task
 from trial.purpose_sample import purpose_of
 
+from autofit.memory.memory_model import MemoryModel
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.search.space_file import read_workload
-from autofit.session.candidates import CandidateFactory
-from autofit.session.launch_memory import MemoryRecord
+from autofit.session.candidate_factory import CandidateFactory
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory, Sample
 from autofit.trial.outcome import Completed
@@ -53,6 +54,14 @@ def candidate(maker: CandidateFactory, **params) -> Candidate:
     return found.with_params(**params)
 
 
+def observing(maker: CandidateFactory, trials: Sequence[Trial]) -> MemoryModel:
+    """Return a memory model that has observed some launches."""
+    memory = maker.task.memory_model()
+    for trial in trials:
+        memory.observe(trial)
+    return memory
+
+
 def launched(about: Candidate, taken: float | None, row: ReportedMemory = BUFFERS) -> Trial:
     """A launch that took so much of the card; None where nothing counts."""
     used = (100.0, None if taken is None else 100.0 + taken, 100.0)
@@ -78,7 +87,7 @@ def test_slots_are_counted_by_what_a_device_gives(slots, there, told):
     off, on = (candidate(slots, prefetch_slots=n) for n in (0, 4))
     base = BUFFERS.buffers_mib + BESIDE
     trials = [launched(off, base), launched(on, base + there * SLOT_MIB + 20)]
-    (cost,) = expert_costs(on, trials, MemoryRecord(slots, trials), slots.task)
+    (cost,) = expert_costs(on, trials, observing(slots, trials), slots.task)
 
     assert (cost.source, cost.asked, cost.taken) == ("memory", 4, told)
     assert cost.mib == ({"CUDA0": told * SLOT_MIB} if told else {})
@@ -93,7 +102,7 @@ def test_the_baseline_is_no_launch_without_slots(slots, phase):
         launched(slots.task.baseline, 900.0), purpose=purpose_of(phase), is_verbatim=True
     )
     trials = [base, launched(on, None)]
-    (cost,) = expert_costs(on, trials, MemoryRecord(slots, trials), slots.task)
+    (cost,) = expert_costs(on, trials, observing(slots, trials), slots.task)
 
     assert (cost.launches, cost.time_ratio) == (1, None)
 
@@ -102,7 +111,7 @@ def test_slots_that_nothing_counts_are_estimated(slots):
     """Without a counter all that were asked for are said to be there, by estimate."""
     on = candidate(slots, prefetch_slots=3)
     trials = [launched(on, None)]
-    (cost,) = expert_costs(on, trials, MemoryRecord(slots, trials), slots.task)
+    (cost,) = expert_costs(on, trials, observing(slots, trials), slots.task)
 
     assert (cost.source, cost.taken, cost.time_ratio) == ("estimate", None, None)
     assert cost.mib == {"CUDA0": 3 * SLOT_MIB}
@@ -118,7 +127,7 @@ def test_a_cache_is_what_the_runtime_told(tmp_path):
         silent, measurement=replace(silent.measurement, applied={"moe_cache": "off"})
     )
     found = [
-        expert_costs(on, [trial], MemoryRecord(maker, [trial]), maker.task)[0]
+        expert_costs(on, [trial], observing(maker, [trial]), maker.task)[0]
         for trial in (told, disabled, silent)
     ]
 

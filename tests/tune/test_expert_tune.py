@@ -11,13 +11,11 @@ from expert_machine import SLOT_MIB, ExpertMachine
 from fakes.machine import Quirks
 from fakes.physics import Simulation
 from session.physical_launching import PhysicalLaunching
-from session.task_sample import runner, task
+from session.task_sample import problem_of, runner, task
 from tune_machine import MODEL
 
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.space_file import read_workload
-from autofit.session.candidates import CandidateFactory
-from autofit.session.launch_memory import MemoryRecord
 from autofit.trial.candidate import Candidate
 from autofit.tune.pipeline import Tune
 
@@ -63,13 +61,13 @@ def tune(tmp_path) -> Callable[..., Tuned]:
             machine.model, machine.server, workload,
             space=str(machine.space), dialect=str(machine.dialect),
         )  # fmt: skip
-        maker = CandidateFactory(about)
         launching = PhysicalLaunching(Simulation(machine.machine, MODEL), workload.context)
         running = replace(runner(about, tmp_path / "study"), launching=launching)
         running.budget.max_launches = launches
-        launching.expected_slots = MemoryRecord(maker, running.trials).expected_slots
-        search = SearchStudy(maker.problem(), seed=1)
-        tuning = Tune(about, running, maker, search, lambda _: None, 1, checks_answers=False)
+        launching.expected_slots = running.memory.expected_slots
+        search = SearchStudy(problem_of(about, running.memory), seed=1)
+        memory = running.memory
+        tuning = Tune(about, running, memory, search, lambda _: None, 1, checks_answers=False)
         with running.study:
             return Tuned(tuning.run(), launching)
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 from session.simulated_launching import SimulatedLaunching
-from session.task_sample import runner, task
+from session.task_sample import problem_of, runner, task
 from tune_machine import TuneMachine
 
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.space_file import read_workload
-from autofit.session.candidates import CandidateFactory
 from autofit.trial.outcome import Completed, Crashed
 from autofit.tune.pipeline import Tune
 
@@ -35,8 +34,14 @@ def _tuned(about, folder, outcome_of, *, max_launches, seconds_of=_seconds, free
     launching = SimulatedLaunching(outcome_of, seconds_of, free_mib)
     running = replace(runner(about, folder), launching=launching)
     running.budget.max_launches = max_launches
-    maker = CandidateFactory(about)
-    tune = Tune(about, running, maker, SearchStudy(maker.problem(), seed=1), lambda _: None, 1)
+    tune = Tune(
+        about,
+        running,
+        running.memory,
+        SearchStudy(problem_of(about, running.memory), seed=1),
+        lambda _: None,
+        1,
+    )
     tune.checks_answers = False
     with running.study:
         return tune.run()

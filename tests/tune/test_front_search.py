@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 from session.simulated_launching import SimulatedLaunching
-from session.task_sample import runner, task
+from session.task_sample import problem_of, runner, task
 from tune_machine import TuneMachine
 
 from autofit.runtime.server.launcher import LaunchResult
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.space_file import read_workload
-from autofit.session.candidates import CandidateFactory
 from autofit.trial.candidate import Candidate
 from autofit.tune.explore import Explorer
 
@@ -46,7 +45,7 @@ def explorer(tmp_path) -> Iterator[Explorer]:
     about = task(machine.model, machine.server, workload, space=str(machine.space))
     running = replace(runner(about, tmp_path / "study"), launching=_Split())
     running.budget.max_launches = 12
-    problem = CandidateFactory(about).problem()
+    problem = problem_of(about)
     with running.study:
         yield Explorer(about, SearchStudy(problem, seed=1), running, lambda _: None)
 

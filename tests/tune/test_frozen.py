@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from session.task_sample import task
+from session.task_sample import problem_of, task
 from trial.purpose_sample import purpose_of
 from tune_machine import TuneMachine
 
 from autofit.runtime.server.request_plan import plan_without_measurement
 from autofit.search.space_file import read_workload
-from autofit.session.candidates import CandidateFactory
 from autofit.session.task_setup import make_launcher, make_planner
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement
@@ -118,14 +117,14 @@ def cpu(machine, tmp_path_factory):
 )
 def test_the_baseline_is_a_point_where_its_values_are_tried(cpu, applied, point):
     """So the search knows what it showed."""
-    problem = CandidateFactory(cpu).problem()
+    problem = problem_of(cpu)
 
     assert default_point(cpu, problem, trial_of(cpu, applied)) == point
 
 
 def test_a_placed_baseline_is_no_point(about):
     """The runtime's own fit places layers its own way."""
-    problem = CandidateFactory(about).problem()
+    problem = problem_of(about)
 
     assert default_point(about, problem, trial_of(about, {})) is None
 
@@ -134,4 +133,4 @@ def test_a_failed_baseline_is_no_point(cpu):
     """Nothing is known of it."""
     failed = replace(trial_of(cpu, {}), measurement=None)
 
-    assert default_point(cpu, CandidateFactory(cpu).problem(), failed) is None
+    assert default_point(cpu, problem_of(cpu), failed) is None

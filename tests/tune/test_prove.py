@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 from session.simulated_launching import NO_ROOM, SimulatedLaunching
-from session.task_sample import runner, task
+from session.task_sample import problem_of, runner, task
 from tune_machine import TuneMachine
 
+from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.search.space_file import read_workload
-from autofit.session.candidates import CandidateFactory
 from autofit.session.finalist import Finalist, Proof
 from autofit.trial.outcome import Completed, Crashed, OutOfMemory
 from autofit.tune.prove import prove, prove_or_step_back, spare_rooms
@@ -32,17 +32,16 @@ def about(machine):
 
 
 @pytest.fixture(scope="module")
-def maker(about) -> CandidateFactory:
-    """Makes candidates of points."""
-    return CandidateFactory(about)
+def problem(about) -> Problem:
+    """The search problem of the task."""
+    return problem_of(about)
 
 
 @pytest.fixture
-def finalist(maker):
+def finalist(problem):
     """A finalist with so many host layers."""
 
     def of(host_layers: int) -> Finalist:
-        problem = maker.problem()
         point = {
             LAYOUT_AXIS: problem.layouts[0], HOST_LAYERS_AXIS: host_layers,
             **next(problem.space.points()),
@@ -53,7 +52,7 @@ def finalist(maker):
 
 
 @pytest.fixture
-def proved(about, maker, tmp_path):
+def proved(about, problem, tmp_path):
     """Proves a finalist on launches that a rule decides; the proof and all launches."""
 
     def of(finalist: Finalist, rule) -> tuple[Proof | None, SimulatedLaunching]:
@@ -61,7 +60,7 @@ def proved(about, maker, tmp_path):
         running = replace(runner(about, tmp_path / "study"), launching=launching)
         with running.study:
             launch = partial(prove, runner=running, task=about)
-            return prove_or_step_back(finalist, launch, maker.problem()), launching
+            return prove_or_step_back(finalist, launch, problem), launching
 
     return of
 
@@ -140,7 +139,7 @@ def test_what_has_no_point_is_proven_or_not(finalist, proved):
 
 
 @pytest.fixture
-def rooms(about, maker, finalist, tmp_path):
+def rooms(about, finalist, tmp_path):
     """What is pointed out of a proof with so much left, so many host layers and such a loan."""
 
     def of(free_mib: float, host: int, limit_mib: float | None) -> list[str]:
@@ -152,7 +151,7 @@ def rooms(about, maker, finalist, tmp_path):
         if limit_mib is not None:
             devices = tuple(replace(d, usable_mib=limit_mib) for d in about.devices)
             lent = replace(about, devices=devices, chooses_devices=True)
-        found = spare_rooms(proof, maker.estimate(finalist(host).candidate), lent)
+        found = spare_rooms(proof, about.memory_model().predict(finalist(host).candidate), lent)
         return [room.text for room in found]
 
     return of

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from quality.simulated_answers import KvChanges
 from session.simulated_launching import NO_ROOM, SimulatedLaunching
-from session.task_sample import runner, task
+from session.task_sample import problem_of, runner, task
 from trial.purpose_sample import purpose_of
 from tune_machine import TuneMachine
 
@@ -19,7 +19,6 @@ from autofit.runtime.server.request_plan import plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.search.space_file import read_workload
 from autofit.session.budget import Budget
-from autofit.session.candidates import CandidateFactory
 from autofit.session.events import PhaseStarted
 from autofit.session.finalist import RUNTIME_FIT, Finalist
 from autofit.trial.outcome import Completed, Crashed
@@ -36,7 +35,7 @@ class Run:
     """A run whose launches take ten seconds each, and its shortlist."""
 
     def __init__(self, about, folder, *, total_s=None, outcome_of=None, free_mib=900.0):
-        self.problem = CandidateFactory(about).problem()
+        self.problem = problem_of(about)
         self.launching = SimulatedLaunching(
             outcome_of=outcome_of or (lambda *_: Completed()),
             free_mib=free_mib,

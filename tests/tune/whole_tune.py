@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from session.simulated_launching import SimulatedLaunching
-from session.task_sample import runner, task
+from session.task_sample import problem_of, runner, task
 from tune_machine import TuneMachine
 
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.space_file import read_workload
-from autofit.session.candidates import CandidateFactory
 from autofit.session.task import Task
 from autofit.trial.trial import Trial
 from autofit.tune.pipeline import Tune
@@ -76,8 +75,14 @@ def whole_tune(
     running.should_stop = lambda: (
         bool(stops_at) and any(asked_by(trial) == stops_at for trial in running.trials)
     )
-    maker = CandidateFactory(task)
-    tune = Tune(task, running, maker, SearchStudy(maker.problem(), seed=1), lambda _: None, 1)
+    tune = Tune(
+        task,
+        running,
+        running.memory,
+        SearchStudy(problem_of(task, running.memory), seed=1),
+        lambda _: None,
+        1,
+    )
     tune.checks_answers = checks_answers
     with running.study:
         return Tuned(tune.run(), list(running.trials), len(launching.made))

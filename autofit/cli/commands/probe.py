@@ -83,15 +83,16 @@ def run_probe(
 ) -> dict[str, Any]:
     """Probe and return the result; with `asks`, let the user decide if the machine is busy."""
     from autofit.cli.run_setup import confirm_when_busy, open_run  # noqa: PLC0415 - heavy
-    from autofit.memory.store import MemoryStore  # noqa: PLC0415
+    from autofit.memory.calibration import CalibrationStore  # noqa: PLC0415
     from autofit.probe.find_boundaries import Probe  # noqa: PLC0415
     from autofit.probe.probe_task import chosen_layouts, chosen_points  # noqa: PLC0415
     from autofit.session.build_task import build_task  # noqa: PLC0415
-    from autofit.session.candidates import CandidateFactory  # noqa: PLC0415
+    from autofit.session.candidate_factory import CandidateFactory  # noqa: PLC0415
     from autofit.session.task_setup import make_planner, search_header  # noqa: PLC0415
 
     task = build_task(options)
-    factory = CandidateFactory(task, make_planner(task), MemoryStore())
+    factory = CandidateFactory(task)
+    memory = task.memory_model(make_planner(task), CalibrationStore())
     names = chosen_layouts(factory, layouts)
     points = chosen_points(task, cache_types)
     header = search_header(task, options, seed=0, argv=sys.argv)
@@ -100,11 +101,9 @@ def run_probe(
     if asks:
         confirm_when_busy()
     notices = (*task.inventory.notices, *task.notices)
-    with open_run(run_options, header, [task], notices=notices, planner=factory.estimator) as run:
-        launcher = run.make_launcher(task)
-        probe = Probe(task, factory, run.make_runner(launcher), run.emit, names, points)
-        launcher.unreported_mib = probe.record.unreported_mib
-        launcher.expected_slots = probe.record.expected_slots
+    with open_run(run_options, header, [task], notices=notices, planner=memory.planner) as run:
+        runner = run.make_runner(run.make_launcher(task, memory), memory)
+        probe = Probe(task, factory, memory, runner, run.emit, names, points)
         result = probe.run()
         run.conclude(result)
     return result

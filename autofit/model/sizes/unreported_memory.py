@@ -9,7 +9,7 @@ models and 116 to 172 for mixtures of experts, growing with the ubatch. With Vul
 same card: 66 MiB for a context with a model loaded, then 340 more at ubatch 512, 1,050 at 2,048
 and 2,100 at 4,096 for 256 experts of width 2,048. On both, weights in pinned host memory took
 1/512 of their size on every card. For other backends the numbers are guesses, which launches
-calibrate (`autofit.memory.correction`).
+calibrate (`autofit.memory.calibration`).
 
 Prefetch slots and expert caches follow llama.cpp #28414, #21067 and #29887, and the forks before
 them. Prefetch slots are allocated with the first large batch, each as large as the largest

@@ -1,22 +1,53 @@
-"""What a search is told of the workload and the model, and of each launch."""
+"""The search problem of a task, and the measured speeds that the search learns from."""
 
 from __future__ import annotations
 
 from statistics import median
 
+from autofit.memory.memory_model import MemoryModel
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.kv_cache import kv_bytes
 from autofit.search.model_traffic import ModelTraffic
+from autofit.search.problem import Fit, Problem
 from autofit.search.search_goal import Goal, Limit
+from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.requirement import Requirement
 from autofit.session.task import Task
+from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, Sample
 from autofit.trial.metric import cost, is_higher_better
 from autofit.trial.workload import Workload
 
 
+def search_problem(factory: CandidateFactory, memory: MemoryModel) -> Problem:
+    """Return the search problem of a task, with margins by its memory model."""
+    task = factory.task
+    goal = goal_of(task)
+    return Problem(
+        space=task.space,
+        layouts=factory.layout_names(),
+        most_host_layers=factory.most_host_layers(),
+        candidate_of=factory.candidate_of,
+        fit_of=lambda candidate: predicted_fit(candidate, memory, task.host_available_mib),
+        goal=goal,
+        traits=model_traffic(task.inventory, max(1, round(goal.depth))),
+    )
+
+
+def predicted_fit(
+    candidate: Candidate, memory: MemoryModel, host_available_mib: float
+) -> Fit | None:
+    """Return the margins of the tightest device and of the host; None where they are unknown."""
+    predicted = memory.predict(candidate)
+    if predicted is None or not predicted.devices:
+        return None
+    tightest = min(predicted.devices, key=lambda device: device.free_mib)
+    host_mib = predicted.host.resident_mib
+    return Fit(tightest.free_mib, tightest.total_mib, host_available_mib - host_mib, host_mib)
+
+
 def goal_of(task: Task) -> Goal:
-    """The objective, the workload's requests, and the requirements as limits."""
+    """Return the goal: the objective, the workload's requests, the requirements as limits."""
     limits = [_limit(requirement) for requirement in task.requirements]
     return Goal(
         task.objective,
@@ -26,7 +57,7 @@ def goal_of(task: Task) -> Goal:
 
 
 def _limit(requirement: Requirement) -> Limit | None:
-    """A requirement as a limit; None for one that asks for slowness."""
+    """Return a requirement as a limit; None for one that asks for slowness."""
     is_rate = is_higher_better(requirement.metric)
     if is_rate != (requirement.comparison == ">=") or not requirement.value:
         return None
@@ -34,10 +65,10 @@ def _limit(requirement: Requirement) -> Limit | None:
 
 
 def model_traffic(inventory: ModelInventory, depth: int) -> ModelTraffic:
-    """The bytes of a model that decide its speed, in the mean over layers.
+    """Return the bytes of a model that decide its speed, averaged over layers.
 
-    Of the experts a token reads the share that its router uses; of a dense model the whole
-    layer may go to the host, and is read whole. `depth` is how many tokens the cache holds.
+    A token reads the share of the experts that the router uses. In a dense model the whole
+    layer may go to the host, and all of it is read. `depth` is the number of tokens in the cache.
     """
     blocks = [block for block in inventory.blocks if not block.is_nextn]
     if inventory.is_moe:
@@ -61,9 +92,9 @@ def model_traffic(inventory: ModelInventory, depth: int) -> ModelTraffic:
 def token_seconds(
     measurement: Measurement | None, workload: Workload
 ) -> tuple[float | None, float | None]:
-    """Seconds for a prompt token and for a generated one, in the mean over requests.
+    """Return the mean seconds for a prompt token and for a generated one, over all requests.
 
-    Of each request the median of its repeats counts; None where one was not measured.
+    The median of its repeats counts for each request. None stands for what was not measured.
     """
     samples = [s for s in measurement.samples if not s.is_warmup] if measurement else []
     prompt_s = predicted_s = prompt_tokens = predicted_tokens = 0.0
@@ -82,5 +113,5 @@ def token_seconds(
 
 
 def _steps(sample: Sample) -> int:
-    """Tokens that `predicted_s` covers: the first came with the prompt."""
+    """Return the tokens that `predicted_s` covers: the first came with the prompt."""
     return sample.predicted_tokens - 1

@@ -1,0 +1,178 @@
+"""Calibration: how far memory predictions are off, by what launches and the planner reported.
+
+For one model, build and device a prediction is off in the same way at every candidate, so what
+a few launches used corrects all others. The pairs of predicted and used bytes are kept in a
+file in the user's data folder, so that a later study starts calibrated. The file only helps:
+where it cannot be written, nothing is kept and nothing fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+
+from autofit.model.sizes.memory_estimate import MemoryEstimate
+from autofit.study.durable_file import append_line, read_lines, write_durably
+from autofit.study.study_location import user_data
+from autofit.trial.measurement import ReportedMemory
+
+# A launch whose compute buffer differs by more than this factor is not what was predicted.
+_LARGEST_FACTOR = 2.0
+_KEPT_PER_KEY = 50
+_COMPACT_ABOVE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedMemory:
+    """The memory of a launch, or of a plan, with the prediction by arithmetic.
+
+    `reported` are the runtime's own figures by device name. `used_mib` is by how much the
+    launch raised the used memory of each device, where there is a counter.
+    """
+
+    predicted: MemoryEstimate
+    reported: Mapping[str, ReportedMemory] = field(default_factory=dict)
+    used_mib: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCalibration:
+    """The correction of one device: a factor for the compute buffer, an offset for the rest.
+
+    `observations` counts the launches and plans that it comes from.
+    """
+
+    compute_factor: float = 1.0
+    other_offset_mib: float = 0.0
+    observations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Corrections by device name; a device without one is predicted by arithmetic alone."""
+
+    devices: Mapping[str, DeviceCalibration] = field(default_factory=dict)
+
+    def corrected(self, predicted: MemoryEstimate) -> MemoryEstimate:
+        """Return a prediction by arithmetic with the corrections."""
+        rows = []
+        for row in predicted.devices:
+            known = self.devices.get(row.name, DeviceCalibration())
+            rows.append(
+                replace(
+                    row,
+                    compute_mib=row.compute_mib * known.compute_factor,
+                    other_mib=max(0.0, row.other_mib + known.other_offset_mib),
+                )
+            )
+        return replace(predicted, devices=tuple(rows))
+
+
+def calibrate(observations: Sequence[ObservedMemory]) -> Calibration:
+    """Return what observations have in common: medians, so that one odd launch changes little."""
+    names = sorted({row.name for seen in observations for row in seen.predicted.devices})
+    calibrated = {name: _calibrate_device(name, observations) for name in names}
+    return Calibration({name: one for name, one in calibrated.items() if one.observations})
+
+
+def _calibrate_device(name: str, observations: Sequence[ObservedMemory]) -> DeviceCalibration:
+    factors, offsets, count = [], [], 0
+    for seen in observations:
+        row = next((row for row in seen.predicted.devices if row.name == name), None)
+        reported = seen.reported.get(name)
+        if row is None or reported is None:
+            continue
+        count += 1
+        if row.compute_mib and reported.compute_mib:
+            factor = reported.compute_mib / row.compute_mib
+            if 1 / _LARGEST_FACTOR <= factor <= _LARGEST_FACTOR:
+                factors.append(factor)
+        used_mib = seen.used_mib.get(name)
+        if used_mib is not None:
+            # A prediction counts a cache of experts among the rest, the runtime does not.
+            buffers_mib = reported.buffers_mib - reported.expert_cache_mib
+            offsets.append(used_mib - buffers_mib - row.other_mib)
+    return DeviceCalibration(
+        compute_factor=median(factors) if factors else 1.0,
+        other_offset_mib=median(offsets) if offsets else 0.0,
+        observations=count,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationKey:
+    """The model, build and device that share an error; `device` is its name."""
+
+    model_digest: str
+    build: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedAndUsed:
+    """The MiB predicted for a device and the MiB that a launch used there."""
+
+    estimate_mib: float
+    actual_mib: float
+
+
+class CalibrationStore:
+    """The file of predicted and used memory: one JSON line for each launch and device."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path or user_data() / "memory.jsonl"
+
+    def add(self, key: CalibrationKey, pair: PredictedAndUsed) -> bool:
+        """Keep one pair; return whether it could be written."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            append_line(self._path, {**asdict(key), **asdict(pair)})
+            if self._path.stat().st_size > _COMPACT_ABOVE_BYTES:
+                self._compact()
+        except OSError:
+            return False
+        return True
+
+    def pairs(self, key: CalibrationKey) -> tuple[PredictedAndUsed, ...]:
+        """Return the latest 50 pairs of a key, the oldest first."""
+        return tuple(self._read().get(key, ())[-_KEPT_PER_KEY:])
+
+    def calibration(self, model_digest: str, build: str, devices: Sequence[str]) -> Calibration:
+        """Return the median excess of earlier launches over their predictions, by device."""
+        known = self._read()
+        found = {}
+        for device in devices:
+            pairs = known.get(CalibrationKey(model_digest, build, device), ())[-_KEPT_PER_KEY:]
+            if pairs:
+                offset_mib = median(pair.actual_mib - pair.estimate_mib for pair in pairs)
+                found[device] = DeviceCalibration(
+                    other_offset_mib=offset_mib, observations=len(pairs)
+                )
+        return Calibration(found)
+
+    def _read(self) -> dict[CalibrationKey, list[PredictedAndUsed]]:
+        try:
+            lines, _ = read_lines(self._path)
+        except OSError:
+            return {}
+        found: defaultdict[CalibrationKey, list[PredictedAndUsed]] = defaultdict(list)
+        for line in lines:
+            try:
+                key = CalibrationKey(line["model_digest"], line["build"], line["device"])
+                pair = PredictedAndUsed(float(line["estimate_mib"]), float(line["actual_mib"]))
+                found[key].append(pair)
+            except (KeyError, TypeError, ValueError):
+                continue
+        return found
+
+    def _compact(self) -> None:
+        lines = [
+            json.dumps({**asdict(key), **asdict(pair)})
+            for key, pairs in self._read().items()
+            for pair in pairs[-_KEPT_PER_KEY:]
+        ]
+        write_durably(self._path, "".join(f"{line}\n" for line in lines))

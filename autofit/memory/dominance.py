@@ -1,0 +1,195 @@
+"""Dominance: a memory failure rules out every candidate that needs at least as much memory.
+
+"At least as much" is known in two ways, and each has its use:
+
+- By settings (`needing_at_least`): one candidate has no smaller demand in any setting
+  (`demand`), and equal values where the direction is unknown. It needs no prediction, so
+  the search compares thousands of points by it. It takes a layout for the same whatever the
+  number of host layers, although slices over several devices are cut again for each.
+- By predicted bytes (`ruled_out`): the failed device needs at least as much of each kind of
+  buffer. It is exact to the layer also over several devices and between layouts, so `probe`
+  relies on it where a boundary has to be proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autofit.memory.demand import Memory, demand, is_free
+from autofit.memory.memory_model import MemoryModel
+from autofit.model.sizes.memory_estimate import DeviceEstimate
+from autofit.study.skipped import SkippedCandidate
+from autofit.trial.candidate import Candidate, ParamValue
+from autofit.trial.outcome import OutOfMemory, Rejected, Skipped, Spilled
+from autofit.trial.parameter_groups import HOST_LAYER_PARAMS, PLACEMENT_PARAMS
+from autofit.trial.trial import Trial
+
+# Rejections that do not depend on the devices of layers.
+_REJECTIONS = frozenset({"unknown_flag", "bad_value", "combination"})
+# Weights and caches are known to the byte. Compute buffers are not, nor are pools before a
+# launch has shown them. Where these are smaller than in the launch that failed, the difference
+# counts for this much more.
+_DOUBT = 1.25
+_ROUNDING_MIB = 0.5
+
+
+# ---- by settings
+
+
+class Setting(Protocol):
+    """A setting and its values; a point holds the index of one of them."""
+
+    @property
+    def name(self) -> str:
+        """The name of the setting."""
+        ...
+
+    @property
+    def values(self) -> tuple[ParamValue, ...]:
+        """All values that points may have."""
+        ...
+
+
+def needing_at_least(
+    settings: Sequence[Setting],
+    points: NDArray[np.int64],
+    other: NDArray[np.int64],
+    memory: Memory,
+) -> NDArray[np.bool_]:
+    """Return which points need at least as much of a memory as another point.
+
+    Args:
+        settings: one for each column of a point.
+        points: indices of values, of shape (points, settings).
+        other: the point to compare with, of shape (settings,); usually one that failed.
+        memory: the memory to compare.
+    """
+    return _compared(settings, points, other, memory, sign=1.0)
+
+
+def needing_at_most(
+    settings: Sequence[Setting],
+    points: NDArray[np.int64],
+    other: NDArray[np.int64],
+    memory: Memory,
+) -> NDArray[np.bool_]:
+    """Return which points need at most as much of a memory as another, usually one that ran."""
+    return _compared(settings, points, other, memory, sign=-1.0)
+
+
+def _compared(
+    settings: Sequence[Setting],
+    points: NDArray[np.int64],
+    other: NDArray[np.int64],
+    memory: Memory,
+    *,
+    sign: float,
+) -> NDArray[np.bool_]:
+    found = np.ones(len(points), dtype=np.bool_)
+    for column, setting in enumerate(settings):
+        if is_free(setting.name, memory):
+            continue
+        demands = np.array([demand(setting.name, value, memory) for value in setting.values])
+        here, there = points[:, column], other[column]
+        with np.errstate(invalid="ignore"):
+            found &= (here == there) | (sign * (demands[here] - demands[there]) >= 0)
+    return found
+
+
+# ---- by predicted bytes
+
+
+def ruled_out(candidate: Candidate, layout: str, memory: MemoryModel) -> SkippedCandidate | None:
+    """Return the candidate as skipped, with the launch that rules it out; None without one.
+
+    A launch that ran out of memory rules out candidates that need at least as much of the same
+    device, in the same layout or with layers on the same devices. A rejected launch rules out
+    the same settings in any layout.
+    """
+    for trial in memory.launches:
+        why = _reason(trial, candidate, layout, memory)
+        if why:
+            outcome = Skipped(f"{why} (launch {trial.number})", because=trial.candidate.key)
+            return SkippedCandidate(candidate, outcome, "boundary", layout)
+    return None
+
+
+def shows_full_host(trial: Trial, memory: MemoryModel) -> bool:
+    """Return whether a launch shows that the host has too little memory for its candidate.
+
+    It does not where another launch ran that needs as much: then the cause was a passing one.
+    """
+    if not _failed_on_host(trial):
+        return False
+    failed = memory.predict(trial.candidate)
+    ran = [memory.predict(one.candidate) for one in memory.launches if one.is_completed]
+    return failed is None or not any(
+        other is not None and other.host.resident_mib >= failed.host.resident_mib for other in ran
+    )
+
+
+def _failed_on_host(trial: Trial) -> bool:
+    return isinstance(trial.outcome, OutOfMemory) and trial.outcome.where != "device"
+
+
+def _reason(trial: Trial, candidate: Candidate, layout: str, memory: MemoryModel) -> str:
+    """Return why a launch rules a candidate out; empty where it does not."""
+    outcome = trial.outcome
+    if isinstance(outcome, Rejected) and outcome.reason in _REJECTIONS:
+        is_same = _without_layout(candidate) == _without_layout(trial.candidate)
+        return f"the runtime refuses these settings: {outcome.evidence}" if is_same else ""
+    if not isinstance(outcome, OutOfMemory | Spilled):
+        return ""
+    if trial.layout != layout and not _has_same_devices(candidate, trial.candidate):
+        return ""
+    here, failed = memory.predict(candidate), memory.predict(trial.candidate)
+    if here is None or failed is None:
+        return ""
+    if _failed_on_host(trial):
+        is_more = here.host.resident_mib >= failed.host.resident_mib
+        is_more = is_more and shows_full_host(trial, memory)
+        return "takes at least the host memory of one that failed for it" if is_more else ""
+    rows = {row.name: row for row in here.devices}
+    failed_rows = [row for row in failed.devices if outcome.device in (None, row.name)]
+    unreported = [memory.usual_unreported_mib(one) for one in (candidate, trial.candidate)]
+    is_more = all(
+        row.name in rows and _needs_at_least(rows[row.name], row, unreported)
+        for row in failed_rows
+    )
+    device = outcome.device or "each device"
+    return f"takes at least as much of {device} as one that failed there" if is_more else ""
+
+
+def _needs_at_least(
+    row: DeviceEstimate, failed: DeviceEstimate, unreported_mib: Sequence[Mapping[str, float]]
+) -> bool:
+    """Return whether a device must hold at least as much as where it failed.
+
+    `unreported_mib` is the usual memory beyond buffers by device, of the candidate and of the
+    one that failed.
+    """
+    weights = row.weights_mib - failed.weights_mib
+    cache = row.kv_mib - failed.kv_mib
+    if min(weights, cache) < -_ROUNDING_MIB:
+        return False
+    unsure = [row.compute_mib - failed.compute_mib]
+    if all(row.name in seen for seen in unreported_mib):
+        cache += unreported_mib[0][row.name] - unreported_mib[1][row.name]
+    else:
+        unsure.append(row.other_mib - failed.other_mib)
+    rest = sum(mib * _DOUBT if mib < 0 else 0.0 for mib in unsure)
+    return weights + cache + rest >= -_ROUNDING_MIB
+
+
+def _has_same_devices(one: Candidate, other: Candidate) -> bool:
+    """Return whether layers are on the same devices, apart from experts in system RAM."""
+    names = set(PLACEMENT_PARAMS) - set(HOST_LAYER_PARAMS)
+    return all(one.params.get(name) == other.params.get(name) for name in names)
+
+
+def _without_layout(candidate: Candidate) -> Candidate:
+    return candidate.with_params(**dict.fromkeys(PLACEMENT_PARAMS))
