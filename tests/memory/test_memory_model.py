@@ -106,7 +106,7 @@ def test_launch_corrects_memory_beyond_buffers(about, tmp_path):
     store = CalibrationStore(tmp_path / "memory.jsonl")
     memory = about.memory_model(store=store)
     seen, other = on_first_card(about, 6), on_first_card(about, 8)
-    before, old = memory.predict(seen).device("CUDA0"), memory.predict(other).on("CUDA0")
+    before, old = memory.predict(seen).device("CUDA0"), memory.predict(other).device("CUDA0")
 
     memory.observe(launched(seen, before.total_mib + 100.0, reported(before)))
     later = about.memory_model(store=CalibrationStore(tmp_path / "memory.jsonl"))
