@@ -41,11 +41,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 def _write(presets: Sequence[Preset]) -> str:
-    """Return a compose file with a service for each preset.
-
-    Raises:
-        UsageError: no image is known for a preset, or YAML cannot hold a value.
-    """
+    """Return a compose file with a service for each preset."""
     lines = ["# start with: docker compose -f THIS_FILE up -d", f"{TOP_KEY}:"]
     for preset in presets:
         lines += indented([*comments(preset), f"{entry_key(preset)}:"], 2)
@@ -186,12 +182,7 @@ def _escaped(value: str) -> str:
 
 
 def _read(file: PresetFile) -> list[ServerEntry]:
-    """Return a server for each service with a command or an image of llama.cpp.
-
-    Raises:
-        TypeError: the file has another shape.
-        ValueError: a quote is not closed.
-    """
+    """Return a server for each service with a command or an image of llama.cpp."""
     servers = (_server(*entry, file.path.parent) for entry in entries_below(file.data, TOP_KEY))
     return [server for server in servers if server is not None]
 

@@ -36,11 +36,7 @@ _ROUTER_KEYS = frozenset({"version", "load-on-startup", "stop-timeout", "dedup-c
 
 
 def write(presets: Sequence[Preset]) -> str:
-    """Return an INI file with a section for each preset; [*] has the settings that all share.
-
-    Raises:
-        UsageError: an argument or value cannot be written into such a file.
-    """
+    """Return an INI file with a section for each preset; [*] has the settings that all share."""
     lines = []
     if not any(preset.env or preset.wrapper for preset in presets):
         lines.append(f"{_COMMENT}start with: {_router_command(presets[0])}")
@@ -164,9 +160,6 @@ def read(file: PresetFile) -> list[ServerEntry]:
     """Return a server for each section except [*].
 
     Keys before the first section are defaults of all models, as they are for the router.
-
-    Raises:
-        ValueError: a line is neither a section nor a setting.
     """
     sections: dict[str, dict[str, str]] = {}
     name = ""

@@ -41,11 +41,7 @@ _LONGEST = 1 << 16
 
 
 def _write(presets: Sequence[Preset]) -> str:
-    """Return a configuration with a model for each preset.
-
-    Raises:
-        UsageError: a configuration cannot hold an argument or a variable.
-    """
+    """Return a configuration with a model for each preset."""
     lines = [
         "# start with: llama-swap --config THIS_FILE",
         f"healthCheckTimeout: {_LOAD_LIMIT_S}  # seconds that a model may take to load",
@@ -148,12 +144,7 @@ def command_words(text: str) -> list[str]:
 
 
 def _read(file: PresetFile) -> list[ServerEntry]:
-    """Return a server for each model with a command.
-
-    Raises:
-        TypeError: the file has another shape.
-        ValueError: a quote is not closed, or macros use each other without end.
-    """
+    """Return a server for each model with a command."""
     shared = set_variables((file.data or {}).get("macros"))
     return [
         _server(name, model, shared)

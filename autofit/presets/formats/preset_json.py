@@ -45,11 +45,7 @@ def _write(presets: Sequence[Preset]) -> str:
 
 
 def _read(file: PresetFile) -> list[ServerEntry]:
-    """Return the server of a preset, of a tune's winner, or of a plan's recommended layout.
-
-    Raises:
-        ValueError, TypeError: the document has no command, or it is not a list of texts.
-    """
+    """Return the server of a preset, of a tune's winner, or of a plan's recommended layout."""
     part = _command_part(file.data or {})
     argv = part.get("argv")
     if argv is None:

@@ -45,11 +45,7 @@ _LIMITS = ("CPUAffinity", "AllowedCPUs", "CPUQuota", "CPUWeight", "NUMAPolicy", 
 
 
 def _write(presets: Sequence[Preset]) -> str:
-    """Return the preset as a unit file.
-
-    Raises:
-        UsageError: a unit cannot hold the program's path or an argument.
-    """
+    """Return the preset as a unit file."""
     (preset,) = presets
     # A backslash at the end of a line would join the next one to it.
     name = one_line(preset.model_name).rstrip("\\ ").replace("%", "%%")
@@ -125,11 +121,7 @@ def _escaped(character: str) -> str:
 
 
 def _read(file: PresetFile) -> list[ServerEntry]:
-    """Return the server of a unit or drop-in; several `ExecStart` are several servers.
-
-    Raises:
-        ValueError: a quote is not closed.
-    """
+    """Return the server of a unit or drop-in; several `ExecStart` are several servers."""
     commands: list[str] = []
     env: dict[str, str] = {}
     notices: list[str] = []
