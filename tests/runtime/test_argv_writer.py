@@ -351,3 +351,22 @@ def test_a_key_that_a_help_does_not_list_is_not_kept():
 
     assert back.left_out == ("--api-key",)
     assert "sk-1" not in back.rest
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        *((word, "on") for word in ("on", "true", "enabled", "1")),
+        *((word, "off") for word in ("off", "false", "disabled", "0")),
+        *((word, "auto") for word in ("auto", "-1")),
+        ("ON", "ON"),  # llama-server compares the case, too
+    ],
+)
+def test_every_word_for_on_and_off_is_known(written, value) -> None:
+    """Flags and variables take the words that llama.cpp's own parser takes."""
+    flag = parse_command(["llama-server", "-fa", written], NEW.dialect, NEW.help)
+    variable = parse_command(
+        ["llama-server"], NEW.dialect, NEW.help, {"LLAMA_ARG_FLASH_ATTN": written}
+    )
+
+    assert flag.params == variable.params == {"flash_attn": value}

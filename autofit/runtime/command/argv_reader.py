@@ -21,6 +21,13 @@ from autofit.trial.candidate import ParamValue
 
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:TOKEN|API_KEY|SECRET|PASSWORD)$")
 _TRUE = frozenset({"on", "true", "enabled", "1"})
+# The other words that llama.cpp (common/arg.cpp) takes for the values of a flag `on|off|auto`.
+_SWITCH_VALUES = {
+    **dict.fromkeys(_TRUE, "on"),
+    **dict.fromkeys(("off", "false", "disabled", "0"), "off"),
+    "-1": "auto",
+}
+_FLAG = re.compile(r"--?[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +212,21 @@ class _Parser:
         kind = self.dialect.parameters[name].type
         names = {written: value for value, written in spelling.values.items()}
         text = names.get(text, text)
+        if "on" in self.find_choices(name, spelling):
+            text = _SWITCH_VALUES.get(text, text)
         if kind == "list":
             text = text.replace(spelling.join, ",")
             before = self.params.get(name)
             if name == "override_tensor" and before:
                 text = f"{before},{text}"
         self.params[name] = _convert(kind, text)
+
+    def find_choices(self, name: str, spelling: Spelling) -> set[str]:
+        """Return the values that the help or another spelling of a parameter lists."""
+        listed = self.help.flags.get(spelling.flag) if spelling.flag else None
+        spellings = self.dialect.parameters[name].spellings
+        words = {value for other in spellings for value in other.words or {}}
+        return words | set(listed.allowed if listed else ())
 
     def convert_switches(self) -> None:
         """Set the parameters whose values the given switches spell; keep other switches."""
