@@ -370,3 +370,26 @@ def test_every_word_for_on_and_off_is_known(written, value) -> None:
     )
 
     assert flag.params == variable.params == {"flash_attn": value}
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "params", "rpc"),
+    [
+        ("--rpc a:1 --rpc b:2", {}, {}, "a:1,b:2"),
+        ("--rpc b:2,a:1", {"LLAMA_ARG_RPC": "a:1,c:3"}, {}, "a:1,c:3,b:2"),
+        ("-ncmoe 5 --n-cpu-moe 3", {}, {"n_cpu_moe": 5}, ""),
+        ("-ncmoe 3", {"LLAMA_ARG_N_CPU_MOE": "9"}, {"n_cpu_moe": 9}, ""),
+        (
+            "-ot b=CPU",
+            {"LLAMA_ARG_OVERRIDE_TENSOR": "a=CPU"},
+            {"override_tensor": "a=CPU,b=CPU"},
+            "",
+        ),
+        ("-c 2 -c 1", {"LLAMA_ARG_CTX_SIZE": "9"}, {"context": 1}, ""),
+    ],
+)
+def test_repeated_flags_combine_as_in_the_build(words, env, params, rpc) -> None:
+    """Remote servers and overrides add up, also with a variable; else the last flag counts."""
+    back = parse_command(["llama-server", *words.split()], NEW.dialect, NEW.help, env)
+
+    assert (back.params, back.rpc) == (params, rpc)

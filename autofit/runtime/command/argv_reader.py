@@ -27,6 +27,10 @@ _SWITCH_VALUES = {
     **dict.fromkeys(("off", "false", "disabled", "0"), "off"),
     "-1": "auto",
 }
+# Given several times, as flags or in a variable, these add up in llama.cpp (common/arg.cpp):
+# texts are joined, and of two numbers of layers the larger one decides. A variable comes first.
+_JOINED = frozenset({"override_tensor"})
+_LARGEST = frozenset({"n_cpu_moe", "n_cpu_ffn"})
 _FLAG = re.compile(r"--?[A-Za-z]")
 
 
@@ -64,8 +68,9 @@ def parse_command(
 ) -> ParsedCommand:
     """Parse a launch command and the variables that were set for it.
 
-    `argv` begins with the program or its wrapper. If a flag is repeated, the last value
-    counts, but tensor overrides are joined. Flags take precedence over variables.
+    `argv` begins with the program or its wrapper. If a flag is repeated, the last value counts,
+    and flags take precedence over variables, except where llama.cpp adds the values up: tensor
+    overrides, numbers of layers in system RAM, and remote servers.
 
     Raises:
         UsageError: a flag's value is missing.
@@ -196,7 +201,7 @@ class _Parser:
         if role == "model":
             self.model = value
         elif role == "rpc":
-            self.rpc = value
+            self.rpc = _join(self.rpc, value)
         elif flag in self.value_flags:
             self.set_param(*self.value_flags[flag], value)
         elif role == "address":
@@ -216,10 +221,18 @@ class _Parser:
             text = _SWITCH_VALUES.get(text, text)
         if kind == "list":
             text = text.replace(spelling.join, ",")
-            before = self.params.get(name)
-            if name == "override_tensor" and before:
-                text = f"{before},{text}"
-        self.params[name] = _convert(kind, text)
+        self.params[name] = self.combine(name, self.params.get(name), _convert(kind, text))
+
+    @staticmethod
+    def combine(name: str, before: ParamValue | None, after: ParamValue) -> ParamValue:
+        """Return the value of a parameter that is given twice."""
+        if before is None:
+            return after
+        if name in _JOINED:
+            return _join(str(before), str(after))
+        if name in _LARGEST and isinstance(before, int) and isinstance(after, int):
+            return max(before, after)
+        return after
 
     def find_choices(self, name: str, spelling: Spelling) -> set[str]:
         """Return the values that the help or another spelling of a parameter lists."""
@@ -257,7 +270,7 @@ class _Parser:
             elif role == "model":
                 self.model = self.model or value
             elif role == "rpc":
-                self.rpc = self.rpc or value
+                self.rpc = _join(value, self.rpc)
             else:
                 continue
             del unused[variable]
@@ -266,10 +279,17 @@ class _Parser:
                 listed = self.help.get(spelling.flag) if spelling.flag else None
                 used = spelling.env or (listed.env if listed else None)
                 if used in unused:
-                    text = unused.pop(used)
-                    if name not in self.params:
-                        self.set_param(name, spelling, text)
+                    text, given = unused.pop(used), self.params.pop(name, None)
+                    self.set_param(name, spelling, text)
+                    if given is not None:
+                        self.params[name] = self.combine(name, self.params[name], given)
         return unused
+
+
+def _join(*lists: str) -> str:
+    """Join comma-separated lists, each item once."""
+    items = (item for text in lists if text for item in text.split(","))
+    return ",".join(dict.fromkeys(items))
 
 
 def _convert(kind: str, text: str) -> ParamValue:
