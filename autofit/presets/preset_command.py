@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePath
 
 from autofit.errors import UsageError
@@ -163,16 +164,22 @@ def parse_preset_command(preset: ParsedPreset, runtime: Runtime) -> PresetComman
 def _parse(preset: ParsedPreset, runtime: Runtime) -> ParsedCommand:
     """Parse the command, with its overrides in an order that autofit keeps when it writes them."""
     argv = preset.server.full_argv(runtime.help, str(runtime.program))
-    env = preset.server.env
+    parse = partial(
+        parse_command,
+        dialect=runtime.dialect,
+        help_text=runtime.help,
+        env=preset.server.env,
+        allows_bare=runtime.is_offline,
+    )
     try:
-        command = parse_command(argv, runtime.dialect, runtime.help, env)
+        command = parse(argv)
     except UsageError as error:
         raise UsageError(f"{preset.label}: {error.message}", error.hint) from error
     start = len(command.program)
     ordered = _with_ordered_overrides(argv[start:], runtime.help)
     if ordered == argv[start:]:
         return command
-    return parse_command([*argv[:start], *ordered], runtime.dialect, runtime.help, env)
+    return parse([*argv[:start], *ordered])
 
 
 def _with_ordered_overrides(arguments: Sequence[str], help_text: HelpText) -> tuple[str, ...]:

@@ -393,3 +393,17 @@ def test_repeated_flags_combine_as_in_the_build(words, env, params, rpc) -> None
     back = parse_command(["llama-server", *words.split()], NEW.dialect, NEW.help, env)
 
     assert (back.params, back.rpc) == (params, rpc)
+
+
+@pytest.mark.parametrize("words", ["-fa", "--flash-attn --jinja", "-fa -ngl 9"])
+def test_a_bare_flag_is_on_or_refused_by_name(words) -> None:
+    """A flag takes no other flag as its value: it means `on`, or a known build lacks the value."""
+    argv = ["llama-server", *words.split()]
+
+    back = parse_command(argv, NEW.dialect, NEW.help, allows_bare=True)
+    with pytest.raises(UsageError, match=words.split()[0]) as caught:
+        parse_command(argv, NEW.dialect, NEW.help)
+
+    assert back.params["flash_attn"] == "on"
+    assert back.rest == (("--jinja",) if "--jinja" in words else ())
+    assert "on, off, auto" in caught.value.hint

@@ -65,6 +65,8 @@ def parse_command(
     dialect: Dialect,
     help_text: HelpText,
     env: Mapping[str, str] | None = None,
+    *,
+    allows_bare: bool = False,
 ) -> ParsedCommand:
     """Parse a launch command and the variables that were set for it.
 
@@ -72,10 +74,13 @@ def parse_command(
     and flags take precedence over variables, except where llama.cpp adds the values up: tensor
     overrides, numbers of layers in system RAM, and remote servers.
 
+    With `allows_bare`, a flag such as `--flash-attn` means `on` where its value is missing: the
+    build is not known, and older builds take no value.
+
     Raises:
         UsageError: a flag's value is missing.
     """
-    return _Parser(dialect, help_text).parse(argv, env or {})
+    return _Parser(dialect, help_text, allows_bare=allows_bare).parse(argv, env or {})
 
 
 _Role = Literal["model", "rpc", "address", "left_out"]
@@ -84,7 +89,8 @@ _Role = Literal["model", "rpc", "address", "left_out"]
 class _Parser:
     """The known flags, and the parts that were parsed so far."""
 
-    def __init__(self, dialect: Dialect, help_text: HelpText) -> None:
+    def __init__(self, dialect: Dialect, help_text: HelpText, *, allows_bare: bool) -> None:
+        self.allows_bare = allows_bare
         self.dialect = dialect
         self.help = help_text
         launch = dialect.launch
@@ -132,9 +138,9 @@ class _Parser:
                 self.add_switch(flag, word, words)
                 continue
             given = [word]
-            if value is None:
-                if not words:
-                    raise UsageError(f"{flag}: a value is missing")
+            if value is None and self.is_bare(flag, words):
+                value = "on"
+            elif value is None:
                 value = words.popleft()
                 given.append(value)
             if not self.add_value(flag, value):
@@ -182,6 +188,21 @@ class _Parser:
         if self.roles.get(flag) in ("model", "rpc", "address"):
             return True
         return flag in self.value_flags and flag not in self.switches
+
+    def is_bare(self, flag: str, words: Sequence[str]) -> bool:
+        """Return whether a flag without a value means `on`, as in builds before `on|off|auto`.
+
+        Raises:
+            UsageError: the value is missing.
+        """
+        listed = self.help.flags.get(flag)
+        choices = listed.allowed if listed else ()
+        if words and not ("on" in choices and _FLAG.match(words[0])):
+            return False
+        if "on" in choices and self.allows_bare:
+            return True
+        hint = f"this build takes {', '.join(choices)}" if choices else ""
+        raise UsageError(f"{flag}: a value is missing", hint)
 
     def add_switch(self, flag: str, word: str, words: deque[str]) -> None:
         if self.roles.get(flag) == "left_out":
