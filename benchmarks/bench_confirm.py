@@ -22,8 +22,8 @@ from scipy import stats
 # The benchmark is also run as a program, from any folder.
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
-from autofit.session.rounds import confirm
-from autofit.session.rounds_result import Confirmation
+from autofit.session.ranking import Ranking
+from autofit.session.rounds import run_rounds
 from autofit.statistics.stopping_rule import StoppingRule
 from benchmarks.launch_noise import WORKLOAD, Noise, NoisyMachine
 
@@ -89,11 +89,11 @@ def _machine(setting: Setting, *seed: int) -> NoisyMachine:
     return NoisyMachine(setting.noise, np.random.default_rng([*setting.name.encode(), *seed]))
 
 
-def run_once(setting: Setting, gain: float, seed: int) -> Confirmation:
+def run_once(setting: Setting, gain: float, seed: int) -> Ranking:
     """One confirmation of a candidate with a true gain over the baseline."""
     machine = _machine(setting, round(1000 * gain), seed)
     contenders = [machine.contender("base", 10.0 * gain), machine.contender("other", 10.0)]
-    return confirm(
+    return run_rounds(
         contenders, workload=WORKLOAD, metric="request_s", rng=random.Random(seed), rule=RULE
     )
 
@@ -121,12 +121,12 @@ def rates(setting: Setting, repeats: int) -> Rates:
     )
 
 
-def _verdict(result: Confirmation) -> str:
+def _verdict(result: Ranking) -> str:
     decision = result.standing("other").against_baseline
     return decision.verdict if decision else "undecided"
 
 
-def _covers(result: Confirmation, truth: float) -> bool:
+def _covers(result: Ranking, truth: float) -> bool:
     decision = result.standing("other").against_baseline
     ratio = decision.ratio if decision else None
     return ratio is not None and ratio.low <= truth <= ratio.high

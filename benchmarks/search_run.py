@@ -13,7 +13,7 @@ from autofit.search.optuna_study import SearchStudy
 from autofit.search.policy import SearchPolicy
 from autofit.search.problem import Observation
 from autofit.search.space import Point
-from autofit.session.rounds import Contender, confirm
+from autofit.session.rounds import Contender, run_rounds
 from autofit.session.search_problem import token_seconds
 from autofit.statistics.stopping_rule import StoppingRule
 from autofit.trial.candidate import Candidate
@@ -167,7 +167,7 @@ def _confirmed(session: Session, candidate_of, ranked: list[Observation]) -> flo
             ),
         )
 
-    found = confirm(
+    found = run_rounds(
         [contender(candidate) for candidate in contenders],
         workload=machine.task.workload,
         metric="request_s",

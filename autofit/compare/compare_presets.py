@@ -24,8 +24,8 @@ from autofit.quality.prompt_set import Answers, PromptSet, collect_answers
 from autofit.runtime.server.request_plan import PlannedRequest, RequestPlan
 from autofit.session.budget_advice import launches_need, shortage
 from autofit.session.finalist import Finalist
-from autofit.session.rounds import Contender, confirm, round_purpose
-from autofit.session.rounds_result import Confirmation
+from autofit.session.ranking import Ranking
+from autofit.session.rounds import Contender, round_purpose, run_rounds
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule
@@ -81,7 +81,7 @@ class ComparisonResult:
 
     trials: dict[SideName, tuple[Trial, ...]]
     scoring: tuple[Trial, ...]
-    confirmation: Confirmation | None
+    confirmation: Ranking | None
     answers: AnswerCheck
     max_rounds: int
 
@@ -204,9 +204,9 @@ class Comparison:
 
     def _further_rounds(
         self, rng: random.Random, rule: StoppingRule, made: list[Trial]
-    ) -> Confirmation:
+    ) -> Ranking:
         self._look_at_budget(made)
-        return confirm(
+        return run_rounds(
             [self._contender(side) for side in self.sides],
             workload=self.workload,
             metric=self.metric,

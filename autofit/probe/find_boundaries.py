@@ -91,7 +91,7 @@ class Probe:
             lines=lines,
             trials=self.trials,
             told_of=self._told,
-            rest=self.runner.budget.pause.spent,
+            rest=self.runner.budget.timer.overhead,
             seconds=self.runner.budget.spent_s,
             is_cut_off=self.is_cut_off,
             notes=self.notes,

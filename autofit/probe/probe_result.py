@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 from autofit.memory.boundary_walk import BoundaryWalk
 from autofit.search.space import Point
+from autofit.session.budget import spending
 from autofit.session.runner import go_on
-from autofit.session.spending import spending
 from autofit.session.task import Task
 from autofit.study.study_folder import Study
-from autofit.trial.trial import Preparation, Trial
+from autofit.trial.trial import Overhead, Trial
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ def probe_document(
     lines: Sequence[Line],
     trials: Sequence[Trial],
     told_of: ToldOf,
-    rest: Preparation,
+    rest: Overhead,
     seconds: float,
     is_cut_off: bool,
     notes: Sequence[str],

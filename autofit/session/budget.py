@@ -1,40 +1,41 @@
-"""How much time and how many launches a run may still spend."""
+"""The time and launches that a run may spend, and how it has spent them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any
 
 from autofit.errors import UsageError
 from autofit.runtime.planner.planner import PlannerUsage
-from autofit.session.overhead import Pause
-from autofit.trial.purpose import Phase
+from autofit.trial.purpose import PHASES, Phase
+from autofit.trial.trial import FIDELITIES, Overhead, Trial
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")
 
-# A launch repeats its requests for at most this share of the whole time, or so many seconds.
+# A launch repeats its requests for at most this share of the budget, and this many seconds.
 _REPEAT_SHARE = 1 / 40
 _REPEAT_LIMIT_S = 120.0
-# However slow the baseline was, so many candidates are tried while some time is left.
-_LEAST_CANDIDATES = 3
-_SHARE_FOR_THE_LEAST = 0.75
+# However slow the baseline was, this many candidates are tried while some time is left.
+_FEWEST_CANDIDATES = 3
+_SHARE_FOR_THE_FEWEST = 0.75
 # Four rounds of two contenders, and three launches of the proof.
 _LAUNCHES_AFTER_SEARCH = 11
-_LEAST_SHARE = 0.35
+_LEAST_SEARCH_SHARE = 0.35
 
-# Shares of the time budget after which a phase gives way to the next: the search may not
-# eat what confirming and proving its result need.
-_SHARE_SPENT_BEFORE = {"baseline": 1.0, "boundary": 0.45, "search": 0.6, "confirm": 0.9}
+# A phase ends once this share of the budget is spent: the search must leave the time in which
+# its result is confirmed and proven.
+_SHARE_AT_PHASE_END = {"baseline": 1.0, "boundary": 0.45, "search": 0.6, "confirm": 0.9}
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds of `90`, `90s`, `30m` or `1.5h`.
+    """Return the seconds of `90`, `90s`, `30m` or `1.5h`.
 
     Raises:
-        UsageError: it is none of these, or zero.
+        UsageError: the text has another form, or is zero.
     """
     found = _DURATION.match(text)
     seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
@@ -44,33 +45,61 @@ def parse_duration_s(text: str) -> float:
 
 
 @dataclass(slots=True)
-class Budget:
-    """Time and launches of baseline, boundary and search, those before a resume included.
+class OverheadTimer:
+    """A timer of what is spent between two launches; `usage` counts the planner's questions."""
 
-    Confirming and proving have launches of their own: they are bounded by their rules. `asked`
-    counts what the runtime's planner is asked; `pause` is the time between two launches.
+    clock: Callable[[], float]
+    usage: PlannerUsage
+    _since_s: float = field(init=False)
+    _usage_before: PlannerUsage = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin to count again, at the end of a launch."""
+        self._since_s, self._usage_before = self.clock(), replace(self.usage)
+
+    @property
+    def overhead(self) -> Overhead:
+        """What was spent since the last launch ended."""
+        questions_s = self.usage.seconds - self._usage_before.seconds
+        own_s = self.clock() - self._since_s - questions_s
+        return Overhead(
+            self.usage.questions - self._usage_before.questions,
+            round(questions_s, 3),
+            round(max(0.0, own_s), 3),
+        )
+
+
+@dataclass(slots=True)
+class Budget:
+    """The limits of a run, and what it and the runs that it resumes have spent.
+
+    `max_launches` limits baseline, boundary and search together. Confirming and proving have
+    rules of their own that end them. `planner_usage` counts the planner's questions.
     """
 
     clock: Callable[[], float]
     total_s: float | None = None
     max_launches: int | None = None
     launches: int = 0
-    asked: PlannerUsage = field(default_factory=PlannerUsage)
-    pause: Pause = field(init=False)
-    _seconds: list[float] = field(default_factory=list)
+    planner_usage: PlannerUsage = field(default_factory=PlannerUsage)
+    timer: OverheadTimer = field(init=False)
+    _launch_seconds: list[float] = field(default_factory=list)
     _proving_s: float = 0.0
     _earlier_s: float = 0.0
     _began_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
-        self.pause = Pause(self.clock, self.asked)
+        self.timer = OverheadTimer(self.clock, self.planner_usage)
 
     @property
     def spent_s(self) -> float:
         """Seconds since the run began, and those that an earlier run spent on its launches.
 
-        Else a resumed run would plan its rounds for time that has gone.
+        Without the latter a resumed run would plan its rounds for time that has passed.
         """
         return self.clock() - self._began_s + self._earlier_s
 
@@ -82,22 +111,23 @@ class Budget:
         return min(_REPEAT_LIMIT_S, self.total_s * _REPEAT_SHARE)
 
     def left_for_s(self, phase: Phase) -> float | None:
-        """Seconds until a phase must give way to the next, None without a limit."""
+        """Return the seconds until a phase must end, None without a limit."""
         if self.total_s is None:
             return None
-        # What is proven early need not be proven later.
-        until_s = self.total_s * _SHARE_SPENT_BEFORE.get(phase, 1.0) + self._proving_s
+        # A finalist that is proven early need not be proven later.
+        until_s = self.total_s * _SHARE_AT_PHASE_END.get(phase, 1.0) + self._proving_s
         if phase in ("boundary", "search"):
-            # Where launches are slow, what was found must still be confirmed and proven.
-            kept_s = median(self._seconds or [0.0]) * _LAUNCHES_AFTER_SEARCH
-            until_s = max(_LEAST_SHARE * self.total_s, min(until_s, self.total_s - kept_s))
-            if self.launches <= _LEAST_CANDIDATES:
-                until_s = self.total_s * _SHARE_FOR_THE_LEAST
+            # Where launches are slow, the result must still be confirmed and proven.
+            kept_s = median(self._launch_seconds or [0.0]) * _LAUNCHES_AFTER_SEARCH
+            least_s = _LEAST_SEARCH_SHARE * self.total_s
+            until_s = max(least_s, min(until_s, self.total_s - kept_s))
+            if self.launches <= _FEWEST_CANDIDATES:
+                until_s = self.total_s * _SHARE_FOR_THE_FEWEST
         return max(0.0, min(until_s, self.total_s) - self.spent_s)
 
     @property
     def share_used(self) -> float:
-        """How much of what the search may take is used: of launches or time, the larger share."""
+        """The used share of what the search may take: of launches or time, the larger."""
         shares = [0.0]
         if self.max_launches is not None:
             shares.append(self.launches / self.max_launches)
@@ -106,12 +136,9 @@ class Budget:
             shares.append(self.spent_s / max(self.spent_s + left_s, 1e-9))
         return max(shares)
 
-    def count(self, phase: Phase, seconds: float = 0.0, *, earlier_s: float = 0.0) -> None:
-        """Note a launch and how long it took.
-
-        Of one that an earlier run made, `earlier_s` is all that was spent on it.
-        """
-        self._seconds.append(seconds)
+    def record_launch(self, phase: Phase, seconds: float = 0.0, *, earlier_s: float = 0.0) -> None:
+        """Count a launch; `earlier_s` is all that an earlier run of the study spent on it."""
+        self._launch_seconds.append(seconds)
         self._earlier_s += earlier_s
         if phase == "prove":
             self._proving_s += seconds
@@ -119,9 +146,9 @@ class Budget:
             self.launches += 1
 
     def allows(self, phase: Phase, expected_s: float = 0.0) -> bool:
-        """Whether a launch of that phase, expected to take so long, may still begin.
+        """Return whether a launch of a phase may begin that is expected to take so long.
 
-        A proof may always: without it there is no result.
+        A proof always may: without it there is no result.
         """
         if phase == "prove":
             return True
@@ -133,3 +160,35 @@ class Budget:
             return False
         left_s = self.left_for_s(phase)
         return left_s is None or expected_s <= left_s
+
+
+def spending(trials: Sequence[Trial], rest: Overhead) -> dict[str, Any]:
+    """Return what a run was spent on, as JSON data; `rest` came after the last launch.
+
+    Launches of studies of older versions have no fidelity, null here, and no overhead.
+    """
+    overheads = [*(trial.overhead for trial in trials if trial.overhead), rest]
+    by_phase = [
+        {"phase": phase, "fidelity": fidelity, **_count_launches(made)}
+        for phase in PHASES
+        for fidelity in (*FIDELITIES, None)
+        if (made := [t for t in trials if (t.phase, t.fidelity) == (phase, fidelity)])
+    ]
+    by_fidelity: dict[str, Any] = {
+        fidelity: _count_launches(trial for trial in trials if trial.fidelity == fidelity)
+        for fidelity in FIDELITIES
+    }
+    by_fidelity["estimate"] = {
+        "questions": sum(one.questions for one in overheads),
+        "seconds": round(sum(one.questions_s for one in overheads), 1),
+    }
+    return {
+        "by_phase": by_phase,
+        "by_fidelity": by_fidelity,
+        "own_seconds": round(sum(one.own_s for one in overheads), 1),
+    }
+
+
+def _count_launches(trials: Iterable[Trial]) -> dict[str, Any]:
+    seconds = [trial.seconds for trial in trials]
+    return {"launches": len(seconds), "seconds": round(sum(seconds), 1)}

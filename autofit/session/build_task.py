@@ -5,7 +5,9 @@ No weights are loaded. The runtime is asked for its devices, and the model's hea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from autofit.errors import UsageError
 from autofit.machine.cpu import read_cores
@@ -17,17 +19,21 @@ from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.program_inspector import list_devices
 from autofit.search.space import Space
 from autofit.search.space_file import read_space, read_workload
-from autofit.session.device_name import misspelt
 from autofit.session.requirement import Requirement
 from autofit.session.task import Task, fitted_space, usable_devices
 from autofit.session.task_options import TaskOptions
 from autofit.session.task_setup import with_free_memory
-from autofit.trial.device import Device
+from autofit.trial.device import Device, backend_of
 from autofit.trial.metric import Metric
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 from autofit.trial.workload import Workload
 
 _TASK_PARAMS = ("context", "parallel")
+# The names by which llama.cpp's backends list their devices, without the number.
+_BACKENDS = ("CUDA", "ROCm", "Vulkan", "SYCL", "MTL", "RPC", "MUSA", "CANN", "GPUOpenCL", "OpenCL")
+_DEVICE_NAME = re.compile(r"\s*([A-Za-z][A-Za-z_ -]*?)[\s_:-]*0*(\d+)\s*")
+# The similarity from which a name is taken for a misspelling.
+_SIMILARITY = 0.75
 
 
 def build_task(
@@ -83,7 +89,7 @@ def build_task(
         chooses_devices=bool(options.devices_mib),
         notices=(
             *_context_notices(options, workload, model),
-            *misspelt(options.devices_mib, (device.name for device in present)),
+            *suggest_device_names(options.devices_mib, (device.name for device in present)),
         ),
     )
 
@@ -193,3 +199,36 @@ def always_flags(runtime: Runtime) -> frozenset[str]:
 def _spellings(flag: str, runtime: Runtime) -> tuple[str, ...]:
     listed = runtime.help.flags.get(flag)
     return listed.synonyms(flag) if listed else (flag,)
+
+
+def suggest_device_names(named: Iterable[str], found: Iterable[str]) -> Iterator[str]:
+    """Yield a notice for each device named that does not exist but looks like another name.
+
+    A higher number alone is no misspelling: plans are made for cards to be bought.
+    """
+    present = tuple(found)
+    for name in named:
+        if name in present:
+            continue
+        similar = _similar_device(name, present)
+        if similar is not None:
+            where = "is present" if similar in present else "is how such a device is called"
+            yield f"there is no device '{name}'; {similar} {where}: did you mean that?"
+
+
+def _similar_device(name: str, present: tuple[str, ...]) -> str | None:
+    parts = _DEVICE_NAME.fullmatch(name)
+    if parts is None:
+        close = set(
+            difflib.get_close_matches(name, present, n=len(present) or 1, cutoff=_SIMILARITY)
+        )
+        return next((device for device in present if device in close), None)
+    backends = dict.fromkeys((*(backend_of(device) for device in present), *_BACKENDS))
+    plain = {backend.casefold(): backend for backend in backends}
+    own = re.sub(r"[^a-z]", "", parts[1].casefold())
+    matches = difflib.get_close_matches(own, plain, n=1, cutoff=_SIMILARITY)
+    best = [own] if own in plain else matches
+    if not best:
+        return None
+    similar = f"{plain[best[0]]}{int(parts[2])}"
+    return None if similar == name else similar

@@ -1,12 +1,12 @@
-"""Contenders against each other in rounds, until a rule decides or the budget ends.
+"""Contenders in interleaved rounds, until a stopping rule decides or the budget ends.
 
-Each round launches every contender still in once, in fresh processes and random order, so
-that what drifts hits all alike. Whoever fails is out, whoever is clearly slower than the
-fastest is out; the baseline stays, for the gain is told against it. How a launch happens is
-the contender's business: two candidates, two presets or two runtimes are compared alike.
+Each round launches every remaining contender once, in fresh processes and in random order, so
+that drift of the machine affects all of them. A contender that fails, or is clearly slower
+than the fastest, is dropped. The baseline stays, because the speedup is measured against it. A
+contender may be a candidate, a preset or a runtime: it knows how to launch itself.
 
-The chance of a false claim is shared among the comparisons with the baseline, so that all
-their intervals hold together. Between contenders the same intervals only save launches.
+The chance of a false claim is shared by all comparisons with the baseline, so that all their
+intervals are valid together. Between other contenders the same intervals only save launches.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autofit.session.events import Listener, RoundEnded
-from autofit.session.preference import prefer
-from autofit.session.rounds_result import Confirmation, Dropped, Ended, Standing
+from autofit.session.ranking import Dropped, Ended, Ranking, Standing, prefer
 from autofit.statistics.estimate import center
 from autofit.statistics.stopping_rule import MIN_ROUNDS, Decision, StoppingRule, decide
 from autofit.trial.metric import Metric, median_metric, time_ratio
@@ -26,13 +25,13 @@ from autofit.trial.purpose import TrialPurpose
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
-# Rounds that rivals get to be told apart once the gain over the baseline is known.
+# Further rounds in which rivals may differ, once the speedup over the baseline is known.
 _ROUNDS_FOR_RIVALS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Something that can be launched for a round; `id` is the candidate's key in a tune."""
+    """Something that is launched once a round; `id` is the candidate's key in a tune."""
 
     id: str
     launch: Callable[[int], Trial]
@@ -43,7 +42,7 @@ def round_purpose(number: int, side: str = "") -> TrialPurpose:
     return TrialPurpose("confirm", "round", round=number, side=side)
 
 
-def confirm(
+def run_rounds(
     contenders: Sequence[Contender],
     *,
     workload: Workload,
@@ -54,22 +53,28 @@ def confirm(
     budget_left: Callable[[], bool] = lambda: True,
     made: Sequence[Trial] = (),
     emit: Listener = lambda _: None,
-) -> Confirmation:
-    """Launch the contenders until their order is known; the first is the baseline.
+) -> Ranking:
+    """Launch the contenders in rounds until their order is known.
 
-    `budget_left` is asked before every launch. `made` are trials of an earlier run of the
-    same rounds: none of them is launched again, and the rule comes to the same decisions.
-    `emit` is told of each round.
-    The rule's `comparisons` are set here: every contender against the baseline.
+    Args:
+        contenders: the first is the baseline if there is one.
+        workload: the requests that the metric is computed for.
+        metric: what is compared.
+        rng: draws the order in each round.
+        rule: the stopping rule; its `comparisons` are set here.
+        has_baseline: whether the first contender is the baseline.
+        budget_left: is asked before every launch.
+        made: trials of these rounds that exist already; none of them is launched again.
+        emit: shows each round.
 
     Raises:
-        ValueError: an id occurs twice.
+        ValueError: two contenders have the same id.
     """
     ids = [contender.id for contender in contenders]
     if len(set(ids)) < len(ids):
-        raise ValueError(f"contenders are not told apart: {ids}")
+        raise ValueError(f"contenders have the same id: {ids}")
     baseline = ids[0] if has_baseline and ids else None
-    contest = _Contest(
+    race = _Race(
         contenders={contender.id: contender for contender in contenders},
         baseline=baseline,
         rule=replace(rule or StoppingRule(), comparisons=max(len(ids) - 1, 1)),
@@ -78,7 +83,7 @@ def confirm(
         made=_by_round(made),
         emit=emit,
     )
-    return contest.run(rng, budget_left)
+    return race.run(rng, budget_left)
 
 
 def _by_round(trials: Sequence[Trial]) -> dict[tuple[str, int], Trial]:
@@ -90,7 +95,9 @@ def _by_round(trials: Sequence[Trial]) -> dict[tuple[str, int], Trial]:
 
 
 @dataclass(slots=True)
-class _Contest:
+class _Race:
+    """The rounds so far; `values` has the metric of each contender by round."""
+
     contenders: Mapping[str, Contender]
     baseline: str | None
     rule: StoppingRule
@@ -103,30 +110,32 @@ class _Contest:
     values: dict[str, dict[int, float]] = field(default_factory=dict)
     dropped: dict[str, Dropped] = field(default_factory=dict)
 
-    def run(self, rng: random.Random, budget_left: Callable[[], bool]) -> Confirmation:
+    def run(self, rng: random.Random, budget_left: Callable[[], bool]) -> Ranking:
         self.trials = {name: [] for name in self.contenders}
         self.values = {name: {} for name in self.contenders}
         ended: Ended = "rounds"
         for number in range(1, self.rule.last_round + 1):
-            is_complete = self._round(number, rng, budget_left)
+            is_complete = self._launch_round(number, rng, budget_left)
             self._drop_slower(number)
             if not is_complete:
                 ended = "budget"
                 break
             self.rounds = number
-            self.emit(self._told())
-            if not self._alive():
+            self.emit(self._round_ended())
+            if not self._remaining():
                 ended = "failed"
                 break
             if number >= MIN_ROUNDS and self._is_decided():
                 ended = "decided"
                 break
-        return self._conclude(ended)
+        return self._rank(ended)
 
-    def _round(self, number: int, rng: random.Random, budget_left: Callable[[], bool]) -> bool:
-        """Launch everyone still in once; False where the budget ended before the last."""
-        alive = self._alive()
-        for name in rng.sample(alive, len(alive)):
+    def _launch_round(
+        self, number: int, rng: random.Random, budget_left: Callable[[], bool]
+    ) -> bool:
+        """Launch every remaining contender once; return False if the budget ends before."""
+        remaining = self._remaining()
+        for name in rng.sample(remaining, len(remaining)):
             trial = self.made.get((name, number))
             if trial is None:
                 if not budget_left():
@@ -140,11 +149,10 @@ class _Contest:
                 self.dropped[name] = Dropped(number, "failed", outcome=trial.outcome)
         return True
 
-    def _alive(self) -> list[str]:
+    def _remaining(self) -> list[str]:
         return [name for name in self.contenders if name not in self.dropped]
 
-    def _told(self) -> RoundEnded:
-        """The round that is over, for who looks on."""
+    def _round_ended(self) -> RoundEnded:
         leader, ratio = self._leader(), None
         if leader is not None and self.baseline is not None and leader != self.baseline:
             ratio = self._decision(leader, self.baseline).ratio
@@ -154,25 +162,25 @@ class _Contest:
         leader = self._leader()
         if leader is None:
             return
-        for name in self._alive():
+        for name in self._remaining():
             if name not in (leader, self.baseline):
                 decision = self._decision(name, leader)
                 if decision.verdict == "worse":
                     self.dropped[name] = Dropped(number, "slower", than=leader)
 
     def _leader(self) -> str | None:
-        """The fastest of those still in, over the rounds that all of them have run."""
-        alive = [name for name in self._alive() if self.values[name]]
-        if not alive:
+        """Return the fastest remaining contender over the rounds that all of them have run."""
+        remaining = [name for name in self._remaining() if self.values[name]]
+        if not remaining:
             return None
-        shared = set.intersection(*(set(self.values[name]) for name in alive))
-        first = self.values[alive[0]]
+        shared = set.intersection(*(set(self.values[name]) for name in remaining))
+        first = self.values[remaining[0]]
 
         def speed(name: str) -> float:
             own = self.values[name]
             return center([self._log_ratio(own[r], first[r]) for r in sorted(shared)])
 
-        return max(alive, key=speed) if shared else None
+        return max(remaining, key=speed) if shared else None
 
     def _log_ratio(self, value: float, reference: float) -> float:
         return math.log(time_ratio(reference, value, self.metric))
@@ -180,7 +188,7 @@ class _Contest:
     def _decision(self, name: str, reference: str) -> Decision:
         ids = list(self.contenders)
         if ids.index(name) < ids.index(reference):
-            # Asked one way round only, so that the two answers never differ.
+            # Computed in one direction only, so that the two answers never differ.
             return self._decision(reference, name).mirrored()
         own, other = self.values[name], self.values[reference]
         paired = sorted(set(own) & set(other))
@@ -190,15 +198,15 @@ class _Contest:
         leader = self._leader()
         if leader is None:
             return False
-        others = [name for name in self._alive() if name != leader]
-        open_ones = [n for n in others if self._decision(n, leader).verdict == "undecided"]
-        if not open_ones or self.baseline in (None, leader) or self.baseline in open_ones:
-            return not open_ones
-        # The gain is told; between rivals that are nearly alike there is little left to win.
-        told_at = self._decision(leader, self.baseline).decided_at
-        return told_at is not None and self.rounds >= told_at + _ROUNDS_FOR_RIVALS
+        others = [name for name in self._remaining() if name != leader]
+        undecided = [n for n in others if self._decision(n, leader).verdict == "undecided"]
+        if not undecided or self.baseline in (None, leader) or self.baseline in undecided:
+            return not undecided
+        # The speedup is known; between rivals of nearly the same speed there is little to win.
+        decided_at = self._decision(leader, self.baseline).decided_at
+        return decided_at is not None and self.rounds >= decided_at + _ROUNDS_FOR_RIVALS
 
-    def _conclude(self, ended: Ended) -> Confirmation:
+    def _rank(self, ended: Ended) -> Ranking:
         if ended == "budget" and self.rounds >= MIN_ROUNDS:
             self.rule = replace(self.rule, ended_at=self.rounds)
         leader = self._leader()
@@ -217,23 +225,25 @@ class _Contest:
             )
             for name in self.contenders
         ]
-        return Confirmation(
+        return Ranking(
             metric=self.metric,
             rule=self.rule,
             rounds=self.rounds,
             ended=ended,
             baseline=self.baseline,
             leader=leader,
-            winner=_winner(standings, leader, self.rule.min_effect),
+            winner=_choose_winner(standings, leader, self.rule.min_effect),
             standings=tuple(standings),
         )
 
 
-def _winner(standings: Sequence[Standing], leader: str | None, min_effect: float) -> str | None:
-    """The preferred one of the fastest and those as fast, by all that is known.
+def _choose_winner(
+    standings: Sequence[Standing], leader: str | None, min_effect: float
+) -> str | None:
+    """Return the preferred contender of the leader and those as fast, None without a leader.
 
-    A gain that was shown is not given away: where one of them is better than the baseline,
-    so must be whoever wins.
+    A speedup that was shown is not given up: if one of them is better than the baseline, the
+    winner is, too.
     """
     if leader is None:
         return None
@@ -243,9 +253,9 @@ def _winner(standings: Sequence[Standing], leader: str | None, min_effect: float
 
 
 def _is_as_fast(standing: Standing, min_effect: float) -> bool:
-    """Whether one still in ties with the leader, or was not told apart and looks alike."""
+    """Return whether a remaining contender ties with the leader, or may do so."""
     against = standing.against_leader
     if standing.dropped is not None or against is None or against.ratio is None:
         return False
-    looks_alike = against.ratio.median > 1 / (1 + min_effect)
-    return against.verdict == "tie" or (against.verdict == "undecided" and looks_alike)
+    is_close = against.ratio.median > 1 / (1 + min_effect)
+    return against.verdict == "tie" or (against.verdict == "undecided" and is_close)

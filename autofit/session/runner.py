@@ -111,7 +111,7 @@ class TrialRunner:
         )
         is_reused = known is not None
         earlier_s = trial.spent_s if is_reused else 0.0
-        self.budget.count(purpose.phase, trial.seconds, earlier_s=earlier_s)
+        self.budget.record_launch(purpose.phase, trial.seconds, earlier_s=earlier_s)
         self.trials.append(trial)
         if self.memory is not None:
             self.memory.observe(trial)
@@ -165,7 +165,7 @@ class TrialRunner:
         layout: str,
         is_verbatim: bool,
     ) -> Trial:
-        number, preparation = self.study.next_number(), self.budget.pause.spent
+        number, overhead = self.study.next_number(), self.budget.timer.overhead
         started_at = self.wall_clock()
         plan = self.launching.plan(
             candidate,
@@ -209,10 +209,10 @@ class TrialRunner:
                 seconds=self.wall_clock() - started_at,
                 notes=(*_worth_telling(purpose.phase, result), *result.notes),
                 fidelity=request_plan.fidelity,
-                preparation=preparation,
+                overhead=overhead,
             )
             self.study.write_trial(trial)
-        self.budget.pause.begin()
+        self.budget.timer.restart()
         return trial
 
 

@@ -18,11 +18,11 @@ FIDELITIES: tuple[Fidelity, ...] = ("estimate", "load", "short", "full")
 
 
 @dataclass(frozen=True, slots=True)
-class Preparation:
-    """What was spent on deciding on a launch, since the one before it ended.
+class Overhead:
+    """What was spent between two launches.
 
     `questions` were put to the runtime's planner and took `questions_s`; `own_s` are the
-    seconds of autofit's own computing beside them.
+    seconds of autofit's own computing.
     """
 
     questions: int = 0
@@ -41,7 +41,7 @@ class Trial:
         started_at: seconds since the epoch.
         seconds: the whole time from start to stop.
         notes: remarks for the user ("memory did not come back within 30 s").
-        fidelity, preparation: None in studies of versions that did not record them.
+        fidelity, overhead: None in studies of versions that did not record them.
     """
 
     number: int
@@ -57,7 +57,7 @@ class Trial:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     fidelity: Fidelity | None = None
-    preparation: Preparation | None = None
+    overhead: Overhead | None = None
 
     @property
     def phase(self) -> Phase:
@@ -77,7 +77,7 @@ class Trial:
     @property
     def spent_s(self) -> float:
         """Seconds since the launch before it ended: what decided on this one, and itself."""
-        before = self.preparation or Preparation()
+        before = self.overhead or Overhead()
         return self.seconds + before.questions_s + before.own_s
 
     @property
@@ -101,7 +101,7 @@ class Trial:
             "seconds": self.seconds,
             "notes": list(self.notes),
             "fidelity": self.fidelity,
-            "preparation": asdict(self.preparation) if self.preparation else None,
+            "preparation": asdict(self.overhead) if self.overhead else None,
         }
 
     @classmethod
@@ -111,7 +111,7 @@ class Trial:
         Raises:
             KeyError, TypeError: the data is not a trial.
         """
-        measured, preparation = data["measurement"], data.get("preparation")
+        measured, overhead = data["measurement"], data.get("preparation")
         return cls(
             number=data["number"],
             purpose=TrialPurpose.from_dict(data),
@@ -126,5 +126,5 @@ class Trial:
             seconds=data["seconds"],
             notes=tuple(data.get("notes", ())),
             fidelity=data.get("fidelity"),
-            preparation=Preparation(**preparation) if preparation else None,
+            overhead=Overhead(**overhead) if overhead else None,
         )

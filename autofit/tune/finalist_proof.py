@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autofit.search.problem import Problem
 from autofit.session.finalist import Finalist, Proof
-from autofit.session.preference import headroom_mib
+from autofit.session.ranking import headroom_mib
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.trial.outcome import lacks_device_memory

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from autofit.session.preference import SAME_HEADROOM_MIB, headroom_mib
+from autofit.session.ranking import SAME_HEADROOM_MIB, headroom_mib
 from autofit.session.requirement import are_kept
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate

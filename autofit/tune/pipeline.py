@@ -107,7 +107,7 @@ class Tune:
                 gain=gain,
                 boundaries=explorer.boundaries,
                 search=explorer.ending,
-                rest=self.runner.budget.pause.spent,
+                rest=self.runner.budget.timer.overhead,
                 seconds=self.runner.budget.spent_s,
                 notes=self.notes,
                 answers=verdicts.answers,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.session.events import Listener, PhaseStarted
 from autofit.session.finalist import RUNTIME_FIT, Finalist
-from autofit.session.rounds import Contender, confirm, round_purpose
-from autofit.session.rounds_result import Confirmation
+from autofit.session.ranking import Ranking
+from autofit.session.rounds import Contender, round_purpose, run_rounds
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule
@@ -35,7 +35,7 @@ class Confirmer:
     emit: Listener
     seed: int
 
-    def confirm(self, baseline: Trial, finalists: Sequence[Finalist]) -> Confirmation | None:
+    def confirm(self, baseline: Trial, finalists: Sequence[Finalist]) -> Ranking | None:
         """The first finalists and the baseline in rounds; None without a finalist."""
         chosen = list(finalists[:CONTENDERS])
         if not chosen:
@@ -49,7 +49,7 @@ class Confirmer:
             self._contender(finalist) for finalist in (*[own] * baseline.is_completed, *chosen)
         ]
         self.emit(PhaseStarted("confirm"))
-        return confirm(
+        return run_rounds(
             contenders,
             workload=self.task.workload,
             metric=self.task.objective,

@@ -9,7 +9,7 @@ from autofit.model.sizes.kv_cache import format_kv_types, kv_types
 from autofit.quality.quality_gate import QualityGate
 from autofit.session.candidate_record import CandidateRecord
 from autofit.session.finalist import Finalist, Proof
-from autofit.session.rounds_result import Confirmation
+from autofit.session.ranking import Ranking
 from autofit.session.task import Task
 from autofit.statistics.estimate import Estimate
 from autofit.trial.trial import Trial
@@ -34,7 +34,7 @@ class Recommender:
         self,
         baseline: Trial,
         finalists: Sequence[Finalist],
-        confirmation: Confirmation | None,
+        confirmation: Ranking | None,
     ) -> tuple[Proof | None, Estimate | None]:
         """The proof of what is recommended and its gain over the baseline, None where unknown."""
         is_best = self._is_baseline_best(baseline, finalists, confirmation)
@@ -69,9 +69,9 @@ class Recommender:
     def _record(self) -> CandidateRecord:
         return CandidateRecord(self.task, self.trials)
 
-    def _led_words(self, confirmation: Confirmation) -> str:
+    def _led_words(self, confirmation: Ranking) -> str:
         """That nothing was faster than the baseline, and how surely."""
-        unsure = len(confirmation.not_told_apart)
+        unsure = len(confirmation.undecided)
         if not unsure:
             return f"{self._own_choice} was confirmed as the best found"
         rounds = f"{confirmation.rounds} round{'s' * (confirmation.rounds > 1)}"
@@ -103,7 +103,7 @@ class Recommender:
         self,
         baseline: Trial,
         finalists: Sequence[Finalist],
-        confirmation: Confirmation | None,
+        confirmation: Ranking | None,
     ) -> tuple[Proof, Estimate | None] | None:
         """The first finalist that holds and answers well, with its gain."""
         by_id = {finalist.candidate.key: finalist for finalist in finalists}
@@ -128,7 +128,7 @@ class Recommender:
         self,
         baseline: Trial,
         finalists: Sequence[Finalist],
-        confirmation: Confirmation | None,
+        confirmation: Ranking | None,
     ) -> bool:
         """Whether the baseline is what to prove first."""
         if not baseline.is_completed:
@@ -147,14 +147,14 @@ class Recommender:
         return is_fastest
 
 
-def _order(by_id: Mapping[str, Finalist], confirmation: Confirmation | None) -> list[str]:
+def _order(by_id: Mapping[str, Finalist], confirmation: Ranking | None) -> list[str]:
     """Finalists in the order in which they are proven: the winner, then the rest."""
     first = [confirmation.winner, confirmation.leader] if confirmation else []
     wanted = [key for key in first if key in by_id]
     return list(dict.fromkeys([*wanted, *by_id]))  # type: ignore[list-item]
 
 
-def _gain(confirmation: Confirmation | None, key: str) -> Estimate | None:
+def _gain(confirmation: Ranking | None, key: str) -> Estimate | None:
     if confirmation is None:
         return None
     try:

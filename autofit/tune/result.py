@@ -11,10 +11,10 @@ from autofit.machine.memory_watcher import HOST
 from autofit.model.sizes.kv_cache import KvTypes, kv_types
 from autofit.quality.answer_check import AnswerCheck
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
+from autofit.session.budget import spending
 from autofit.session.finalist import Proof
 from autofit.session.machine_load import host_report
-from autofit.session.rounds_result import Confirmation
-from autofit.session.spending import spending
+from autofit.session.ranking import Ranking
 from autofit.session.task import Task
 from autofit.statistics.estimate import Estimate, estimate
 from autofit.study.study_folder import Study
@@ -23,7 +23,7 @@ from autofit.trial.metric import METRIC_KEYS, METRICS, pooled_values
 from autofit.trial.outcome import outcome_to_dict
 from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 from autofit.trial.purpose import PHASES
-from autofit.trial.trial import Preparation, Trial
+from autofit.trial.trial import Overhead, Trial
 from autofit.trial.workload import Workload
 from autofit.tune.cliffs import cliffs_of, unsteady_notes
 from autofit.tune.expert_cost import ExpertCost
@@ -39,7 +39,7 @@ class ResultParts:
     study: Study
     trials: Sequence[Trial]
     baseline: Trial
-    confirmation: Confirmation | None
+    confirmation: Ranking | None
     proof: Proof | None
     gain: Estimate | None
     boundaries: Sequence[Boundary]
@@ -48,7 +48,7 @@ class ResultParts:
     answers: AnswerCheck | None = None
     kv_scores: Mapping[KvTypes, AnswerCheck] = field(default_factory=dict)
     search: Mapping[str, object] = field(default_factory=dict)
-    rest: Preparation = field(default_factory=Preparation)
+    rest: Overhead = field(default_factory=Overhead)
     expert_costs: Sequence[ExpertCost] = ()
 
 

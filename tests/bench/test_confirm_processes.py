@@ -15,7 +15,7 @@ from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.server.launcher import Launcher
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.runtime.server.send_requests import PromptSource, read_prompt_text
-from autofit.session.rounds import Contender, confirm, round_purpose
+from autofit.session.rounds import Contender, round_purpose, run_rounds
 from autofit.statistics.stopping_rule import StoppingRule
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.trial import Trial
@@ -85,7 +85,7 @@ def _confirm(case: Case, folder, seed: int):
         prompts=PromptSource(read_prompt_text(WORKLOAD)),
     )
     contender = partial(_contender, launcher=launcher, folder=folder)
-    result = confirm(
+    result = run_rounds(
         [contender("base", case.base), contender("other", case.other)],
         workload=WORKLOAD,
         metric="request_s",

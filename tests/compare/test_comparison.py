@@ -13,7 +13,7 @@ from autofit.compare.compare_presets import ComparisonResult
 from autofit.compare.comparison import comparison_document, judge
 from autofit.output.text.conclusion import answer
 from autofit.quality.answer_check import AnswerCheck
-from autofit.session.rounds import confirm
+from autofit.session.rounds import run_rounds
 from autofit.statistics.stopping_rule import StoppingRule
 from autofit.trial.measurement import Measurement, Sample
 from autofit.trial.outcome import Crashed
@@ -31,7 +31,7 @@ def _compared(a_s=1.0, b_s=1.0, answers=SAME, *, a_fails=None, b_fails=None) -> 
         bench.contender("A", a_s, fails_in=a_fails, outcome=DIED),
         bench.contender("B", b_s, fails_in=b_fails, outcome=DIED),
     ]
-    confirmation = confirm(
+    confirmation = run_rounds(
         contenders,
         workload=WORKLOAD,
         metric="request_s",

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trial.purpose_sample import purpose_of
 
 from autofit.errors import UsageError
-from autofit.session.budget import Budget, parse_duration_s
+from autofit.runtime.planner.planner import PlannerUsage
+from autofit.session.budget import Budget, OverheadTimer, parse_duration_s, spending
+from autofit.trial.candidate import Candidate
+from autofit.trial.outcome import Completed
+from autofit.trial.trial import Overhead, Trial
 
 PHASES = ("baseline", "boundary", "search", "confirm", "prove")
 
@@ -62,10 +70,10 @@ def test_launches_limit_the_search_alone(limit, made):
     """Baseline, boundary and search share the launches; confirming and proving have their own."""
     budget = Budget(Clock(), max_launches=limit)
     for number in range(made):
-        budget.count(("baseline", "boundary", "search")[number % 3])
+        budget.record_launch(("baseline", "boundary", "search")[number % 3])
     for _ in range(100):
-        budget.count("confirm")
-        budget.count("prove")
+        budget.record_launch("confirm")
+        budget.record_launch("prove")
 
     assert budget.launches == made
     for phase in ("boundary", "search"):
@@ -105,9 +113,9 @@ def test_time_of_an_earlier_run_is_spent():
     """What an earlier run spent on a launch counts, as if the run had not stopped."""
     clock = Clock()
     budget = Budget(clock, 600.0, launches=10)
-    budget.count("search", 250.0, earlier_s=300.0)
+    budget.record_launch("search", 250.0, earlier_s=300.0)
     clock.now_s += 50.0
-    budget.count("search", 50.0)
+    budget.record_launch("search", 50.0)
 
     assert budget.spent_s == 350.0
     assert budget.left_for_s("confirm") == 600.0 * 0.9 - 350.0
@@ -120,7 +128,7 @@ def test_what_is_proven_early_takes_nothing_from_the_phases_before(seconds):
     budget = Budget(clock, 600.0, launches=10)
     left_s = budget.left_for_s("confirm")
 
-    budget.count("prove", seconds)
+    budget.record_launch("prove", seconds)
     clock.now_s += seconds
 
     assert budget.left_for_s("confirm") == pytest.approx(left_s)
@@ -138,3 +146,97 @@ def test_the_share_that_is_used_is_that_of_time_or_launches():
     assert budget.share_used == pytest.approx(0.5)
     clock.now_s += 420.0
     assert budget.share_used == 1.0
+
+
+def test_questions_are_counted_apart_from_own_computing():
+    """The planner's seconds are its own; all others between two launches are autofit's."""
+    ticks = iter([100.0, 107.5])
+    usage = PlannerUsage(5, 50.0)
+    timer = OverheadTimer(lambda: next(ticks), usage)
+    usage.questions += 2
+    usage.seconds += 3.0
+
+    assert timer.overhead == Overhead(2, 3.0, 4.5)
+
+
+def test_a_restarted_timer_counts_nothing_twice():
+    """What was spent before a launch does not count for the next one."""
+    ticks = itertools.count(100.0, 10.0)
+    usage = PlannerUsage()
+    timer = OverheadTimer(lambda: next(ticks), usage)
+    usage.questions += 1
+    usage.seconds += 1.0
+    timer.restart()
+
+    assert timer.overhead == Overhead(0, 0.0, 10.0)
+
+
+def test_a_question_is_counted_even_when_it_fails():
+    """It took its seconds all the same."""
+    usage = PlannerUsage()
+    with pytest.raises(ZeroDivisionError), usage.counting():
+        _ = 1 / 0
+
+    assert usage.questions == 1
+    assert usage.seconds >= 0
+
+
+def test_a_budget_has_one_timer():
+    """Launches of the other side of a comparison are not own computing of this one."""
+    usage = PlannerUsage()
+    budget = Budget(lambda: 0.0, planner_usage=usage)
+
+    assert budget.timer.usage is usage
+
+
+def trial(number, phase, fidelity, seconds, overhead=None) -> Trial:
+    """A launch of so many seconds."""
+    return Trial(
+        number, purpose_of(phase), Candidate({}), Completed(), seconds=seconds, fidelity=fidelity,
+        overhead=overhead,
+    )  # fmt: skip
+
+
+TRIALS = [
+    trial(1, "baseline", "short", 10.0, Overhead(2, 0.5, 0.25)),
+    trial(2, "search", "short", 8.0, Overhead(1, 0.25, 1.0)),
+    trial(3, "search", "short", 9.04, Overhead(0, 0.0, 1.0)),
+    trial(4, "boundary", "load", 5.0),
+    trial(5, "prove", "full", 20.0),
+]
+
+
+def test_launches_are_told_by_phase_and_fidelity():
+    """In the order of the phases, each with how closely it looked, its launches and seconds."""
+    told = spending(TRIALS, Overhead())["by_phase"]
+
+    assert [tuple(row.values()) for row in told] == [
+        ("baseline", "short", 1, 10.0),
+        ("boundary", "load", 1, 5.0),
+        ("search", "short", 2, 17.0),
+        ("prove", "full", 1, 20.0),
+    ]
+
+
+def test_every_fidelity_is_told_also_one_without_a_launch():
+    """Questions to the planner are no launches; what came after the last launch counts, too."""
+    told = spending(TRIALS, Overhead(3, 1.0, 0.5))
+
+    assert told["by_fidelity"] == {
+        "estimate": {"questions": 6, "seconds": 1.8},
+        "load": {"launches": 1, "seconds": 5.0},
+        "short": {"launches": 3, "seconds": 27.0},
+        "full": {"launches": 1, "seconds": 20.0},
+    }
+    assert told["own_seconds"] == 2.8
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_launches_of_before_fidelities_were_recorded_are_told_as_such():
+    """They count in their phase, and in no fidelity."""
+    told = spending([trial(1, "search", None, 7.0)], Overhead())
+
+    assert told["by_phase"] == [
+        {"phase": "search", "fidelity": None, "launches": 1, "seconds": 7.0}
+    ]
+    assert not any(row.get("launches") for row in told["by_fidelity"].values())

@@ -9,16 +9,16 @@ import pytest
 from session.confirm_sample import WORKLOAD, Bench, names, trial_of
 from trial.purpose_sample import purpose_of
 
-from autofit.session.rounds import Contender, confirm, round_purpose
-from autofit.session.rounds_result import Confirmation
+from autofit.session.ranking import Ranking
+from autofit.session.rounds import Contender, round_purpose, run_rounds
 from autofit.statistics.stopping_rule import StoppingRule
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric
 from autofit.trial.outcome import Crashed, OutOfMemory
 
 
-def _confirm(contenders, metric: Metric = "request_s", seed=7, **options) -> Confirmation:
-    return confirm(
+def _confirm(contenders, metric: Metric = "request_s", seed=7, **options) -> Ranking:
+    return run_rounds(
         contenders, workload=WORKLOAD, metric=metric, rng=random.Random(seed), **options
     )
 
@@ -77,7 +77,7 @@ def test_noisy_equals_stay_undecided_when_the_rounds_end():
 
     assert (result.ended, result.rounds) == ("rounds", 12)
     assert result.standing("same").against_baseline.verdict == "undecided"
-    assert len(result.not_told_apart) == 1
+    assert len(result.undecided) == 1
 
 
 def test_a_slower_contender_is_launched_no_more():
@@ -336,7 +336,7 @@ def test_ids_must_tell_contenders_apart():
     """Two contenders of one id are a fault of the caller."""
     bench = Bench()
 
-    with pytest.raises(ValueError, match="told apart"):
+    with pytest.raises(ValueError, match="same id"):
         _confirm([bench.contender("a", 1.0), bench.contender("a", 2.0)])
 
 

@@ -17,14 +17,13 @@ from autofit.runtime.server.request_plan import (
     plan_measurement,
     plan_without_measurement,
 )
-from autofit.session.budget import Budget
+from autofit.session.budget import Budget, spending
 from autofit.session.events import LaunchEnded, LaunchStarted, StageStarted
 from autofit.session.runner import TrialRunner, resume_hint
-from autofit.session.spending import spending
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Completed, OutOfMemory, Rejected, Spilled
-from autofit.trial.trial import Preparation
+from autofit.trial.trial import Overhead
 
 CANDIDATE = Candidate({"n_cpu_moe": 3})
 
@@ -137,18 +136,18 @@ def test_what_a_resumed_run_spent_adds_up_with_its_time(make):
     first = replace(make(budget=budget), wall_clock=lambda: next(clock))
     earlier = [run(first), run(first, side="B")]
     first.study.close()
-    assert all(trial.preparation.own_s > 0 for trial in earlier)
+    assert all(trial.overhead.own_s > 0 for trial in earlier)
 
     budget = Budget(lambda: next(clock))
     again = replace(make(budget=budget), wall_clock=lambda: next(clock))
     assert again.untaken_s == sum(trial.spent_s for trial in earlier)
     run(again), run(again, side="B"), run(again, phase="confirm")
-    told = spending(again.trials, budget.pause.spent)
+    told = spending(again.trials, budget.timer.overhead)
 
     launches_s = sum(row["seconds"] for row in told["by_phase"])
     # Each look at this clock takes a second.
     assert budget.spent_s == pytest.approx(launches_s + told["own_seconds"], abs=4.0)
-    assert budget.spent_s - launches_s > sum(trial.preparation.own_s for trial in earlier)
+    assert budget.spent_s - launches_s > sum(trial.overhead.own_s for trial in earlier)
 
 
 @pytest.mark.parametrize(
@@ -206,12 +205,12 @@ def test_a_trial_tells_what_was_spent_before_it(make):
     """Questions and own computing since the launch before, kept with the launch."""
     clock = iter([0.0, 0.0, 7.0, 20.0, 22.0, 30.0])
     asked = PlannerUsage()
-    runner = make(budget=Budget(lambda: next(clock), asked=asked))
+    runner = make(budget=Budget(lambda: next(clock), planner_usage=asked))
     asked.questions, asked.seconds = 2, 3.0
     first, second = run(runner), run(runner, side="B", phase="confirm")
 
-    assert first.preparation == Preparation(2, 3.0, 4.0)
-    assert second.preparation == Preparation(0, 0.0, 2.0)
+    assert first.overhead == Overhead(2, 3.0, 4.0)
+    assert second.overhead == Overhead(0, 0.0, 2.0)
     assert runner.study.trials() == (first, second)
 
 

@@ -25,7 +25,7 @@ from autofit.trial.outcome import (
     Where,
 )
 from autofit.trial.purpose import Phase, Role, Subject, TrialPurpose
-from autofit.trial.trial import FIDELITIES, Preparation, Trial
+from autofit.trial.trial import FIDELITIES, Overhead, Trial
 
 TEXT = st.text(max_size=12)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -145,5 +145,5 @@ trials = st.builds(
     seconds=SECONDS,
     notes=st.lists(TEXT, max_size=2).map(tuple),
     fidelity=st.none() | st.sampled_from(FIDELITIES),
-    preparation=st.none() | st.builds(Preparation, COUNT, SECONDS, SECONDS),
+    overhead=st.none() | st.builds(Overhead, COUNT, SECONDS, SECONDS),
 )

@@ -17,7 +17,7 @@ from tune_machine import TuneMachine
 from autofit.runtime.server.request_plan import plan_measurement, plan_proof
 from autofit.search.space_file import read_workload
 from autofit.session.finalist import FROZEN, RUNTIME_FIT, Finalist, Proof
-from autofit.session.rounds import Contender, confirm, round_purpose
+from autofit.session.rounds import Contender, round_purpose, run_rounds
 from autofit.statistics.estimate import Estimate
 from autofit.trial.candidate import Candidate
 from autofit.tune.explore import Boundary
@@ -57,7 +57,7 @@ class Tuned:
         self.request_plan = plan_measurement(about.workload, 512, repeats=2)
         self.baseline = self.launch(purpose_of("baseline"), about.baseline, RUNTIME_FIT)
         self.launch(purpose_of("search"), self.winner, "single:CUDA0")
-        self.confirmation = confirm(
+        self.confirmation = run_rounds(
             [self.contender(about.baseline, RUNTIME_FIT), self.contender(self.winner, "single")],
             workload=about.workload, metric="request_s", rng=random.Random(1),
         )  # fmt: skip

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from session.confirm_sample import trial_of
 
-from autofit.session.preference import headroom_mib, prefer
-from autofit.session.rounds_result import Standing
+from autofit.session.ranking import Standing, headroom_mib, prefer
 from autofit.trial.candidate import Candidate
 
 

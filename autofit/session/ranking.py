@@ -1,25 +1,31 @@
-"""What came of comparing contenders in rounds: who stands where, and how surely."""
+"""The result of rounds: the order of the contenders, and how certain it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from autofit.model.sizes.kv_cache import kv_element_bytes, kv_types
 from autofit.statistics.estimate import Estimate, estimate, outliers
 from autofit.statistics.stopping_rule import Decision, StoppingRule, Verdict
 from autofit.trial.metric import Metric
 from autofit.trial.outcome import Outcome, outcome_to_dict
 from autofit.trial.trial import Trial
 
-# decided: the rule had an answer for everyone; rounds, budget: there were no more of them;
-# failed: nobody was left.
+# decided: the rule has an answer for every contender; rounds, budget: no more were allowed;
+# failed: no contender is left.
 Ended = Literal["decided", "rounds", "budget", "failed"]
+# The free memory of one candidate differs by this much between launches.
+SAME_HEADROOM_MIB = 64.0
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Why a contender was launched no more, from the round after `round` on."""
+    """The reason for which a contender is not launched in rounds after `round`.
+
+    `than` is the id of the contender that it is slower than, `outcome` that of its failure.
+    """
 
     round: int
     why: Literal["failed", "slower"]
@@ -27,7 +33,7 @@ class Dropped:
     outcome: Outcome | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The reason as JSON data."""
+        """Return the reason as JSON data."""
         return {
             "round": self.round,
             "why": self.why,
@@ -40,8 +46,8 @@ class Dropped:
 class Standing:
     """One contender: its launches, its metric by round, and how it compares.
 
-    `against_baseline` and `against_leader` are None for these two themselves, and where
-    there is none.
+    `against_baseline` and `against_leader` are None for these two themselves, and if there is
+    no baseline or leader.
     """
 
     id: str
@@ -54,22 +60,22 @@ class Standing:
 
     @property
     def is_better(self) -> bool:
-        """Whether it was shown to be faster than the baseline."""
+        """Whether it is faster than the baseline beyond doubt."""
         return self.against_baseline is not None and self.against_baseline.verdict == "better"
 
     @property
     def estimate(self) -> Estimate | None:
-        """The metric over its launches, none left out."""
+        """The metric over all its launches."""
         return estimate(list(self.values.values()))
 
     @property
     def outlier_rounds(self) -> tuple[int, ...]:
         """The rounds in which its launch was far from its others."""
         rounds = list(self.values)
-        return tuple(rounds[place] for place in outliers(list(self.values.values())))
+        return tuple(rounds[index] for index in outliers(list(self.values.values())))
 
     def to_dict(self) -> dict[str, Any]:
-        """The standing as JSON data."""
+        """Return the standing as JSON data."""
         found = self.estimate
         return {
             "id": self.id,
@@ -77,18 +83,18 @@ class Standing:
             "values": {str(number): value for number, value in self.values.items()},
             "estimate": found.to_dict() if found else None,
             "outlier_rounds": list(self.outlier_rounds),
-            "against_baseline": _decision(self.against_baseline),
-            "against_leader": _decision(self.against_leader),
+            "against_baseline": _decision_to_dict(self.against_baseline),
+            "against_leader": _decision_to_dict(self.against_leader),
             "dropped": self.dropped.to_dict() if self.dropped else None,
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmation:
-    """The end of a contest.
+class Ranking:
+    """The contenders after their rounds.
 
-    `leader` is the fastest of those still in, `winner` the one preferred among it and those
-    tied with it; both are None where nobody was left. `rounds` counts complete rounds.
+    `leader` is the fastest that was not dropped, `winner` the preferred one of those as fast;
+    both are None if all were dropped. `rounds` counts complete rounds. `baseline` is an id.
     """
 
     metric: Metric
@@ -101,7 +107,7 @@ class Confirmation:
     standings: tuple[Standing, ...]
 
     def standing(self, contender_id: str) -> Standing:
-        """The standing of a contender.
+        """Return the standing of a contender.
 
         Raises:
             KeyError: there is no such contender.
@@ -112,33 +118,33 @@ class Confirmation:
         raise KeyError(contender_id)
 
     def has(self, contender_id: str) -> bool:
-        """Whether a contender was in the rounds."""
+        """Return whether a contender took part in the rounds."""
         return any(standing.id == contender_id for standing in self.standings)
 
     @property
     def gain(self) -> Estimate | None:
-        """How many times faster than the baseline the winner is; None without either."""
-        decision = self._against_baseline()
+        """The winner's speedup over the baseline; None without either, or if they are one."""
+        decision = self._winner_against_baseline()
         return decision.ratio if decision else None
 
     @property
     def verdict(self) -> Verdict | None:
-        """The winner against the baseline; None without either, or where they are one."""
-        decision = self._against_baseline()
+        """The winner against the baseline; None without either, or if they are one."""
+        decision = self._winner_against_baseline()
         return decision.verdict if decision else None
 
     @property
     def tied(self) -> tuple[str, ...]:
-        """Those still in that are as fast as the leader, within the smallest effect."""
-        return self._still_in("tie")
+        """The remaining contenders that are as fast as the leader, within the least effect."""
+        return self._remaining("tie")
 
     @property
-    def not_told_apart(self) -> tuple[str, ...]:
-        """Those still in that more rounds might have shown to be slower than the leader."""
-        return self._still_in("undecided")
+    def undecided(self) -> tuple[str, ...]:
+        """The remaining contenders that further rounds might have shown to be slower."""
+        return self._remaining("undecided")
 
     def to_dict(self) -> dict[str, Any]:
-        """The confirmation as JSON data."""
+        """Return the ranking as JSON data."""
         return {
             "metric": self.metric,
             "rounds": self.rounds,
@@ -151,14 +157,14 @@ class Confirmation:
             "verdict": self.verdict,
             "gain": self.gain.to_dict() if self.gain else None,
             "tied": list(self.tied),
-            "not_told_apart": list(self.not_told_apart),
+            "not_told_apart": list(self.undecided),
             "contenders": [standing.to_dict() for standing in self.standings],
         }
 
-    def _against_baseline(self) -> Decision | None:
+    def _winner_against_baseline(self) -> Decision | None:
         return self.standing(self.winner).against_baseline if self.winner else None
 
-    def _still_in(self, verdict: Verdict) -> tuple[str, ...]:
+    def _remaining(self, verdict: Verdict) -> tuple[str, ...]:
         return tuple(
             standing.id
             for standing in self.standings
@@ -168,7 +174,43 @@ class Confirmation:
         )
 
 
-def _decision(decision: Decision | None) -> dict[str, Any] | None:
+def prefer(tied: Sequence[Standing]) -> Standing:
+    """Return the contender with more headroom, then the wider KV type, then the first.
+
+    Headroom counts only if it is known for all of them.
+
+    Raises:
+        ValueError: there is no contender.
+    """
+    headrooms = [headroom_mib(standing.trials) for standing in tied]
+    known = [headroom for headroom in headrooms if headroom is not None]
+    most = max(known) if len(known) == len(tied) and known else None
+    roomy = [
+        standing
+        for standing, headroom in zip(tied, headrooms, strict=True)
+        if most is None or headroom is None or headroom >= most - SAME_HEADROOM_MIB
+    ]
+    return max(roomy, key=lambda standing: _kv_bytes(standing.trials))
+
+
+def headroom_mib(trials: Sequence[Trial]) -> float | None:
+    """Return the least free memory of any device at the peak of any launch, None if unknown."""
+    free = [
+        mib
+        for trial in trials
+        if trial.measurement is not None
+        for name, mib in trial.measurement.free_mib.items()
+        if mib is not None and name != "host"
+    ]
+    return min(free, default=None)
+
+
+def _kv_bytes(trials: Sequence[Trial]) -> float:
+    """Return the bytes of one key and one value; a type that ggml lacks counts as 0."""
+    return sum(map(kv_element_bytes, kv_types(trials[0].candidate))) if trials else 0.0
+
+
+def _decision_to_dict(decision: Decision | None) -> dict[str, Any] | None:
     if decision is None:
         return None
     return {
