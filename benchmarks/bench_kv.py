@@ -54,7 +54,7 @@ class TimedLaunching(PhysicalLaunching):
     def result(self, plan: LaunchPlan, request_plan: RequestPlan) -> LaunchResult:
         """What the physics says; questions take as long as what they ask."""
         asked = request_plan
-        if request_plan.questions is not None:
+        if request_plan.output_recorder is not None:
             asked = RequestPlan("ask", (*_ASKED, PlannedRequest(self.context - 200, 40)))
         found = PhysicalLaunching.result(self, plan, asked)
         self.now_s += self.made[-1][1].seconds

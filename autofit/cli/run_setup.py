@@ -168,7 +168,7 @@ def open_run(
         ]
         for text in shown:
             console(Notice(text))
-        usage = planner.asked if planner else PlannerUsage()
+        usage = planner.usage if planner else PlannerUsage()
         budget = Budget(time.monotonic, options.budget_s, max_launches, planner_usage=usage)
         yield Run(study=study, emit=console, budget=budget, stop=stop, notices=shown)
 

@@ -41,7 +41,7 @@ from autofit.runtime.diagnosis.memory_evidence import (
     launch_usage_mib,
 )
 from autofit.runtime.planner.planner import RuntimePlanner
-from autofit.runtime.server.request_plan import FullContextCheck, plan_full_context_request
+from autofit.runtime.server.request_plan import FullContextCheck, make_full_context_request
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 from autofit.trial.measurement import Measurement
@@ -138,7 +138,7 @@ class MemoryModel:
             return
         if without_free_settings(candidate).key in self._observed:
             return
-        reported = self.planner.estimate(candidate)
+        reported = self.planner.predict_memory(candidate)
         if reported is not None:
             self._calibrate(candidate, ObservedMemory(predicted=predicted, reported=reported))
 
@@ -195,7 +195,7 @@ class MemoryModel:
         predicted = self.predict(candidate)
         rows = predicted.devices if predicted else ()
         return FullContextCheck(
-            plan_full_context_request(self.workload.context // self.workload.parallel),
+            make_full_context_request(self.workload.context // self.workload.parallel),
             {row.name: growth.get(row.name, 0.0) + _UNTRUSTED_MIB for row in rows},
             {row.name: row.free_mib for row in rows},
         )

@@ -197,7 +197,7 @@ def _planned(
     task: Task, name: str, candidate: Candidate, planner: RuntimePlanner | None
 ) -> PlannedLayout:
     estimate = estimate_memory(task.inventory, candidate, task.devices)
-    told = planner.estimate(candidate) if planner else None
+    told = planner.predict_memory(candidate) if planner else None
     if told is not None:
         estimate = apply_reported(estimate, told)
     words, env = spell_params(task.runtime, candidate)

@@ -258,7 +258,7 @@ class Probe:
             candidate,
             replace(
                 plan_fit_test(self.task.workload, ubatch),
-                fill=self.memory.context_fill(candidate),
+                full_context_check=self.memory.context_fill(candidate),
             ),
             layout=line.layout,
         )

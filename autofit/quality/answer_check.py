@@ -87,7 +87,7 @@ class QualityScore:
             tokens=found.tokens,
             agreement=found.agreement,
             mean_divergence=found.mean,
-            max_divergence=found.most,
+            max_divergence=found.maximum,
             source=program,
         )
 

@@ -24,8 +24,8 @@ from autofit.quality.prompt_set import Answers, PromptSet, collect_answers
 from autofit.runtime.dialect.dialect import DivergenceRules
 from autofit.runtime.planner.divergence_program import (
     DivergenceLauncher,
+    base_file_bytes,
     has_divergence_program,
-    kept_bytes,
 )
 from autofit.runtime.server.launcher import Launcher
 from autofit.runtime.server.request_plan import plan_without_measurement
@@ -205,13 +205,13 @@ def score_kv_types(
         return ProgramScore(failure="KV type not scored over all tokens: budget used up")
     folder = runner.study.path
     chunks = _count_chunks(rules, task.inventory.n_vocab)
-    needed = 2 * chunks * kept_bytes(rules, task.inventory.n_vocab)
+    needed = 2 * chunks * base_file_bytes(rules, task.inventory.n_vocab)
     if shutil.disk_usage(folder).free < needed:
         reason = f"it needs {needed >> 20} MiB of free disk"
         return ProgramScore(failure=f"KV type not scored over all tokens: {reason}")
     text = runner.study.write_output(_TEXT_FILE, read_prompt_text(task.workload))
     base = DivergenceLauncher(
-        launcher=launcher, base=folder / _BASE_FILE, text=text, chunks=chunks, keeps=True
+        launcher=launcher, base=folder / _BASE_FILE, text=text, chunks=chunks, is_reference=True
     )
     # An interruption leaves the files, so that a resumed run finds them.
     score = _launch_program(runner, base, narrow, wide)
@@ -235,7 +235,7 @@ def _launch_program(
     )
     if not kept.is_completed:
         return ProgramScore(failure=f"{base.program} gave no score: {kept.outcome.evidence}")
-    scoring = replace(base, keeps=False)
+    scoring = replace(base, is_reference=False)
     scored = replace(runner, launching=scoring).run(
         TrialPurpose("prove", "kl_score", kv_types=types),
         narrow.candidate,
@@ -251,7 +251,7 @@ def _launch_program(
 
 def _count_chunks(rules: DivergenceRules, n_vocab: int) -> int:
     """Return how many pieces of text the file of the base has room for."""
-    return max(1, min(_MAX_CHUNKS, _MAX_BASE_BYTES // kept_bytes(rules, n_vocab)))
+    return max(1, min(_MAX_CHUNKS, _MAX_BASE_BYTES // base_file_bytes(rules, n_vocab)))
 
 
 def _with_default_kv(finalist: Finalist) -> Finalist:

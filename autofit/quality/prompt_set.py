@@ -221,7 +221,7 @@ def collect_answers(
     trial = runner.run(
         purpose,
         candidate,
-        replace(request_plan, questions=prompts),
+        replace(request_plan, output_recorder=prompts),
         layout=layout,
         is_verbatim=is_verbatim,
     )

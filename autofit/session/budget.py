@@ -66,7 +66,7 @@ class OverheadTimer:
         questions_s = self.usage.seconds - self._usage_before.seconds
         own_s = self.clock() - self._since_s - questions_s
         return Overhead(
-            self.usage.questions - self._usage_before.questions,
+            self.usage.runs - self._usage_before.runs,
             round(questions_s, 3),
             round(max(0.0, own_s), 3),
         )

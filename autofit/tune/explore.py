@@ -278,7 +278,7 @@ class Explorer:
                 is_short=True,
                 enough_s=self.runner.budget.repeat_limit_s,
             )
-        return replace(request_plan, fill=self.fill_of(candidate))
+        return replace(request_plan, full_context_check=self.fill_of(candidate))
 
     def ranked(self) -> list[Evaluation]:
         """Every launch that may be picked, the best first, requirements kept before all others."""

@@ -36,7 +36,7 @@ def frozen_baseline(
         for name in _FREEZABLE
         if name in applied and task.runtime.supports(name, applied[name])
     }
-    placed = dict(planner.fitted(baseline.candidate) or {}) if planner else {}
+    placed = dict(planner.fit(baseline.candidate) or {}) if planner else {}
     if int(placed.get("n_gpu_layers", 0)) < 0:
         placed["n_gpu_layers"] = task.inventory.units
     known = {name: value for name, value in placed.items() if name in PLACEMENT_PARAMS}

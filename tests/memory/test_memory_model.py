@@ -92,7 +92,7 @@ def test_planner_corrects_the_arithmetic(about, machine):
     asked, other = on_first_card(about, 6), on_first_card(about, 8)
     asking.ask_planner(asked)
 
-    planned = asking.planner.estimate(asked)["CUDA0"]
+    planned = asking.planner.predict_memory(asked)["CUDA0"]
     found = asking.predict(asked).device("CUDA0")
     assert found.weights_mib + found.kv_mib + found.compute_mib == pytest.approx(
         planned.buffers_mib, rel=0.03

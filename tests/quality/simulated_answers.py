@@ -93,6 +93,6 @@ class AnsweredLaunching(ABC):
             check_stop()
             on_stage(stage)
         found = self.result(plan, request_plan)
-        if request_plan.questions is not None and found.outcome.kind == "completed":
-            request_plan.questions.ask(self.client_of(plan.candidate), plan.limits)
+        if request_plan.output_recorder is not None and found.outcome.kind == "completed":
+            request_plan.output_recorder.ask(self.client_of(plan.candidate), plan.limits)
         return found

@@ -242,4 +242,4 @@ def test_a_connection_that_the_server_does_not_keep_after_all_fails_no_request()
         assert client.props()["status"] == "ok"
         assert isinstance(complete(client), Answer)
         assert isinstance(complete(client), Answer)
-        assert client.ask("/models")["status"] == "ok"
+        assert client.request_json("/models")["status"] == "ok"

@@ -16,7 +16,7 @@ from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.planner.divergence_program import (
     Divergence,
     DivergenceLauncher,
-    kept_bytes,
+    base_file_bytes,
     read_divergence,
 )
 from autofit.runtime.server.launcher import Launcher
@@ -56,7 +56,11 @@ def program(tmp_path) -> DivergenceLauncher:
         runtime, fake.write_model(MODEL), WORKLOAD, PromptSource(" "), extra_args=["--metrics"]
     )
     return DivergenceLauncher(
-        launcher=launcher, base=tmp_path / "base", text=tmp_path / "text", chunks=3, keeps=True
+        launcher=launcher,
+        base=tmp_path / "base",
+        text=tmp_path / "text",
+        chunks=3,
+        is_reference=True,
     )
 
 
@@ -76,7 +80,7 @@ def test_half_an_answer_is_none(lost):
 
 def test_the_kept_chances_have_the_size_that_was_seen():
     """Two bytes a token of the vocabulary and place: 267,395,076 bytes for two pieces."""
-    assert 2 * kept_bytes(RULES, 262144) == pytest.approx(267_395_076, rel=0.01)
+    assert 2 * base_file_bytes(RULES, 262144) == pytest.approx(267_395_076, rel=0.01)
 
 
 def test_the_command_computes_what_the_server_does(program):
@@ -104,7 +108,7 @@ def test_the_command_computes_what_the_server_does(program):
     assert pairs["--kl-divergence-base"] == str(program.base)
     assert not {"--port", "--host", "--metrics", "--kl-divergence"} & set(words)
 
-    scoring = replace(program, keeps=False).plan(candidate, as_served=False)
+    scoring = replace(program, is_reference=False).plan(candidate, as_served=False)
     assert scoring.argv[-1] == "--kl-divergence"
     assert "-f" not in scoring.argv
 

@@ -13,7 +13,7 @@ from runtime.launch_sample import CARD, WORKLOAD, launcher, machine
 from autofit.runtime.server.launcher import LaunchResult
 from autofit.runtime.server.request_plan import (
     FullContextCheck,
-    plan_full_context_request,
+    make_full_context_request,
     plan_measurement,
 )
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
@@ -56,7 +56,9 @@ def fill(tmp_path, monkeypatch):
             plan,
             replace(
                 request_plan,
-                fill=FullContextCheck(plan_full_context_request(context), {"CUDA0": 3000.0}),
+                full_context_check=FullContextCheck(
+                    make_full_context_request(context), {"CUDA0": 3000.0}
+                ),
             ),
             log_path=tmp_path / "server.log",
             on_stage=lambda _: None,

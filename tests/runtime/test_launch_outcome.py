@@ -26,7 +26,7 @@ from autofit.trial.outcome import Incorrect
 GOOD = "cuda-ok-ncmoe24"
 PARAMS = {"n_cpu_moe": 24}
 SEEN = LaunchObservation(
-    candidate=Candidate(PARAMS), ready=Ready.READY, died=None, failure=None, props={},
+    candidate=Candidate(PARAMS), ready=Ready.READY, exit_status=None, failure=None, props={},
     limits=Limits(load_s=5.0, prompt_s=7.0, generate_s=9.0),
 )  # fmt: skip
 
@@ -71,7 +71,7 @@ def test_slots_that_were_refused_are_memory_that_lacked(verdict, taken):
     )
     slots = ExpectedSlots(device="CUDA0", count=4, slot_mib=144.0)
     found = verdict(
-        "cuda-prefetch-slots-shrunk", watched=ResourceObservation(readings=readings, slots=slots)
+        "cuda-prefetch-slots-shrunk", resources=ResourceObservation(readings=readings, slots=slots)
     )
 
     assert found.outcome.kind == ("out_of_memory" if taken else "completed")
@@ -96,7 +96,7 @@ def test_a_setting_that_was_not_applied_is_rejected(verdict):
     found = verdict(GOOD, candidate=Candidate({"context": 999_936}))
 
     assert (found.outcome.kind, found.outcome.reason) == ("rejected", "not_applied")
-    assert "999936 was asked" in found.outcome.evidence
+    assert "999936" in found.outcome.evidence
 
 
 def test_a_device_that_holds_more_than_it_is_lent_is_out_of_memory(verdict):
@@ -104,7 +104,7 @@ def test_a_device_that_holds_more_than_it_is_lent_is_out_of_memory(verdict):
     found = verdict(GOOD, limits_mib={"CUDA0": 1000.0})
 
     assert (found.outcome.kind, found.outcome.device) == ("out_of_memory", "CUDA0")
-    assert "1000 MiB are allowed" in found.outcome.evidence
+    assert found.outcome.requested_mib > 1000
     assert verdict(GOOD, limits_mib={"CUDA0": 100_000.0}).outcome.kind == "completed"
 
 
@@ -112,13 +112,13 @@ def test_a_device_that_holds_more_than_it_is_lent_is_out_of_memory(verdict):
     ("seen", "kind", "stage", "told"),
     [
         ({"ready": Ready.TIMED_OUT}, "timed_out", None, "not ready within 5 s"),
-        ({"ready": Ready.EXITED, "died": 3}, "crashed", None, "status 3"),
-        ({"died": 3}, "crashed", None, "status 3"),
+        ({"ready": Ready.EXITED, "exit_status": 3}, "crashed", None, "status 3"),
+        ({"exit_status": 3}, "crashed", None, "status 3"),
         ({"failure": broken("timed_out")}, "timed_out", "prompt", "what was seen"),
         ({"failure": broken("timed_out", "generate")}, "timed_out", "generate", "what was"),
         ({"failure": broken("malformed")}, "incorrect", "prompt", "what was seen"),
-        ({"failure": broken("disconnected")}, "crashed", "prompt", "broke off, though"),
-        ({"failure": broken("disconnected"), "died": 3}, "crashed", None, "status 3"),
+        ({"failure": broken("disconnected")}, "crashed", "prompt", "what was seen"),
+        ({"failure": broken("disconnected"), "exit_status": 3}, "crashed", None, "status 3"),
         (
             {"failure": broken("http", status=500, body="no words known")},
             "crashed",
@@ -155,8 +155,8 @@ def test_limits_that_passed_are_told(verdict):
 @pytest.mark.parametrize(
     "seen",
     [
-        {"ready": Ready.EXITED, "died": -6},
-        {"failure": broken("disconnected"), "died": -6},
+        {"ready": Ready.EXITED, "exit_status": -6},
+        {"failure": broken("disconnected"), "exit_status": -6},
         {"failure": broken("timed_out")},
         {"failure": Incorrect("prompt", "nonsense")},
     ],
@@ -177,7 +177,10 @@ def test_the_client_knows_when_generation_began(verdict):
     """A log does not say that the first token went out; who received it does."""
     failure = broken("disconnected", "generate")
     found = verdict(
-        "cuda-first-large-batch-with-size", candidate=Candidate({}), failure=failure, died=-6
+        "cuda-first-large-batch-with-size",
+        candidate=Candidate({}),
+        failure=failure,
+        exit_status=-6,
     )
 
     assert (found.outcome.kind, found.outcome.stage) == ("out_of_memory", "generate")

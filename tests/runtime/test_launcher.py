@@ -14,7 +14,7 @@ from autofit.errors import Interrupted, UsageError
 from autofit.machine.memory_watcher import Counter, MemorySource, NoSource
 from autofit.runtime.server.request_plan import (
     FullContextCheck,
-    plan_full_context_request,
+    make_full_context_request,
     plan_measurement,
     plan_without_measurement,
 )
@@ -88,8 +88,8 @@ def test_a_good_launch_measures_all_requests(fake):
 def test_a_launch_with_little_left_fills_its_context(tmp_path, stage):
     """With room it is not asked, with little it holds, and with next to none it dies there."""
     params = {**PARAMS, "context": 16384, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-    fill = FullContextCheck(plan_full_context_request(16384), {"CUDA0": 64.0})
-    request_plan = replace(plan_measurement(WORKLOAD, 512, repeats=1), fill=fill)
+    fill = FullContextCheck(make_full_context_request(16384), {"CUDA0": 64.0})
+    request_plan = replace(plan_measurement(WORKLOAD, 512, repeats=1), full_context_check=fill)
 
     def run(name, taken_mib):
         device = replace(CARD, other_mib=taken_mib)
@@ -112,10 +112,12 @@ def test_what_the_user_lets_a_device_hold_counts_as_its_room(tmp_path, stage):
     """A card with much free memory of which little is allowed has little left."""
     fake = FakeMachine(tmp_path, machine())
     request_plan = plan_measurement(WORKLOAD, 512, repeats=1)
-    fill = FullContextCheck(plan_full_context_request(4096), {"CUDA0": 64.0})
+    fill = FullContextCheck(make_full_context_request(4096), {"CUDA0": 64.0})
     used = Launch(fake, request_plan).run().measurement.peak_mib["CUDA0"]
     for limit_mib, count in ((used + 500.0, 2), (used + 10.0, 3)):
-        launch = Launch(fake, replace(request_plan, fill=fill), limits_mib={"CUDA0": limit_mib})
+        launch = Launch(
+            fake, replace(request_plan, full_context_check=fill), limits_mib={"CUDA0": limit_mib}
+        )
         assert len(launch.run().measurement.samples) == count
 
 

@@ -106,7 +106,7 @@ def test_the_estimate_is_what_the_server_reports(  # noqa: PLR0917 - cases and f
     """Every number is equal but the output device's compute: some hidden states above at most."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     candidate = Candidate(BASE).with_params(**changes)
-    estimate = RuntimePlanner(runtime, model, rpc=rpc, cache=tmp_path).estimate(candidate)
+    estimate = RuntimePlanner(runtime, model, rpc=rpc, cache=tmp_path).predict_memory(candidate)
     assert estimate is not None
     real = reported(runtime, model, candidate, rpc, tmp_path / "log")
     hidden_mib = candidate.get_int("ubatch", 0) * EMBD * 4 / 2**20
@@ -128,19 +128,19 @@ def test_an_answer_is_kept(llama_cpp: Path, model: Path, tmp_path: Path) -> None
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     with rpc_device(llama_cpp) as first, rpc_device(llama_cpp) as second:
         servers = f"{first},{second}"
-        before = RuntimePlanner(runtime, model, rpc=servers, cache=tmp_path).estimate(
+        before = RuntimePlanner(runtime, model, rpc=servers, cache=tmp_path).predict_memory(
             Candidate(BASE)
         )
         loose = Candidate(BASE).with_params(tensor_split=None)
-        assert RuntimePlanner(runtime, model, rpc=servers, cache=tmp_path).estimate(loose)
+        assert RuntimePlanner(runtime, model, rpc=servers, cache=tmp_path).predict_memory(loose)
     after = RuntimePlanner(runtime, model, rpc=servers, cache=tmp_path)
     assert before is not None
-    assert after.estimate(Candidate(BASE)) == before
-    assert after.asked.questions == 0
+    assert after.predict_memory(Candidate(BASE)) == before
+    assert after.usage.runs == 0
     # Without a split the layers go by free memory, which is another one each time.
-    assert after.estimate(loose) is None
-    assert after.asked.questions == 1
-    assert after.asked.seconds > 0
+    assert after.predict_memory(loose) is None
+    assert after.usage.runs == 1
+    assert after.usage.seconds > 0
 
 
 @pytest.mark.runtime
@@ -150,7 +150,7 @@ def test_a_candidate_that_cannot_be_planned_has_no_estimate(
     """A refusal by the planner is no error."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     estimator = RuntimePlanner(runtime, model, cache=tmp_path)
-    assert estimator.estimate(Candidate({"devices": "CUDA7", "tensor_split": "1"})) is None
+    assert estimator.predict_memory(Candidate({"devices": "CUDA7", "tensor_split": "1"})) is None
 
 
 @pytest.mark.runtime
@@ -158,9 +158,11 @@ def test_what_the_user_adds_is_planned_with(llama_cpp: Path, model: Path, tmp_pa
     """Extra arguments that the planner knows count; others are left out."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     candidate = Candidate({"context": 2048, "kv_unified": True, "tensor_split": "1"})
-    plain = RuntimePlanner(runtime, model, cache=tmp_path).estimate(candidate)
+    plain = RuntimePlanner(runtime, model, cache=tmp_path).predict_memory(candidate)
     extra = ["--jinja", "--alias", "a b", "-ctk", "q4_0", "-ctv", "q4_0"]
-    narrow = RuntimePlanner(runtime, model, extra_args=extra, cache=tmp_path).estimate(candidate)
+    narrow = RuntimePlanner(runtime, model, extra_args=extra, cache=tmp_path).predict_memory(
+        candidate
+    )
     assert plain is not None
     assert narrow is not None
     assert narrow["host"].context_mib < plain["host"].context_mib
@@ -169,7 +171,7 @@ def test_what_the_user_adds_is_planned_with(llama_cpp: Path, model: Path, tmp_pa
 def test_a_runtime_without_a_planner_has_no_estimate(model: Path, tmp_path: Path) -> None:
     """The embedded runtime has no such program."""
     runtime = find_runtime(dialect="embedded", cache=tmp_path)
-    assert RuntimePlanner(runtime, model, cache=tmp_path).estimate(Candidate(BASE)) is None
+    assert RuntimePlanner(runtime, model, cache=tmp_path).predict_memory(Candidate(BASE)) is None
 
 
 def test_a_torn_line_of_kept_answers_is_ignored(tmp_path: Path) -> None:

@@ -48,14 +48,14 @@ def test_only_a_process_that_does_nothing_stands_still(started, code, is_still):
     """CPU time or output is progress."""
     process, log = started(code)
 
-    assert is_hung(process.pid, log, look_s=0.6) is is_still
+    assert is_hung(process.pid, log, observe_s=0.6) is is_still
 
 
 def test_work_of_offspring_is_progress(started):
     """A wrapper waits while its server works."""
     process, log = started(WAITS_FOR_WORK)
 
-    assert is_hung(process.pid, log, look_s=0.8) is False
+    assert is_hung(process.pid, log, observe_s=0.8) is False
 
 
 def test_process_that_is_gone_does_not_stand_still(started):
@@ -63,7 +63,7 @@ def test_process_that_is_gone_does_not_stand_still(started):
     process, log = started(SAY)
     process.wait(10)
 
-    assert is_hung(process.pid, log, look_s=0.1) is False
+    assert is_hung(process.pid, log, observe_s=0.1) is False
 
 
 def test_kills_are_counted_from_the_start_of_watching():
@@ -71,9 +71,9 @@ def test_kills_are_counted_from_the_start_of_watching():
     counts = iter([3, 3, 4])
     kills = OomKillCounter(lambda: next(counts))
 
-    assert kills.since() == 0
-    assert kills.since() == 1
-    assert OomKillCounter(lambda: None).since() is None
+    assert kills.kills() == 0
+    assert kills.kills() == 1
+    assert OomKillCounter(lambda: None).kills() is None
 
 
 def reading(faults, swapped=0.0, available=900.0):

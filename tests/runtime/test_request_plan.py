@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from autofit.runtime.server.request_plan import (
     CONTEXT_RESERVE_TOKENS,
     FullContextCheck,
+    make_full_context_request,
     plan_fit_test,
-    plan_full_context_request,
     plan_measurement,
     plan_proof,
     plan_without_measurement,
@@ -103,7 +103,7 @@ def test_a_proof_fills_the_context_twice(workload, slot_context):
 )
 def test_a_context_is_filled_where_a_device_has_too_little_left(left_mib, is_due):
     """Counters decide, and where there is none what was expected; other devices do not count."""
-    fill = FullContextCheck(plan_full_context_request(4096), {"CUDA0": 100.0}, {"CUDA0": 50.0})
+    fill = FullContextCheck(make_full_context_request(4096), {"CUDA0": 100.0}, {"CUDA0": 50.0})
 
     assert fill.is_due(left_mib) == is_due
 
@@ -111,7 +111,7 @@ def test_a_context_is_filled_where_a_device_has_too_little_left(left_mib, is_due
 @given(st.integers(80, 200_000))
 def test_what_fills_a_context_leaves_what_the_runtime_needs(slot_context):
     """Prompt, a few tokens and the reserve are the whole of a slot."""
-    request = plan_full_context_request(slot_context)
+    request = make_full_context_request(slot_context)
 
     used = request.prompt_tokens + request.predicted_tokens + CONTEXT_RESERVE_TOKENS
     assert used == slot_context

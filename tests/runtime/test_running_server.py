@@ -12,7 +12,7 @@ from runtime.launch_sample import machine, small_model
 from autofit.errors import AutofitError
 from autofit.process import Ready
 from autofit.runtime.dialect.dialect_file import load_dialect
-from autofit.runtime.server.server_process import HOST, find_free_port, start_server
+from autofit.runtime.server.server_process import LOOPBACK, find_free_port, start_server
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 
 
@@ -20,7 +20,7 @@ from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 def plan(tmp_path):
     """How a small model is served on a simulated machine."""
     fake = FakeMachine(tmp_path, machine())
-    argv = fake.command(fake.write_model(small_model()), ["--host", HOST, "-ngl", "0"])
+    argv = fake.command(fake.write_model(small_model()), ["--host", LOOPBACK, "-ngl", "0"])
     return LaunchPlan(Candidate({}), tuple(argv), {"GGML_MINE": "1"}, Limits(load_s=20, stop_s=5))
 
 
@@ -29,8 +29,8 @@ def test_free_ports_can_be_bound():
     port = find_free_port()
 
     with socket.socket() as probe:
-        assert probe.connect_ex((HOST, port)) != 0
-        probe.bind((HOST, port))
+        assert probe.connect_ex((LOOPBACK, port)) != 0
+        probe.bind((LOOPBACK, port))
 
 
 def test_a_server_is_up_inside_the_block_only(plan, tmp_path):

@@ -153,7 +153,7 @@ def test_questions_are_counted_apart_from_own_computing():
     ticks = iter([100.0, 107.5])
     usage = PlannerUsage(5, 50.0)
     timer = OverheadTimer(lambda: next(ticks), usage)
-    usage.questions += 2
+    usage.runs += 2
     usage.seconds += 3.0
 
     assert timer.overhead == Overhead(2, 3.0, 4.5)
@@ -164,7 +164,7 @@ def test_a_restarted_timer_counts_nothing_twice():
     ticks = itertools.count(100.0, 10.0)
     usage = PlannerUsage()
     timer = OverheadTimer(lambda: next(ticks), usage)
-    usage.questions += 1
+    usage.runs += 1
     usage.seconds += 1.0
     timer.restart()
 
@@ -177,7 +177,7 @@ def test_a_question_is_counted_even_when_it_fails():
     with pytest.raises(ZeroDivisionError), usage.counting():
         _ = 1 / 0
 
-    assert usage.questions == 1
+    assert usage.runs == 1
     assert usage.seconds >= 0
 
 

@@ -206,7 +206,7 @@ def test_a_trial_tells_what_was_spent_before_it(make):
     clock = iter([0.0, 0.0, 7.0, 20.0, 22.0, 30.0])
     asked = PlannerUsage()
     runner = make(budget=Budget(lambda: next(clock), planner_usage=asked))
-    asked.questions, asked.seconds = 2, 3.0
+    asked.runs, asked.seconds = 2, 3.0
     first, second = run(runner), run(runner, side="B", phase="confirm")
 
     assert first.overhead == Overhead(2, 3.0, 4.0)

@@ -112,7 +112,7 @@ def test_what_the_search_launches_may_fill_its_context(about, tmp_path):
     asked = []
 
     def outcome_of(candidate, request_plan):
-        asked.append((request_plan.name, request_plan.fill))
+        asked.append((request_plan.name, request_plan.full_context_check))
         return Completed()
 
     _tuned(about, tmp_path / "study", outcome_of, max_launches=6)

@@ -92,7 +92,7 @@ def check_start(
         LaunchObservation(
             candidate=candidate,
             ready=ready,
-            died=died,
+            exit_status=died,
             failure=answer if isinstance(answer, RequestFailure) else None,
             props=props,
             limits=limits,

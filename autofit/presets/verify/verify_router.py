@@ -82,7 +82,7 @@ def _check_models(
 
 def _model_statuses(server: RunningServer) -> dict[str, Mapping[str, Any]]:
     """Return what the router says about each model, by name."""
-    models = server.client.ask("/models").get("data", ())
+    models = server.client.request_json("/models").get("data", ())
     return {model["id"]: model.get("status", {}) for model in models}
 
 
@@ -120,7 +120,7 @@ def differences(
 def _check_answer(server: RunningServer, preset: Preset, dialect: Dialect) -> PresetCheck:
     model, limits = section_name(preset), load_limits(preset)
     name = f"{model} starts with these settings and answers a request"
-    server.client.ask("/models/load", {"model": model})
+    server.client.request_json("/models/load", {"model": model})
     deadline = time.monotonic() + limits.load_s
     while (status := _model_statuses(server).get(model, {})).get("value") != "loaded":
         if status.get("failed") or server.process.poll() is not None:
@@ -129,12 +129,12 @@ def _check_answer(server: RunningServer, preset: Preset, dialect: Dialect) -> Pr
             detail = f"not loaded within {limits.load_s:.0f} s"
             return PresetCheck(name, passed=False, detail=detail)
         time.sleep(_POLL_S)
-    props = server.client.ask(f"{dialect.endpoints.props}?model={quote(model, safe='')}")
+    props = server.client.request_json(f"{dialect.endpoints.props}?model={quote(model, safe='')}")
     changed = find_unapplied(Candidate(preset.params), read_applied(dialect, props))
     if changed is not None:
         return PresetCheck(name, passed=False, detail=one_line(changed.evidence))
-    answer = ask_once(server.client.of_model(model), limits)
-    server.client.ask("/models/unload", {"model": model})
+    answer = ask_once(server.client.for_model(model), limits)
+    server.client.request_json("/models/unload", {"model": model})
     if isinstance(answer, Answer):
         return PresetCheck(name, passed=True)
     detail = one_line(answer.body or answer.detail)[:_LONGEST_DETAIL]

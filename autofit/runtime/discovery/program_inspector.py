@@ -260,6 +260,15 @@ def _find_reason(text: str) -> str:
     return next((line for line in reversed(texts) if _FAILURE.search(line)), (texts or [""])[-1])
 
 
+def read_companion_help(runtime: Runtime, command: tuple[str, ...]) -> HelpText:
+    """Return the help of a companion program.
+
+    Raises:
+        UsageError: it cannot be started, or lists no flags.
+    """
+    return ProgramInspector(Path(command[0]), command).read_help(runtime.dialect.ask)
+
+
 def list_devices(runtime: Runtime, rpc: str = "") -> tuple[Device, ...] | None:
     """Return the devices of a runtime, with the remote ones of `rpc` (host:port,...).
 

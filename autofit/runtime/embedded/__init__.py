@@ -1,1 +1,1 @@
-"""The xllamacpp package behind the flags of llama-server."""
+"""A server in a Python process: the xllamacpp package with the flags of llama-server."""

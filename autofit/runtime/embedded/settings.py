@@ -11,7 +11,7 @@ from autofit.runtime.discovery.help_text import Flag
 
 
 def _enum(enum: str, prefix: str, **names: str) -> Callable[[str], object]:
-    """A member of one of the package's enumerations, by the end of its name."""
+    """Return a converter to a member of one of the package's enumerations, by its suffix."""
 
     def convert(value: str) -> object:
         import xllamacpp  # noqa: PLC0415 - slow, and help does not need it
@@ -21,7 +21,7 @@ def _enum(enum: str, prefix: str, **names: str) -> Callable[[str], object]:
     return convert
 
 
-def _experts(pattern: str) -> Callable[[str], str]:
+def _host_overrides(pattern: str) -> Callable[[str], str]:
     return lambda value: ",".join(f"{pattern % layer}=CPU" for layer in range(int(value)))
 
 
@@ -32,7 +32,7 @@ def _split(value: str) -> list[float]:
 
 _KV_TYPE = _enum("ggml_type", "GGML_TYPE_")
 _LOAD = {"mmap+mlock": "MMAP_MLOCK", "dio": "DIRECT_IO"}
-# Each flag's attribute of the package's parameters and how a value, or the flag alone, sets it.
+# The attribute of the package's parameters that each flag sets, and the conversion of its value.
 SETTINGS: dict[str, tuple[str, Callable[[str], object]]] = {
     "--model": ("model.path", str),
     "--ctx-size": ("n_ctx", int),
@@ -55,9 +55,9 @@ SETTINGS: dict[str, tuple[str, Callable[[str], object]]] = {
     "--override-tensor": ("tensor_buft_overrides", str),
     "--n-cpu-moe": (
         "tensor_buft_overrides",
-        _experts(r"blk\.%d\.ffn_(up|down|gate|gate_up)_(ch|)exps"),
+        _host_overrides(r"blk\.%d\.ffn_(up|down|gate|gate_up)_(ch|)exps"),
     ),
-    "--n-cpu-ffn": ("tensor_buft_overrides", _experts(r"blk\.%d\.ffn_(up|down|gate)\.")),
+    "--n-cpu-ffn": ("tensor_buft_overrides", _host_overrides(r"blk\.%d\.ffn_(up|down|gate)\.")),
     "--load-mode": ("load_mode", _enum("llama_load_mode", "LLAMA_LOAD_MODE_", **_LOAD)),
     "--no-repack": ("no_extra_bufts", lambda _: True),
     "--no-op-offload": ("no_op_offload", lambda _: True),
@@ -77,11 +77,11 @@ SETTINGS: dict[str, tuple[str, Callable[[str], object]]] = {
 }
 
 
-def apply(params: Any, given: Iterable[tuple[Flag, str, str]]) -> None:  # noqa: ANN401
-    """Set the package's parameters from flags, each with the word that named it and its value.
+def apply_flags(params: Any, given: Iterable[tuple[Flag, str, str]]) -> None:  # noqa: ANN401
+    """Set the package's parameters from flags, each with its word and its value.
 
     Raises:
-        UsageError: a value is not one of its flag's.
+        UsageError: a flag does not accept its value.
     """
     overrides: list[str] = []
     for flag, word, value in given:
@@ -91,8 +91,8 @@ def apply(params: Any, given: Iterable[tuple[Flag, str, str]]) -> None:  # noqa:
             setting = convert(value)
             if attribute == "tensor_buft_overrides":
                 overrides += [str(setting)] if setting else []
-                setting = ",".join(overrides)  # the first that matches wins
+                setting = ",".join(overrides)  # the first match counts
             setattr(reduce(getattr, owners, params), attribute, setting)
         except (ValueError, LookupError, TypeError, OverflowError, AssertionError) as error:
-            said = f"unknown value: '{value}'" if isinstance(error, LookupError) else error
-            raise UsageError(f'error while handling argument "{word}": {said}') from error
+            reason = f"unknown value: '{value}'" if isinstance(error, LookupError) else error
+            raise UsageError(f'error while handling argument "{word}": {reason}') from error

@@ -1,18 +1,17 @@
-"""Memory per device by the runtime's own planner, without loading weights.
+"""Memory per device as the runtime's own planner predicts it, without loading weights.
 
-llama.cpp's `llama-fit-params --fit-print on` builds the very graph that would run, but counts
-logits for a whole ubatch where the server keeps one row a slot: `ubatch x n_vocab x 4` bytes
+llama.cpp's `llama-fit-params --fit-print on` builds the graph that would run, but counts
+logits for a whole ubatch while the server keeps one row per slot: `ubatch x n_vocab x 4` bytes
 on the device of the output layer, 2 GiB for a ubatch of 2048 and 262,144 tokens. They cannot
-be subtracted, since buffers are reused: the compute buffer is the larger of the logits and
-the rest of the graph, and where the logits are larger they hide the rest. So the planner is
-asked a second time, about a copy of the model with next to no vocabulary
-(`copy_without_vocabulary`). The server's graph also selects rows, which takes up to two more
-hidden states of `ubatch x n_embd x 4` bytes.
+be subtracted, because buffers are reused: the compute buffer is the larger of the logits and
+the rest of the graph. So the planner runs a second time on a copy of the model with almost no
+vocabulary (`copy_without_vocabulary`). The server's graph also selects rows, which needs up to
+two more hidden states of `ubatch x n_embd x 4` bytes.
 
-Measured with b11434: against the memory table of a server with two remote devices, 42
-candidates, every number is equal but that of the output device, which is up to three hidden
-states above, with pipeline parallelism seven, never below; on CUDA the planner alone was 1.6
-hidden states below (454 MiB for 480).
+Measured with b11434: compared with the memory table of a server with two remote devices, over
+42 candidates, every number is equal except for the output device. It is up to three hidden
+states too high (seven with pipeline parallelism) and never too low. On CUDA the planner alone
+was 1.6 hidden states too low (454 MiB instead of 480).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,14 +35,13 @@ from autofit.runtime.command.argv_reader import parse_command
 from autofit.runtime.command.argv_writer import spell_params
 from autofit.runtime.dialect.dialect import EstimatorRules
 from autofit.runtime.discovery.found_runtime import Runtime
-from autofit.runtime.discovery.help_text import HelpText
-from autofit.runtime.discovery.program_inspector import ProgramInspector, run_program
+from autofit.runtime.discovery.program_inspector import read_companion_help, run_program
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.measurement import ReportedMemory
 from autofit.units import MIB
 
 HOST = "host"
-# llama.cpp's defaults, for params that a candidate leaves out.
+# llama.cpp's defaults for parameters that a candidate does not set.
 _BATCH, _UBATCH = 2048, 512
 
 DeviceSizes = Mapping[str, ReportedMemory]
@@ -51,27 +49,27 @@ DeviceSizes = Mapping[str, ReportedMemory]
 
 @dataclass(slots=True)
 class PlannerUsage:
-    """How many questions a planner was put, and the seconds they took."""
+    """The number of runs of a planner, and the seconds they took."""
 
-    questions: int = 0
+    runs: int = 0
     seconds: float = 0.0
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count what happens within as one question."""
+        """Count the block as one run."""
         began_s = time.monotonic()
         try:
             yield
         finally:
-            self.questions += 1
+            self.runs += 1
             self.seconds += time.monotonic() - began_s
 
 
 class RuntimePlanner:
-    """The planner of one runtime for one model; answers are kept in memory and on disk.
+    """The planner of a runtime for one model; its predictions are cached.
 
-    Asked only while no server runs: it opens the devices, some 500 MiB each on CUDA.
-    `cache` is the folder of kept answers; `asked` counts the questions that none answered.
+    Use it only while no server runs: it opens the devices, which takes some 500 MiB each on
+    CUDA. `cache` is the folder of the cache; `usage` counts the runs.
     """
 
     def __init__(
@@ -90,119 +88,115 @@ class RuntimePlanner:
         self.rpc = rpc
         self.extra_args = tuple(extra_args)
         self.header = read_header(model_path)
-        self.asked = PlannerUsage()
-        self._help: HelpText | None = None
+        self.usage = PlannerUsage()
         folder = cache or platformdirs.user_cache_path("autofit") / "estimates"
-        self._record = PredictionCache(
-            folder / f"{runtime.fingerprint}-{self.header.digest}.jsonl"
-        )
+        name = f"{runtime.fingerprint}-{self.header.digest}.jsonl"
+        self._cache = PredictionCache(folder / name)
 
-    def estimate(self, candidate: Candidate) -> DeviceSizes | None:
-        """Model, context and compute MiB by device name, and of the `host`.
+    def predict_memory(self, candidate: Candidate) -> DeviceSizes | None:
+        """Return model, context and compute MiB by device name, and of the `host`.
 
-        None where the runtime has no planner, or it cannot plan this candidate. Not counted
-        are a projector, a draft model, repacked weights and pools that grow at run time.
+        None if the runtime has no planner, or it cannot plan this candidate. A projector, a
+        draft model, repacked weights and pools that grow at run time are not included.
 
         Raises:
             UsageError: the planner cannot be started.
         """
         if self.rules is None or self.command is None:
             return None
-        words, variables = self._words(self.rules, self.command, candidate)
+        words, variables = self._spell(self.command, candidate)
+        words = (*words, *self.rules.words)
         key = " ".join((*words, *(f"{name}={text}" for name, text in sorted(variables.items()))))
-        parallel = candidate.get_int("parallel", 1)  # is not always among the words
+        parallel = candidate.get_int("parallel", 1)  # the words do not always contain it
         key = f"{key} parallel={parallel}"
-        if key not in self._record:
-            with self.asked.counting():
-                sizes = self._ask(self.rules, words, variables)
+        if key not in self._cache:
+            with self.usage.counting():
+                sizes = self._run(self.rules, words, variables, self.model_path)
                 if sizes is not None and self.rules.counts_logits_of_ubatch:
-                    sizes = self._without_logits(self.rules, candidate, words, variables, sizes)
-            # Without a split, layers go by the memory that is free at the moment.
-            self._record.put(key, sizes, is_lasting="tensor_split" in candidate.params)
-        return self._record.get(key)
+                    sizes = self._correct_logits(self.rules, candidate, words, variables, sizes)
+            # Without a split, the placement of layers depends on the memory that is free now.
+            self._cache.put(key, sizes, is_lasting="tensor_split" in candidate.params)
+        return self._cache.get(key)
 
-    def fitted(self, candidate: Candidate) -> Params | None:
-        """What the runtime's own fit would choose now for what a candidate leaves open.
+    def fit(self, candidate: Candidate) -> Params | None:
+        """Return what the runtime's own fit would choose now for unset parameters.
 
-        None where the runtime has no planner, or it finds nothing that fits.
+        None if the runtime has no planner, or nothing fits.
 
         Raises:
             UsageError: the planner cannot be started.
         """
         if self.rules is None or self.command is None:
             return None
-        words, variables = self._words(self.rules, self.command, candidate, asks_sizes=False)
-        model = (self.runtime.dialect.launch.model, str(self.model_path.absolute()))
-        env = {**self.runtime.env, **variables}
-        with self.asked.counting():
-            finished = run_program((*self.command, *words, *model), env, self.rules.timeout_s)
-        lines = finished.stdout.split("\n")
-        answer = next((line for line in reversed(lines) if line.lstrip().startswith("-")), "")
-        if finished.returncode or not answer:
+        words, variables = self._spell(self.command, candidate)
+        with self.usage.counting():
+            output = self._run_planner(self.rules, words, variables, self.model_path) or ""
+        lines = [line for line in output.split("\n") if line.lstrip().startswith("-")]
+        if not lines:
             return None
-        # Shell syntax, the quotes literal; builds before 2026 print overrides unquoted.
-        argv = (*self.runtime.command, *shlex.split(answer))
+        # It prints shell syntax with literal quotes; builds before 2026 do not quote overrides.
+        argv = (*self.runtime.command, *shlex.split(lines[-1]))
         return parse_command(argv, self.runtime.dialect, self.runtime.help).params
 
-    def _words(
-        self,
-        rules: EstimatorRules,
-        command: tuple[str, ...],
-        candidate: Candidate,
-        *,
-        asks_sizes: bool = True,
+    def _spell(
+        self, command: tuple[str, ...], candidate: Candidate
     ) -> tuple[tuple[str, ...], dict[str, str]]:
-        """What the planner is given but for the model, less what it does not know."""
-        if self._help is None:
-            ask = self.runtime.dialect.ask
-            self._help = ProgramInspector(Path(command[0]), command).read_help(ask)
+        """Return the words and variables of a candidate that the planner accepts."""
         launch = self.runtime.dialect.launch
         remote = (launch.rpc, self.rpc) if self.rpc and launch.rpc else ()
         words, variables = spell_params(self.runtime, candidate)
-        given = self._help.filter_words((*words, *self.extra_args), self.runtime.help)
-        return (*remote, *given, *(rules.words if asks_sizes else ())), variables
+        help_text = read_companion_help(self.runtime, command)
+        accepted = help_text.filter_words((*words, *self.extra_args), self.runtime.help)
+        return (*remote, *accepted), variables
 
-    def _ask(
+    def _run_planner(
         self,
         rules: EstimatorRules,
-        words: tuple[str, ...],
+        words: Sequence[str],
         variables: Mapping[str, str],
-        model: Path | None = None,
+        model_path: Path,
+    ) -> str | None:
+        """Return the planner's output, or None if it failed."""
+        model = (self.runtime.dialect.launch.model, str(model_path.absolute()))
+        argv = (*(self.command or ()), *words, *model)
+        finished = run_program(argv, {**self.runtime.env, **variables}, rules.timeout_s)
+        return None if finished.returncode else finished.stdout
+
+    def _run(
+        self,
+        rules: EstimatorRules,
+        words: Sequence[str],
+        variables: Mapping[str, str],
+        model_path: Path,
     ) -> DeviceSizes | None:
-        path = str((model or self.model_path).absolute())
-        argv = (*(self.command or ()), *words, self.runtime.dialect.launch.model, path)
-        env = {**self.runtime.env, **variables}
-        finished = run_program(argv, env, rules.timeout_s)
-        rows = re.finditer(rules.row_pattern, finished.stdout, re.MULTILINE)
+        output = self._run_planner(rules, words, variables, model_path) or ""
         sizes = {
             HOST if row["device"] == rules.host else row["device"]: ReportedMemory(
                 model_mib=float(row["model"]),
                 context_mib=float(row["context"]),
                 compute_mib=float(row["compute"]),
             )
-            for row in rows
+            for row in re.finditer(rules.row_pattern, output, re.MULTILINE)
         }
-        return sizes if finished.returncode == 0 and HOST in sizes else None
+        return sizes if HOST in sizes else None
 
-    def _without_logits(
+    def _correct_logits(
         self,
         rules: EstimatorRules,
         candidate: Candidate,
-        words: tuple[str, ...],
+        words: Sequence[str],
         variables: Mapping[str, str],
         sizes: DeviceSizes,
     ) -> DeviceSizes:
-        """The sizes with the server's few rows of logits instead of a ubatch of them."""
-        try:
-            with TemporaryDirectory(prefix="autofit-") as folder:
-                copy = Path(folder) / "lean.gguf"
-                write_copy_without_vocabulary(self.model_path, copy)
-                lean = self._ask(rules, words, variables, copy)
-        except (OSError, UsageError):
-            lean = None
-        if lean is None or lean.keys() != sizes.keys():
-            return sizes  # too large for a vocabulary of any size
-        output = _output_device(sizes, lean)
+        """Return the sizes with the server's few rows of logits instead of those of a ubatch."""
+        smaller: DeviceSizes | None = None
+        with suppress(OSError, UsageError), TemporaryDirectory(prefix="autofit-") as folder:
+            copy = Path(folder) / "copy.gguf"
+            write_copy_without_vocabulary(self.model_path, copy)
+            smaller = self._run(rules, words, variables, copy)
+        if smaller is None or smaller.keys() != sizes.keys():
+            return sizes  # too high for a vocabulary of any size
+        output = _find_output_device(sizes, smaller)
         rows = min(
             candidate.get_int("ubatch", _UBATCH),
             candidate.get_int("batch", _BATCH),
@@ -210,56 +204,54 @@ class RuntimePlanner:
         )
         logits_mib = candidate.get_int("parallel", 1) * self.header.n_vocab * 4 / MIB
         hidden_mib = rows * self.header.n_embd * 4 / MIB
-        row, rest = sizes[output], lean[output]
-        needed = max(rest.compute_mib, logits_mib) + 2 * hidden_mib
+        rest = smaller[output]
+        needed_mib = max(rest.compute_mib, logits_mib) + 2 * hidden_mib
         if output != HOST and not rest.model_mib and not rest.context_mib:
-            needed = logits_mib + 1  # it holds nothing but the output layer
-        return {**sizes, output: replace(row, compute_mib=needed)}
+            needed_mib = logits_mib + 1  # it has only the output layer
+        return {**sizes, output: replace(sizes[output], compute_mib=needed_mib)}
 
 
-def _output_device(sizes: DeviceSizes, lean: DeviceSizes) -> str:
-    """The device of the output layer: the one whose weights shrink with the vocabulary.
+def _find_output_device(sizes: DeviceSizes, smaller: DeviceSizes) -> str:
+    """Return the device of the output layer: its weights shrink with the vocabulary.
 
-    The host's shrink always, by the token embedding.
+    The host's weights always shrink, because of the token embedding.
     """
-    lost = {name: row.model_mib - lean[name].model_mib for name, row in sizes.items()}
+    lost = {name: row.model_mib - smaller[name].model_mib for name, row in sizes.items()}
     devices = [name for name in lost if name != HOST and lost[name] > 0]
     return max(devices, key=lost.__getitem__, default=HOST)
 
 
 class PredictionCache:
-    """Sizes by question. A line is added for each answer; a torn or strange line is ignored."""
+    """Predictions by key, in memory and in a file with one line for each.
+
+    A line that is incomplete or of another form is ignored.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._known: dict[str, DeviceSizes | None] = {}
-        try:
+        lines: list[str] = []
+        with suppress(OSError, UnicodeDecodeError):
             lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError):
-            return
         for line in lines:
-            try:
+            with suppress(ValueError, TypeError, AttributeError):
                 key, sizes = json.loads(line)
                 self._known[key] = {name: ReportedMemory(**row) for name, row in sizes.items()}
-            except (ValueError, TypeError, AttributeError):
-                continue
 
     def __contains__(self, key: str) -> bool:
         return key in self._known
 
     def get(self, key: str) -> DeviceSizes | None:
-        """The answer to a question that was put."""
+        """Return the prediction of a key, or None if there is none."""
         return self._known.get(key)
 
     def put(self, key: str, sizes: DeviceSizes | None, *, is_lasting: bool) -> None:
-        """Keep an answer, for later runs too if it is lasting; None was no answer."""
+        """Store a prediction, in the file only if it is lasting; None is a failed run."""
         self._known[key] = sizes
         if sizes is None or not is_lasting:
             return
         line = json.dumps([key, {name: asdict(row) for name, row in sizes.items()}])
-        try:
+        with suppress(OSError):  # without a cache, the planner runs again: that only takes time
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
-        except OSError:
-            pass  # a cache that cannot be written costs time only

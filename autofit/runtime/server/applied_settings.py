@@ -1,9 +1,9 @@
-"""Whether a running server applied what it was asked.
+"""The comparison of the settings that a running server applied with those of the candidate.
 
-Some changes are the runtime's rules and expected (llama.cpp, `llama_context` and the server):
-the context of a slot is padded up to 256; the batch is at most the context as asked, the
-ubatch at most the batch, and ubatch 0 means the batch; `auto` may become anything; a cache of
-experts is as many whole experts as its budget holds.
+The runtime changes some settings by rule (llama.cpp, `llama_context` and the server), and
+these changes are expected. The context of a slot is padded up to 256. The batch is at most the
+requested context, the ubatch at most the batch, and ubatch 0 means the batch. `auto` may become
+any value. A cache of experts holds as many whole experts as fit into its budget.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from autofit.runtime.discovery.found_runtime import format_value
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.outcome import Rejected
 
-# The settings of which a server tells what it applied for each slot.
 SLOT_CONTEXT = "context_per_slot"
 _PAD = 256
-_SYNONYMS = {
+_SWITCH_VALUES = {
     "enabled": "on",
     "true": "on",
     "1": "on",
@@ -31,7 +30,7 @@ _SWITCHES = frozenset({"flash_attn", "kv_unified", "swa_full"})
 
 
 def read_applied(dialect: Dialect, props: Mapping[str, Any]) -> dict[str, ParamValue]:
-    """What the answer of a server's props endpoint tells, by the names of `applied`."""
+    """Return the applied settings in a response of the props endpoint, by parameter name."""
     found: dict[str, ParamValue] = {}
     for name, path in dialect.applied.items():
         value: Any = props
@@ -45,73 +44,69 @@ def read_applied(dialect: Dialect, props: Mapping[str, Any]) -> dict[str, ParamV
 def find_unapplied(
     candidate: Candidate, applied: Mapping[str, ParamValue], *, units: int | None = None
 ) -> Rejected | None:
-    """The first setting that the server silently changed, None where all is as asked.
+    """Return the outcome of a candidate whose setting the server silently changed, or None.
 
-    `applied` has values by parameter name (`context` in all, `n_gpu_layers` the units that
-    were offloaded), and `context_per_slot`; what it lacks is not compared. `units` are the
-    model's layers and its output layer.
+    Args:
+        candidate: the requested settings.
+        applied: the applied values by parameter name, and `context_per_slot`. `context` is
+            that of all slots, `n_gpu_layers` the number of offloaded units. Missing values are
+            not compared.
+        units: the number of the model's layers with its output layer.
     """
-    for name, asked in candidate.params.items():
-        wanted = _wanted(candidate, name, asked, units)
-        got = applied.get(name)
-        if wanted is None or got is None or _same(name, wanted, got):
-            continue
-        return _rejected(name, asked, got)
+    for name, requested in candidate.params.items():
+        expected = _expected_value(candidate, name, requested, units)
+        value = applied.get(name)
+        if expected is not None and value is not None and not _is_same(name, expected, value):
+            return _reject(name, requested, value)
     slot = applied.get(SLOT_CONTEXT)
     needed = candidate.get_int("context", 0) // max(1, candidate.get_int("parallel", 1))
     if slot is not None and int(slot) < needed:
-        return _rejected("context", candidate.params["context"], f"{slot} for each slot")
+        return _reject("context", candidate.params["context"], f"{slot} for each slot")
     return None
 
 
-def _wanted(
-    candidate: Candidate, name: str, asked: ParamValue, units: int | None
+def _expected_value(
+    candidate: Candidate, name: str, requested: ParamValue, units: int | None
 ) -> ParamValue | None:
-    """What a server is to apply for a setting; None where that is its own choice."""
-    context = candidate.get_int("context", 0)
-    batch = candidate.get_int("batch", 2048)
-    if asked == "auto" or (name in {"context", "parallel"} and int(asked) <= 0):
+    """Return the value that a server should apply; None if it may choose."""
+    if requested == "auto" or (name in {"context", "parallel"} and int(requested) <= 0):
         return None
     if name == "moe_cache_mib":
         return None
+    context = candidate.get_int("context", 0)
     if name == "context":
-        return padded_context(context, candidate.get_int("parallel", 1), _is_unified(candidate))
+        is_unified = candidate.params.get("kv_unified") is True
+        return padded_context(context, 1 if is_unified else candidate.get_int("parallel", 1))
+    batch = candidate.get_int("batch", 2048)
     most = min(batch, context) if context > 0 else batch
     if name == "batch":
         return most
     if name == "ubatch":
-        return min(int(asked), most) or most
+        return min(int(requested), most) or most
     if name == "n_gpu_layers":
         layers = candidate.get_int(name, -1)
         return None if layers < 0 or units is None else min(layers, units)
-    return asked
+    return requested
 
 
-def padded_context(context: int, parallel: int, is_unified: bool) -> int:  # noqa: FBT001
-    """The tokens that a server makes room for, in all slots together.
+def padded_context(context: int, caches: int) -> int:
+    """Return the tokens for which a server allocates memory, in all caches together.
 
-    Each slot of a cache that is not unified gets its share, padded up to 256.
+    A unified cache is one for all slots. Otherwise each slot has its own, with its share of
+    the context padded up to 256.
     """
-    slots = 1 if is_unified else max(1, parallel)
-    share = context // slots
-    return -(-share // _PAD) * _PAD * slots
+    caches = max(1, caches)
+    share = context // caches
+    return -(-share // _PAD) * _PAD * caches
 
 
-def _is_unified(candidate: Candidate) -> bool:
-    return candidate.params.get("kv_unified") is True
-
-
-def _same(name: str, wanted: ParamValue, got: ParamValue) -> bool:
-    told, asked = format_value(got), format_value(wanted)
+def _is_same(name: str, expected: ParamValue, applied: ParamValue) -> bool:
+    texts = [format_value(value) for value in (expected, applied)]
     if name in _SWITCHES:
-        told, asked = _SYNONYMS.get(told, told), _SYNONYMS.get(asked, asked)
-    return told == asked or (name in _SWITCHES and told == "auto")
+        texts = [_SWITCH_VALUES.get(text, text) for text in texts]
+    return texts[0] == texts[1] or (name in _SWITCHES and texts[1] == "auto")
 
 
-def _rejected(name: str, asked: ParamValue, got: ParamValue) -> Rejected:
-    return Rejected(
-        stage="load",
-        evidence=f"{name} {format_value(asked)} was asked, "
-        f"the runtime applied {format_value(got)}",
-        reason="not_applied",
-    )
+def _reject(name: str, requested: ParamValue, applied: ParamValue) -> Rejected:
+    values = f"{format_value(requested)}, the runtime applied {format_value(applied)}"
+    return Rejected("load", f"requested {name} {values}", "not_applied")

@@ -1,7 +1,7 @@
-"""Requests to a running server and what came back, failures included as values.
+"""The HTTP client of a running server; failed requests are values.
 
-The only module that knows httpx. Answers are streamed, so that the time to the first token
-is seen from outside and each stage of a request has a limit of its own.
+Only this module uses httpx. Answers are streamed, so that the client measures the time to the
+first token and each stage of a request has its own time limit.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FailureKind = Literal["http", "timed_out", "disconnected", "malformed"]
 
 @dataclass(frozen=True, slots=True)
 class RequestFailure:
-    """A request that was not answered.
+    """A request without a complete answer.
 
-    `status` and `body` are the server's, where it spoke; `stage` is what was awaited, `limit_s`
-    for how long, where that was too long.
+    `stage` is the stage in which it failed. `status` and `body` are the server's response, if
+    there is one; `limit_s` is the time limit that was exceeded.
     """
 
     kind: FailureKind
@@ -38,7 +38,7 @@ class RequestFailure:
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """One generated token with the log probabilities of the likeliest ones at its place."""
+    """A generated token, and the log probabilities of the most probable tokens instead of it."""
 
     token_id: int
     logprob: float | None
@@ -47,7 +47,7 @@ class TokenChoice:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One complete answer; seconds are the server's own where it tells them."""
+    """A complete answer; prompt and generation times are the server's own."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -61,17 +61,16 @@ class Answer:
 
 
 class Client:
-    """Speaks the HTTP API of one server, at the places its dialect names."""
+    """The HTTP API of one server, at the endpoints of its dialect."""
 
     def __init__(self, base_url: str, dialect: Dialect) -> None:
         self._ready = dialect.ready
         self._endpoints = dialect.endpoints
         self._timings = dialect.timings
-        # trust_env off: a proxy of the user's must not stand between us and our own server.
-        # Every request on a connection of its own: llama-server now and then closes one that it
-        # said it would keep (a router that loads and unloads, asked by four clients for two
-        # minutes: 4 to 15 requests of each, some in a thousand), and a request on its way there
-        # then looks like a server that died.
+        # trust_env is off: a user's proxy must not be used for our own server.
+        # Every request has its own connection: llama-server sometimes closes one that it
+        # announced to keep (a router that loads and unloads, with four clients for two minutes:
+        # some requests in a thousand). A request on its way then looks like a crashed server.
         self._http = httpx.Client(
             base_url=base_url,
             timeout=10.0,
@@ -87,17 +86,17 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Close all connections."""
         self._http.close()
 
-    def of_model(self, name: str) -> Self:
-        """The same server for requests that name a model, as a router needs it."""
+    def for_model(self, name: str) -> Self:
+        """Return a client whose requests name a model, as a router needs it."""
         named = copy(self)
-        named._model = name  # noqa: SLF001 - of its own class
+        named._model = name  # noqa: SLF001 - its own class
         return named
 
-    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The answer to a GET, or to a POST of a body; empty where there is no good one."""
+    def request_json(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the JSON response to a GET, or to a POST of a body; empty if it failed."""
         try:
             answer = self._http.get(path) if body is None else self._http.post(path, json=body)
             data = answer.json() if answer.status_code == httpx.codes.OK else {}
@@ -106,7 +105,7 @@ class Client:
         return data if isinstance(data, dict) else {}
 
     def is_ready(self) -> bool:
-        """Whether the server says that it can answer requests."""
+        """Return whether the server reports that it accepts requests."""
         try:
             answer = self._http.get(self._ready.path, timeout=2.0)
         except httpx.HTTPError:
@@ -114,18 +113,18 @@ class Client:
         return answer.status_code == self._ready.status
 
     def props(self) -> dict[str, Any]:
-        """What the server says of itself; empty when it does not."""
-        return {} if self._endpoints.props is None else self.ask(self._endpoints.props)
+        """Return the response of the props endpoint; empty if it failed or there is none."""
+        return {} if self._endpoints.props is None else self.request_json(self._endpoints.props)
 
     def tokenize(self, text: str, *, begins: bool = False) -> list[int] | RequestFailure:
-        """The text's token ids; with the special one that opens a prompt, if it begins one."""
+        """Return a text's token ids; `begins` adds the special token that opens a prompt."""
         if self._endpoints.tokenize is None:
             return RequestFailure("malformed", "prompt", "this runtime cannot tokenize")
         body = {"content": text, "add_special": begins, "parse_special": False}
         try:
             answer = self._http.post(self._endpoints.tokenize, json=body, timeout=60.0)
         except httpx.TimeoutException as error:
-            return RequestFailure("timed_out", "prompt", str(error) or "no answer to /tokenize")
+            return RequestFailure("timed_out", "prompt", str(error) or "no response to /tokenize")
         except httpx.HTTPError as error:
             return RequestFailure("disconnected", "prompt", _reason(error))
         try:
@@ -133,7 +132,7 @@ class Client:
             return [int(token) for token in tokens]
         except (ValueError, KeyError, TypeError):
             return RequestFailure(
-                "http", "prompt", "unexpected answer", answer.status_code, answer.text[:2000]
+                "http", "prompt", "unexpected response", answer.status_code, answer.text[:2000]
             )
 
     def complete(
@@ -146,15 +145,15 @@ class Client:
         cache_prompt: bool = False,
         n_probs: int = 0,
     ) -> Answer | RequestFailure:
-        """Send one greedy request and wait for its last token.
+        """Send a request with greedy sampling and wait for its last token.
 
         Args:
             prompt: token ids, or text that the server tokenizes.
-            predicted_tokens: tokens to generate; end-of-text does not stop it.
-            prompt_limit_s: seconds until the first token must have come.
-            generate_limit_s: seconds between the first and the last token.
-            cache_prompt: whether the server may reuse what an earlier request left.
-            n_probs: how many of the likeliest tokens to report at each place.
+            predicted_tokens: tokens to generate; an end-of-text token is ignored.
+            prompt_limit_s: the most seconds until the first token.
+            generate_limit_s: the most seconds between the first and the last token.
+            cache_prompt: whether the server may reuse the cache of an earlier request.
+            n_probs: number of the most probable tokens to report at each position.
         """
         body: dict[str, Any] = {
             "prompt": list(prompt) if not isinstance(prompt, str) else prompt,
@@ -183,9 +182,9 @@ class Client:
                     )
                 return reader.read(response.iter_lines())
         except httpx.TimeoutException:
-            # That long nothing came, whether for the first token or for a later one.
-            told = f"no token within {prompt_limit_s:.0f} s"
-            return RequestFailure("timed_out", reader.stage, told, limit_s=prompt_limit_s)
+            # httpx applies the limit to the first token and between later ones.
+            detail = f"no token within {prompt_limit_s:.0f} s"
+            return RequestFailure("timed_out", reader.stage, detail, limit_s=prompt_limit_s)
         except httpx.HTTPError as error:
             return RequestFailure("disconnected", reader.stage, _reason(error))
 
@@ -195,7 +194,7 @@ def _reason(error: Exception) -> str:
 
 
 class _StreamReader:
-    """Reads the events of one streamed answer."""
+    """The events of a streamed answer."""
 
     def __init__(self, timings: Timings, prompt_limit_s: float, generate_limit_s: float) -> None:
         self._timings = timings
@@ -220,34 +219,36 @@ class _StreamReader:
             except ValueError:
                 return RequestFailure("malformed", self.stage, f"not JSON: {payload[:200]}")
             if "error" in event:
-                # A failure in mid-stream comes as an event, the HTTP status stays 200.
+                # A failure in mid-stream is an event; the HTTP status stays 200.
                 code = event["error"].get("code") if isinstance(event["error"], dict) else None
                 return RequestFailure("http", self.stage, "request failed", code, payload[:4000])
-            late = self._take(event)
+            late = self._add(event)
             if late is not None:
                 return late
             if event.get("stop"):
-                return self._answer(event)
+                return self._make_answer(event)
         return RequestFailure("disconnected", self.stage, "the stream ended early")
 
-    def _take(self, event: Mapping[str, Any]) -> RequestFailure | None:
+    def _add(self, event: Mapping[str, Any]) -> RequestFailure | None:
         now = time.monotonic()
         if self.stage == "prompt" and ("prompt_progress" not in event or event.get("content")):
             self._first_s = now
             self.stage = "generate"
         elif self.stage == "generate" and now - self._first_s > self._generate_limit_s:
             limit_s = self._generate_limit_s
-            told = f"not done within {limit_s:.0f} s"
-            return RequestFailure("timed_out", "generate", told, limit_s=limit_s)
+            detail = f"not finished within {limit_s:.0f} s"
+            return RequestFailure("timed_out", "generate", detail, limit_s=limit_s)
         self._text.append(str(event.get("content", "")))
         self._ids.extend(int(token) for token in event.get("tokens", ()))
-        self._choices.extend(_choice(item) for item in event.get("completion_probabilities", ()))
+        self._choices.extend(
+            _make_choice(item) for item in event.get("completion_probabilities", ())
+        )
         return None
 
-    def _answer(self, event: Mapping[str, Any]) -> Answer | RequestFailure:
+    def _make_answer(self, event: Mapping[str, Any]) -> Answer | RequestFailure:
         timings, keys = event.get("timings"), self._timings
         if not isinstance(timings, dict):
-            return RequestFailure("malformed", "generate", "the answer carries no timings")
+            return RequestFailure("malformed", "generate", "the answer has no timings")
         try:
             prompt_s = float(timings[keys.prompt_ms]) / 1000
             return Answer(
@@ -258,7 +259,7 @@ class _StreamReader:
                 prompt_s=prompt_s,
                 predicted_tokens=int(timings[keys.predicted_tokens]),
                 predicted_s=float(timings[keys.predicted_ms]) / 1000,
-                # The server's clock starts at the slot, ours before the connection.
+                # The server's clock starts with the slot, ours before the connection.
                 ttft_s=max(self._first_s - self._began_s, prompt_s),
                 choices=tuple(self._choices),
             )
@@ -266,7 +267,7 @@ class _StreamReader:
             return RequestFailure("malformed", "generate", f"unreadable timings: {error!r}")
 
 
-def _choice(item: Mapping[str, Any]) -> TokenChoice:
+def _make_choice(item: Mapping[str, Any]) -> TokenChoice:
     top = item.get("top_logprobs", ())
     return TokenChoice(
         token_id=int(item.get("id", -1)),

@@ -1,4 +1,4 @@
-"""What came of a launch: everything seen of it from outside and in its log, judged once."""
+"""The outcome of a launch, from its log and everything observed from outside."""
 
 from __future__ import annotations
 
@@ -32,19 +32,24 @@ from autofit.trial.outcome import (
     TimedOut,
 )
 
-# With this much of the host's memory left, nobody kills a process for want of it.
+# With this much free host memory, the kernel kills no process to free memory.
 _PLENTY_MIB = 1024.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceObservation:
-    """What the counters of machine and process showed of a launch.
+    """The counters of the machine and of the server's process during a launch.
 
-    `free_mib` is what was free at the peak by device, `unreported_mib` what a launch takes of
-    a device beside the runtime's buffers where earlier ones have shown it, `slots` the
-    prefetch slots that it is to take, `shared` the devices whose memory is not their own.
-    `oom_kills` counts the kernel's kills for want of memory meanwhile, None where it is not
-    known; `stood_still` tells that a server that was late did nothing at all.
+    Attributes:
+        readings: memory from before the launch to after its stop.
+        free_mib: free memory at the peak, by device.
+        unreported_mib: memory that a launch uses in addition to the runtime's buffers, by
+            device, if earlier launches showed it.
+        slots: the prefetch slots that the launch should allocate.
+        shared: the devices whose memory is the host's or another process's.
+        oom_kills: the number of processes that the kernel killed to free memory; None if it
+            is not known.
+        is_hung: whether a server that was late did nothing at all.
     """
 
     readings: tuple[MemoryReading, ...] = ()
@@ -53,33 +58,39 @@ class ResourceObservation:
     slots: ExpectedSlots | None = None
     shared: Collection[str] = ()
     oom_kills: int | None = None
-    stood_still: bool = False
+    is_hung: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchObservation:
-    """What was seen of a launch from outside.
+    """Everything observed of a launch from outside.
 
-    `died` is the exit status of a process that ended by itself, None for one that ran until
-    it was stopped. `failure` is what ended the requests early. `units` are the model's layers
-    and output layer, `limits_mib` what the user lets a device hold, which may be less than it
-    has.
+    Attributes:
+        candidate: the requested settings.
+        ready: whether the server became ready.
+        exit_status: the status of a process that ended by itself; None if it was stopped.
+        failure: the failure that ended the requests early.
+        props: the response of the props endpoint.
+        limits: the time limits of the launch.
+        units: the number of the model's layers with its output layer.
+        limits_mib: the memory that the user allows on a device.
+        resources: the counters.
     """
 
     candidate: Candidate
     ready: Ready
-    died: int | None
+    exit_status: int | None
     failure: RequestFailure | Incorrect | None
     props: Mapping[str, Any]
     limits: Limits
     units: int | None = None
     limits_mib: Mapping[str, float] = field(default_factory=dict)
-    watched: ResourceObservation = field(default_factory=ResourceObservation)
+    resources: ResourceObservation = field(default_factory=ResourceObservation)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedLaunch:
-    """The outcome with what the runtime said of the launch; `applied` by parameter name."""
+    """The outcome of a launch, the facts of its log, and the applied settings by parameter."""
 
     outcome: Outcome
     log: ServerLog
@@ -87,22 +98,25 @@ class JudgedLaunch:
     advice: tuple[str, ...] = ()
 
 
-def judge_launch(dialect: Dialect, log_path: Path, seen: LaunchObservation) -> JudgedLaunch:
-    """Judge a launch that is over; its log is read once, in bounded memory."""
-    counted = {name: mib for name, mib in seen.watched.free_mib.items() if mib is not None}
+def judge_launch(dialect: Dialect, log_path: Path, observation: LaunchObservation) -> JudgedLaunch:
+    """Judge a finished launch; its log is read once, in bounded memory."""
+    resources = observation.resources
+    known_mib = {name: mib for name, mib in resources.free_mib.items() if mib is not None}
     with log_path.open(encoding="utf-8", errors="replace") as lines:
-        told = diagnose(lines, dialect, exit_status=seen.died, free_mib=counted or None)
-    applied = {**told.log.values, **read_applied(dialect, seen.props)}
-    outcome = _outcome(dialect, seen, told, applied)
+        status = observation.exit_status
+        diagnosis = diagnose(lines, dialect, exit_status=status, free_mib=known_mib or None)
+    log = diagnosis.log
+    applied = {**log.values, **read_applied(dialect, observation.props)}
+    outcome = _find_outcome(dialect, observation, diagnosis, applied)
     if outcome.kind in ("completed", "timed_out"):
-        outcome = _refused_slots(seen, told.log) or _spilled(seen, told.log) or outcome
-    return JudgedLaunch(outcome, told.log, applied, told.advice)
+        outcome = _find_refused_slots(resources, log) or _find_spill(resources, log) or outcome
+    return JudgedLaunch(outcome, log, applied, diagnosis.advice)
 
 
 def reported_memory(log: ServerLog) -> dict[str, ReportedMemory]:
-    """The runtime's memory table, or for devices that it lacks what the log says of buffers.
+    """Return the runtime's memory table, with the logged buffers of devices that it lacks.
 
-    A cache of experts that a build's table leaves out is put into the context.
+    A cache of experts counts as context, also in builds whose table leaves it out.
     """
     by_log = {
         device: ReportedMemory(
@@ -113,14 +127,14 @@ def reported_memory(log: ServerLog) -> dict[str, ReportedMemory]:
         for device in {buffer.device for buffer in log.buffers}
         if device is not None
     }
-    return {name: _with_cache(log, name, row) for name, row in {**by_log, **log.reported}.items()}
+    return {name: _add_cache(log, name, row) for name, row in {**by_log, **log.reported}.items()}
 
 
 def _context_mib(log: ServerLog, device: str) -> float:
     return log.mib("kv", device) + log.mib("recurrent", device)
 
 
-def _with_cache(log: ServerLog, device: str, row: ReportedMemory) -> ReportedMemory:
+def _add_cache(log: ServerLog, device: str, row: ReportedMemory) -> ReportedMemory:
     cache_mib = log.mib("cache", device)
     if not cache_mib:
         return row
@@ -129,128 +143,126 @@ def _with_cache(log: ServerLog, device: str, row: ReportedMemory) -> ReportedMem
     return replace(row, context_mib=context_mib, expert_cache_mib=cache_mib)
 
 
-def _refused_slots(seen: LaunchObservation, log: ServerLog) -> OutOfMemory | None:
-    wanted = seen.watched.slots
-    row = reported_memory(log).get(wanted.device) if wanted else None
-    if wanted is None:
+def _find_refused_slots(resources: ResourceObservation, log: ServerLog) -> OutOfMemory | None:
+    slots = resources.slots
+    if slots is None:
         return None
+    row = reported_memory(log).get(slots.device)
+    buffers_mib = row.buffers_mib if row else 0.0
     return find_refused_slots(
-        seen.watched.readings,
-        wanted,
-        buffers_mib=row.buffers_mib if row else 0.0,
-        refused_mib=log.refused_mib,
+        resources.readings, slots, buffers_mib=buffers_mib, refused_mib=log.refused_mib
     )
 
 
-def _spilled(seen: LaunchObservation, log: ServerLog) -> Spilled | None:
-    watched = seen.watched
-    spill = find_spill(
-        watched.readings,
-        [
-            ExpectedUsage(
-                device=name,
-                buffers_mib=row.buffers_mib,
-                unreported_mib=watched.unreported_mib.get(name),
-                is_shared=name in watched.shared,
-            )
-            for name, row in reported_memory(log).items()
-        ],
-        pinned_mib=sum(buffer.mib for buffer in log.buffers if buffer.where == "pinned"),
-    )
+def _find_spill(resources: ResourceObservation, log: ServerLog) -> Spilled | None:
+    expected = [
+        ExpectedUsage(
+            device=name,
+            buffers_mib=row.buffers_mib,
+            unreported_mib=resources.unreported_mib.get(name),
+            is_shared=name in resources.shared,
+        )
+        for name, row in reported_memory(log).items()
+    ]
+    pinned_mib = sum(buffer.mib for buffer in log.buffers if buffer.where == "pinned")
+    spill = find_spill(resources.readings, expected, pinned_mib=pinned_mib)
     return spill.outcome if spill else None
 
 
-def _outcome(
-    dialect: Dialect, seen: LaunchObservation, told: Diagnosis, applied: Mapping[str, ParamValue]
+def _find_outcome(
+    dialect: Dialect,
+    observation: LaunchObservation,
+    diagnosis: Diagnosis,
+    applied: Mapping[str, ParamValue],
 ) -> Outcome:
-    if seen.ready is Ready.TIMED_OUT:
-        late = f"not ready within {seen.limits.load_s:.0f} s; last line: {told.evidence}"
-        return _failure_of(told) or _late(seen, TimedOut(told.stage, late, seen.limits.load_s))
-    if seen.ready is Ready.EXITED:
-        return _failed(seen, told) or _exited(told, seen.died)
-    unapplied = find_unapplied(seen.candidate, applied, units=seen.units)
-    if unapplied is not None:
-        return unapplied
-    if seen.failure is None and seen.died is None:
-        return _over_limit(told.log, seen.limits_mib) or Completed()
-    if seen.failure is None:
-        return _failed(seen, told) or _exited(told, seen.died)
-    if isinstance(seen.failure, Incorrect):
-        return _failed(seen, told) or seen.failure
-    return _failed(seen, told) or _unanswered(dialect, seen, seen.failure, told)
+    failure = observation.failure
+    if observation.ready is Ready.TIMED_OUT:
+        limit_s = observation.limits.load_s
+        text = f"not ready within {limit_s:.0f} s; last line: {diagnosis.evidence}"
+        timed_out = TimedOut(diagnosis.stage, text, limit_s)
+        return _logged_failure(diagnosis) or _check_hang(observation, timed_out)
+    if observation.ready is Ready.READY:
+        unapplied = find_unapplied(observation.candidate, applied, units=observation.units)
+        if unapplied is not None:
+            return unapplied
+        if failure is None and observation.exit_status is None:
+            return _find_over_limit(diagnosis.log, observation.limits_mib) or Completed()
+    logged = _attribute_failure(observation, diagnosis)
+    if logged is not None:
+        return logged
+    if isinstance(failure, Incorrect):
+        return failure
+    if failure is None or observation.exit_status is not None:
+        status = observation.exit_status
+        text = f"exited with status {status} without a reason; last line: {diagnosis.evidence}"
+        return Crashed(diagnosis.stage, text, exit_status=status)
+    return _judge_failed_request(dialect, observation, failure)
 
 
-def _over_limit(log: ServerLog, limits_mib: Mapping[str, float]) -> OutOfMemory | None:
-    """A device that holds more than the user lets it, though it had the room."""
+def _find_over_limit(log: ServerLog, limits_mib: Mapping[str, float]) -> OutOfMemory | None:
+    """Return the outcome of a launch that uses more of a device than the user allows."""
     for name, limit_mib in limits_mib.items():
         row = reported_memory(log).get(name)
-        taken_mib = row.buffers_mib if row else 0.0
-        if taken_mib > limit_mib:
-            text = f"{name} took {taken_mib:.0f} MiB, {limit_mib:.0f} MiB are allowed"
-            return OutOfMemory("context", text, "device", None, name, taken_mib)
+        used_mib = row.buffers_mib if row else 0.0
+        if used_mib > limit_mib:
+            text = f"{name}: {used_mib:.0f} MiB are used, {limit_mib:.0f} MiB are allowed"
+            return OutOfMemory("context", text, "device", None, name, used_mib)
     return None
 
 
-def _failure_of(told: Diagnosis) -> Outcome | None:
-    return told.outcome if told.is_failure else None
+def _logged_failure(diagnosis: Diagnosis) -> Outcome | None:
+    return diagnosis.outcome if diagnosis.is_failure else None
 
 
-def _failed(seen: LaunchObservation, told: Diagnosis) -> Outcome | None:
-    """The failure that the log or the exit status tells, a kill put down to who did it."""
-    outcome = _failure_of(told)
-    if outcome is not None and _is_generating(seen.failure):
-        outcome = _while_generating(outcome)
-    is_kill = seen.died == -signal.SIGKILL and told.reason == "killed"
-    if outcome is None or not is_kill:
+def _attribute_failure(observation: LaunchObservation, diagnosis: Diagnosis) -> Outcome | None:
+    """Return the failure in the log or the exit status; find out who killed the process."""
+    outcome = _logged_failure(diagnosis)
+    if outcome is None:
+        return None
+    outcome = _correct_stage(outcome, observation.failure)
+    if observation.exit_status != -signal.SIGKILL or diagnosis.reason != "killed":
         return outcome
-    kills = seen.watched.oom_kills
+    kills = observation.resources.oom_kills
     if kills:
-        return replace(outcome, evidence=f"{outcome.evidence}; the kernel had no memory left")
-    left = [reading.host_available_mib for reading in seen.watched.readings]
-    left_mib = min((mib for mib in left if mib is not None), default=0.0)
-    # Weights are read faster than memory is looked at; what comes later takes little of the host.
-    is_unseen = kills is None and outcome.stage in ("load", "context")
-    if is_unseen or left_mib < _PLENTY_MIB:
+        text = f"{outcome.evidence}; the kernel killed it to free memory"
+        return replace(outcome, evidence=text)
+    readings = observation.resources.readings
+    free = [r.host_available_mib for r in readings if r.host_available_mib is not None]
+    free_mib = min(free, default=0.0)
+    # Weights load faster than memory is sampled. Later stages use little host memory.
+    is_unobserved = kills is None and outcome.stage in ("load", "context")
+    if is_unobserved or free_mib < _PLENTY_MIB:
         return outcome
-    nobody = "" if kills is None else "the kernel killed nobody, "
-    text = f"{told.evidence}; not for memory: {nobody}{left_mib:.0f} MiB were left"
-    return Crashed(outcome.stage, text, "killed", seen.died)
+    kernel = "" if kills is None else "the kernel killed no process, "
+    text = f"{diagnosis.evidence}; not due to memory: {kernel}{free_mib:.0f} MiB were free"
+    return Crashed(outcome.stage, text, "killed", observation.exit_status)
 
 
-def _is_generating(failure: RequestFailure | Incorrect | None) -> bool:
-    return isinstance(failure, RequestFailure) and failure.stage == "generate"
+def _correct_stage(outcome: Outcome, failure: RequestFailure | Incorrect | None) -> Outcome:
+    """Set the stage to generation if the client received a token; no log shows that."""
+    is_generating = isinstance(failure, RequestFailure) and failure.stage == "generate"
+    is_prompt = outcome.stage == "prompt"
+    return replace(outcome, stage="generate") if is_generating and is_prompt else outcome
 
 
-def _while_generating(outcome: Outcome) -> Outcome:
-    """The outcome, where the client saw the first token, which no log or answer tells."""
-    return replace(outcome, stage="generate") if outcome.stage == "prompt" else outcome
-
-
-def _late(seen: LaunchObservation, outcome: TimedOut) -> Outcome:
-    if not seen.watched.stood_still:
+def _check_hang(observation: LaunchObservation, outcome: TimedOut) -> Outcome:
+    if not observation.resources.is_hung:
         return outcome
-    text = f"{outcome.evidence}; it did nothing any more: no output, no CPU time, no reading"
+    text = f"{outcome.evidence}; the server hangs: no output, no CPU time, no disk reads"
     return Crashed(outcome.stage, text, "hang")
 
 
-def _exited(told: Diagnosis, status: int | None) -> Outcome:
-    text = f"exited with status {status} without a reason; last line: {told.evidence}"
-    return Crashed(told.stage, text, exit_status=status)
-
-
-def _unanswered(
-    dialect: Dialect, seen: LaunchObservation, failure: RequestFailure, told: Diagnosis
+def _judge_failed_request(
+    dialect: Dialect, observation: LaunchObservation, failure: RequestFailure
 ) -> Outcome:
-    if seen.died is not None:
-        return _exited(told, seen.died)
+    stage, text = failure.stage, failure.detail
     if failure.kind == "timed_out":
-        return _late(seen, TimedOut(failure.stage, failure.detail, failure.limit_s))
+        return _check_hang(observation, TimedOut(stage, text, failure.limit_s))
     if failure.kind == "malformed":
-        return Incorrect(failure.stage, failure.detail)
+        return Incorrect(stage, text)
     if failure.kind == "http":
-        answer = diagnose_response(failure.status or 500, failure.body, dialect)
-        if answer is None:
-            return Crashed(failure.stage, f"HTTP {failure.status}: {failure.body[:500]}")
-        return _while_generating(answer) if _is_generating(failure) else answer
-    text = f"the connection broke off, though the server lived on: {failure.detail}"
-    return Crashed(failure.stage, text)
+        outcome = diagnose_response(failure.status or 500, failure.body, dialect)
+        if outcome is None:
+            return Crashed(stage, f"HTTP {failure.status}: {failure.body[:500]}")
+        return _correct_stage(outcome, failure)
+    return Crashed(stage, f"the connection broke, but the server still runs: {text}")

@@ -1,7 +1,7 @@
-"""One launch from start to stop: what came of it, what it measured, and its evidence.
+"""One launch from start to stop, with its outcome, measurements and evidence.
 
-A launch never raises for what a candidate does; it returns an outcome. It raises only when
-the run itself cannot go on (no such program, a full disk, the user's Ctrl-C).
+A launch never raises for what a candidate does; it returns an outcome. It raises only when the
+whole run cannot continue (no such program, a full disk, the user's Ctrl-C).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from autofit.runtime.server.launch_outcome import (
     judge_launch,
     reported_memory,
 )
-from autofit.runtime.server.request_plan import RequestPlan
+from autofit.runtime.server.request_plan import FullContextCheck, RequestPlan
 from autofit.runtime.server.send_requests import PromptSource, RequestResults, send_requests
 from autofit.runtime.server.server_process import (
     OomKillCounter,
@@ -48,15 +48,15 @@ from autofit.trial.measurement import Measurement, MemoryReading, Sample
 from autofit.trial.outcome import Outcome, Rejected, Stage
 from autofit.trial.workload import Workload
 
-# How long a process may take to die once it has dropped a connection: an abort writes a
-# core file and a backtrace first.
-_DEATH_S = 10.0
+# The time that a process may take to exit after it dropped a connection: an abort first writes
+# a core file and a backtrace.
+_EXIT_LIMIT_S = 10.0
 _RELEASE_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchResult:
-    """What a launch brought; `advice` is what would avoid its failure."""
+    """The result of a launch; `advice` are the changes that would avoid its failure."""
 
     outcome: Outcome
     measurement: Measurement | None = None
@@ -68,14 +68,26 @@ class LaunchResult:
 class Launcher:
     """Launches candidates of one model on one runtime.
 
-    `env`, `wrapper` and `extra_args` are the user's and go into every launch. `memory` reads
-    the devices' counters; `baseline_args` are words of the user's own command that are no
-    parameters; `units` are the model's layers and output layer, `limits_mib` what the user
-    lets a device hold. `unreported_mib` tells by device what a candidate takes beside the
-    runtime's buffers, where earlier launches showed it, `expected_slots` the prefetch slots that
-    it is to take; `on_reading` hears of memory while a launch is under way, from a thread.
-    `find_memory` finds the counters anew by the PCI addresses of devices that had none, once a
-    log tells these.
+    Attributes:
+        runtime: the program to launch.
+        model_path: the model.
+        workload: the requests, their context and how many are sent at the same time.
+        prompts: the source of the prompts.
+        memory: the devices' memory counters.
+        rpc: the remote servers.
+        extra_args: words of the user for every launch.
+        env: variables of the user for every launch.
+        wrapper: words of the user before the program.
+        baseline_args: words of the user's own command that are not parameters.
+        limits: the time limits of a launch.
+        units: the number of the model's layers with its output layer.
+        limits_mib: the memory that the user allows on a device.
+        unreported_mib: returns, by device, the memory that a candidate uses in addition to the
+            runtime's buffers, if earlier launches showed it.
+        expected_slots: returns the prefetch slots that a candidate should allocate.
+        on_reading: called, from a thread, with memory readings during a launch.
+        find_memory: finds memory counters by the PCI addresses of devices that had none; the
+            log of a launch contains the addresses.
     """
 
     runtime: Runtime
@@ -101,10 +113,10 @@ class Launcher:
     def plan(
         self, candidate: Candidate, *, is_verbatim: bool = False, as_served: bool
     ) -> LaunchPlan | Rejected:
-        """Return the command of a candidate, or why the runtime cannot be given it.
+        """Return the command of a candidate, or the outcome if the runtime does not support it.
 
         With `is_verbatim` the runtime places layers itself and gets the other words of the
-        user's own command; `as_served` leaves out the switches that only measuring needs.
+        user's own command. `as_served` leaves out the switches that only measuring needs.
         """
         plan = make_launch_plan(
             self.runtime,
@@ -128,177 +140,204 @@ class Launcher:
         on_stage: Callable[[Stage], None],
         check_stop: Callable[[], None],
     ) -> LaunchResult:
-        """Start, ask, measure, stop, and wait until devices have their memory back.
+        """Start the server, send the requests, stop it, and wait for the devices' memory.
 
-        A server that finds its port taken is started again once, on another.
+        If another program has taken the server's port, it is started once more on another.
 
         Raises:
-            AutofitError: the run cannot go on.
-            KeyboardInterrupt, Interrupted: the user stopped it; nothing is left running.
+            AutofitError: the run cannot continue.
+            KeyboardInterrupt, Interrupted: the user stopped it; no process is left running.
         """
-        result = self._launch(plan, request_plan, log_path, on_stage, check_stop)
+        launch = _Launch(self, plan, request_plan, log_path, on_stage, check_stop)
+        result = launch.run()
         if getattr(result.outcome, "reason", None) != "port_in_use":
             return result
-        again = self._launch(plan, request_plan, log_path, on_stage, check_stop)
-        return replace(again, notes=(*again.notes, "its first port was taken by another program"))
+        result = launch.run()
+        note = "its first port was in use by another program"
+        return replace(result, notes=(*result.notes, note))
 
-    def _launch(
-        self,
-        plan: LaunchPlan,
-        request_plan: RequestPlan,
-        log_path: Path,
-        on_stage: Callable[[Stage], None],
-        check_stop: Callable[[], None],
-    ) -> LaunchResult:
+    def read_used_mib(self) -> Mapping[str, float | None]:
+        """Return the devices' used memory without a server, read when it is first needed."""
         if self._reference_mib is None:
             self._reference_mib = used_mib(self.memory)
-        kills = OomKillCounter()
-        began_s = time.monotonic()
-        on_stage("load")
-        with (
-            MemoryWatcher(self.memory, tell=self.on_reading) as watcher,
-            start_server(plan, self.runtime.dialect, log_path) as server,
-        ):
-            watcher.watch(server.process.pid)
-            ready = server.wait_ready(check_stop)
-            load_s = time.monotonic() - began_s
-            props: Mapping[str, Any] = {}
-            replies = RequestResults()
-            died: int | None = None
-            at_ready = watcher.read()
-            around = ConditionsWatcher(also=self._remote_servers())
-            if ready is Ready.READY:
-                props = server.client.props()
-                with around:
-                    replies = self._ask(
-                        server,
-                        plan,
-                        request_plan,
-                        watcher=watcher,
-                        on_stage=on_stage,
-                        check_stop=check_stop,
-                    )
-                died = server.process.wait(_DEATH_S) if _is(replies, "disconnected") else None
-                died = server.process.poll() if died is None else died
-            elif ready is Ready.EXITED:
-                died = server.process.poll()
-            is_late = ready is Ready.TIMED_OUT or (died is None and _is(replies, "timed_out"))
-            stood_still = is_late and is_hung(server.process.pid, log_path)
-            paging = describe_paging(at_ready, watcher.read())
-            on_stage("stop")
-            server.process.stop()
-        release = wait_for_release(self.memory, self._reference_mib, limit_s=_RELEASE_LIMIT_S)
+        return self._reference_mib
+
+    def wait_for_release(self) -> str | None:
+        """Wait until devices have their memory back; return a note if they have not."""
+        release = wait_for_release(self.memory, self.read_used_mib(), limit_s=_RELEASE_LIMIT_S)
         self._reference_mib = release.reference
-        watcher.read()  # what others hold now, for comparison
-        peak = watcher.peak()
-        # Where a command tells of the host, the kernel that counts is not ours.
-        is_own_host = HOST not in watcher.readings()[0].device_used_mib
-        verdict = judge_launch(
-            self.runtime.dialect,
-            log_path,
-            LaunchObservation(
-                candidate=plan.candidate,
-                ready=ready,
-                died=died,
-                failure=replies.failure,
-                props=props,
-                limits=plan.limits,
-                units=self.units,
-                limits_mib=self.limits_mib,
-                watched=ResourceObservation(
-                    readings=watcher.readings(),
-                    free_mib=peak.free_mib,
-                    unreported_mib=self.unreported_mib(plan.candidate),
-                    slots=self.expected_slots(plan.candidate),
-                    shared=find_shared_devices(self.runtime.devices or ()),
-                    oom_kills=kills.since() if is_own_host else None,
-                    stood_still=stood_still,
-                ),
-            ),
-        )
-        self._find_uncounted(verdict.log, peak)
-        return LaunchResult(
-            outcome=verdict.outcome,
-            measurement=Measurement(
-                samples=replies.samples,
-                load_s=load_s if ready is Ready.READY else None,
-                peak_mib=peak.used_mib,
-                free_mib=_left_mib(peak.free_mib, verdict.log, self.limits_mib),
-                applied=verdict.applied,
-                reported=reported_memory(verdict.log),
-                readings=watcher.readings(),
-                conditions=around.conditions if replies.samples else None,
-            ),
-            notes=tuple(note for note in (paging, release.notice) if note),
-            advice=verdict.advice,
-        )
+        return release.notice
 
-    def _find_uncounted(self, log: ServerLog, peak: Peak) -> None:
-        """Have later launches count the devices without a counter whose address was told.
+    def find_counters(self, log: ServerLog, peak: Peak) -> None:
+        """Find the counters of devices whose PCI address is in the log, for later launches.
 
-        An address is tried once: a device that has none by it stays unknown.
+        Each address is tried once.
         """
-        told = {
+        found = {
             device.name: device.pci_id
             for device in log.devices
             if device.pci_id is not None
             and peak.used_mib.get(device.name) is None
             and device.name not in self._pci_ids
         }
-        if told and self.find_memory is not None:
-            self._pci_ids = {**self._pci_ids, **told}
+        if found and self.find_memory is not None:
+            self._pci_ids = {**self._pci_ids, **found}
             self.memory = self.find_memory(self._pci_ids)
             self._reference_mib = None
 
-    def _remote_servers(self) -> tuple[int, ...]:
-        """The processes of remote devices that run on this machine."""
-        found = [find_server(endpoint) for endpoint in self.rpc.split(",") if endpoint]
-        return tuple(pid for pid in found if pid is not None)
 
-    def _ask(
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """One launch of a plan."""
+
+    launcher: Launcher
+    plan: LaunchPlan
+    request_plan: RequestPlan
+    log_path: Path
+    on_stage: Callable[[Stage], None]
+    check_stop: Callable[[], None]
+
+    def run(self) -> LaunchResult:
+        launcher, plan = self.launcher, self.plan
+        launcher.read_used_mib()
+        kill_counter = OomKillCounter()
+        began_s = time.monotonic()
+        self.on_stage("load")
+        with (
+            MemoryWatcher(launcher.memory, tell=launcher.on_reading) as watcher,
+            start_server(plan, launcher.runtime.dialect, self.log_path) as server,
+        ):
+            watcher.watch(server.process.pid)
+            ready = server.wait_ready(self.check_stop)
+            load_s = time.monotonic() - began_s if ready is Ready.READY else None
+            at_ready = watcher.read()
+            props: Mapping[str, Any] = {}
+            results = RequestResults()
+            conditions = ConditionsWatcher(also=_find_local_servers(launcher.rpc))
+            if ready is Ready.READY:
+                props = server.client.props()
+                with conditions:
+                    results = self._send_all(server, watcher)
+            failure_kind = getattr(results.failure, "kind", None)
+            if failure_kind == "disconnected":
+                server.process.wait(_EXIT_LIMIT_S)
+            exit_status = None if ready is Ready.TIMED_OUT else server.process.poll()
+            is_late = ready is Ready.TIMED_OUT or failure_kind == "timed_out"
+            has_hung = (
+                is_late and exit_status is None and is_hung(server.process.pid, self.log_path)
+            )
+            paging = describe_paging(at_ready, watcher.read())
+            self.on_stage("stop")
+            server.process.stop()
+        release_note = launcher.wait_for_release()
+        watcher.read()  # the memory of other programs now, for comparison
+        readings, peak = watcher.readings(), watcher.peak()
+        # If a command reports the host's memory, our kernel's count is not the server's.
+        is_own_host = HOST not in readings[0].device_used_mib
+        verdict = judge_launch(
+            launcher.runtime.dialect,
+            self.log_path,
+            LaunchObservation(
+                candidate=plan.candidate,
+                ready=ready,
+                exit_status=exit_status,
+                failure=results.failure,
+                props=props,
+                limits=plan.limits,
+                units=launcher.units,
+                limits_mib=launcher.limits_mib,
+                resources=ResourceObservation(
+                    readings=readings,
+                    free_mib=peak.free_mib,
+                    unreported_mib=launcher.unreported_mib(plan.candidate),
+                    slots=launcher.expected_slots(plan.candidate),
+                    shared=find_shared_devices(launcher.runtime.devices or ()),
+                    oom_kills=kill_counter.kills() if is_own_host else None,
+                    is_hung=has_hung,
+                ),
+            ),
+        )
+        launcher.find_counters(verdict.log, peak)
+        # A remote device's counters are its host's: only the user's limit applies to it.
+        buffers_mib = {name: row.buffers_mib for name, row in verdict.log.reported.items()}
+        return LaunchResult(
+            outcome=verdict.outcome,
+            measurement=Measurement(
+                samples=results.samples,
+                load_s=load_s,
+                peak_mib=peak.used_mib,
+                free_mib=_apply_limits(peak.free_mib, buffers_mib, launcher.limits_mib),
+                applied=verdict.applied,
+                reported=reported_memory(verdict.log),
+                readings=readings,
+                conditions=conditions.conditions if results.samples else None,
+            ),
+            notes=tuple(note for note in (paging, release_note) if note),
+            advice=verdict.advice,
+        )
+
+    def _send_all(self, server: RunningServer, watcher: MemoryWatcher) -> RequestResults:
+        results = self._send(server, self.request_plan, self.plan.limits)
+        check = self.request_plan.full_context_check
+        if check is not None and results.failure is None:
+            results = self._check_full_context(server, watcher, check, results)
+        recorder = self.request_plan.output_recorder
+        if recorder is None or results.failure is not None:
+            return results
+        self.check_stop()
+        self.on_stage("prompt")
+        return replace(results, failure=recorder.ask(server.client, self.plan.limits))
+
+    def _send(
+        self, server: RunningServer, request_plan: RequestPlan, limits: Limits
+    ) -> RequestResults:
+        candidate, workload = self.plan.candidate, self.launcher.workload
+        context = candidate.get_int("context", workload.context)
+        slots = candidate.get_int("parallel", workload.parallel)
+        return send_requests(
+            server.client,
+            request_plan.within(context // slots),
+            self.launcher.prompts,
+            limits,
+            parallel=workload.parallel,
+            on_stage=self.on_stage,
+            check_stop=self.check_stop,
+        )
+
+    def _check_full_context(
         self,
         server: RunningServer,
-        plan: LaunchPlan,
-        request_plan: RequestPlan,
-        *,
         watcher: MemoryWatcher,
-        on_stage: Callable[[Stage], None],
-        check_stop: Callable[[], None],
+        check: FullContextCheck,
+        results: RequestResults,
     ) -> RequestResults:
-        context = plan.candidate.get_int("context", self.workload.context)
-        slots = plan.candidate.get_int("parallel", self.workload.parallel)
+        """Fill the context if a device has too little memory left; add the samples."""
+        before = watcher.readings()[0].device_used_mib
+        watcher.read()
+        peak = watcher.peak()
+        usage_mib = {
+            name: now - start
+            for name, now in peak.used_mib.items()
+            if now is not None and (start := before.get(name)) is not None
+        }
+        if not check.is_due(_apply_limits(peak.free_mib, usage_mib, self.launcher.limits_mib)):
+            return results
+        tokens = check.request.prompt_tokens * self.launcher.workload.parallel
+        limits = self.plan.limits.at_rate(tokens, _prompt_token_s(results.samples))
+        more = self._send(server, RequestPlan("prove", (check.request,)), limits)
+        count = len(results.samples)
+        samples = (replace(sample, order=count + sample.order) for sample in more.samples)
+        return replace(more, samples=(*results.samples, *samples))
 
-        def send(wanted: RequestPlan, limits: Limits) -> RequestResults:
-            return send_requests(
-                server.client,
-                wanted.within(context // slots),
-                self.prompts,
-                limits,
-                parallel=self.workload.parallel,
-                on_stage=on_stage,
-                check_stop=check_stop,
-            )
 
-        replies = send(request_plan, plan.limits)
-        fill = request_plan.fill
-        if fill is not None and replies.failure is None:
-            watcher.read()
-            if fill.is_due(_room_mib(watcher.peak(), watcher.readings(), self.limits_mib)):
-                tokens = fill.request.prompt_tokens * self.workload.parallel
-                limits = plan.limits.at_rate(tokens, _prompt_token_s(replies.samples))
-                more = send(RequestPlan("prove", (fill.request,)), limits)
-                last = len(replies.samples)
-                filled = (replace(sample, order=last + sample.order) for sample in more.samples)
-                replies = replace(more, samples=(*replies.samples, *filled))
-        if request_plan.questions is None or replies.failure is not None:
-            return replies
-        check_stop()
-        on_stage("prompt")
-        return replace(replies, failure=request_plan.questions.ask(server.client, plan.limits))
+def _find_local_servers(rpc: str) -> tuple[int, ...]:
+    """Return the processes on this machine that serve remote devices."""
+    found = [find_server(endpoint) for endpoint in rpc.split(",") if endpoint]
+    return tuple(pid for pid in found if pid is not None)
 
 
 def _prompt_token_s(samples: Sequence[Sample]) -> float:
-    """Seconds that a token of the longest prompt took, the slowest where there are several."""
+    """Return the most seconds that a token of the longest prompts took."""
     longest = max((sample.prompt_tokens for sample in samples), default=0)
     return max(
         (s.prompt_s / longest for s in samples if longest and s.prompt_tokens == longest),
@@ -306,36 +345,17 @@ def _prompt_token_s(samples: Sequence[Sample]) -> float:
     )
 
 
-def _room_mib(
-    peak: Peak, readings: Sequence[MemoryReading], limits_mib: Mapping[str, float]
+def _apply_limits(
+    free_mib: Mapping[str, float | None],
+    usage_mib: Mapping[str, float],
+    limits_mib: Mapping[str, float],
 ) -> dict[str, float | None]:
-    """What devices have left while a server runs: free memory, and what the user lets it take."""
-    left = dict(peak.free_mib)
-    before = readings[0].device_used_mib if readings else {}
-    for name, limit_mib in limits_mib.items():
-        start, now = before.get(name), peak.used_mib.get(name)
-        if start is not None and now is not None:
-            allowed, counted = limit_mib - (now - start), left.get(name)
-            left[name] = allowed if counted is None else min(allowed, counted)
-    return left
-
-
-def _left_mib(
-    free_mib: Mapping[str, float | None], log: ServerLog, limits_mib: Mapping[str, float]
-) -> dict[str, float | None]:
-    """What was left at the peak, of what the user allows where that is less.
-
-    A remote device reports its host's memory, so that only the user's word limits it.
-    """
+    """Return the free memory, or what the user's limit leaves where that is less."""
     left = dict(free_mib)
     for name, limit_mib in limits_mib.items():
-        row = log.reported.get(name)
-        if row is not None:
-            allowed = limit_mib - row.buffers_mib
+        usage = usage_mib.get(name)
+        if usage is not None:
             counted = left.get(name)
+            allowed = limit_mib - usage
             left[name] = allowed if counted is None else min(allowed, counted)
     return left
-
-
-def _is(replies: RequestResults, kind: str) -> bool:
-    return getattr(replies.failure, "kind", None) == kind

@@ -1,6 +1,7 @@
-"""How much a launch is asked: which requests, how long, how often.
+"""The requests of a launch: which, how long and how often.
 
-A launch costs its load time whatever follows, so the cheaper efforts only save on requests.
+Every launch costs the time to load the model; a plan with fewer requests only saves the time
+of the requests.
 """
 
 from __future__ import annotations
@@ -17,21 +18,20 @@ from autofit.trial.workload import Workload
 
 PlanName = Literal["fit", "ask", "short", "full", "prove"]
 
-# Tokens the runtime needs beside prompt and generation at the end of the context.
+# Tokens of the context that the runtime needs in addition to prompt and generation.
 CONTEXT_RESERVE_TOKENS = 64
-# A device's run-time pools grow with the first full ubatch; two of them also show what the
-# second one adds.
-FIT_PROOF_UBATCHES = 2
+# A device's run-time pools grow with the first full ubatch, and may grow with the second.
+_FIT_TEST_UBATCHES = 2
 _FIT_PREDICTED_TOKENS = 8
 _SHORT_PREDICTED_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One request to send.
+    """A request to send.
 
-    `request` is its index in the workload, -1 for none of them; `repeat` counts how often
-    the workload's requests have been sent before.
+    `request` is its index in the workload, or -1. `repeat` counts how often the workload's
+    requests were sent before.
     """
 
     prompt_tokens: int
@@ -40,89 +40,88 @@ class PlannedRequest:
     is_warmup: bool = False
     repeat: int = 0
 
+    def cut_to(self, slot_context: int) -> PlannedRequest:
+        """Return the request with as many tokens as fit into the context of a slot."""
+        predicted = min(self.predicted_tokens, max(1, slot_context // 2))
+        prompt = min(self.prompt_tokens, slot_context - predicted - CONTEXT_RESERVE_TOKENS)
+        return replace(self, prompt_tokens=max(1, prompt), predicted_tokens=predicted)
 
-class OutputRequests(Protocol):
-    """What is asked for its answers, after everything that is measured."""
+
+class OutputRecorder(Protocol):
+    """Requests that are sent for their outputs, after all measured requests."""
 
     def ask(self, client: Client, limits: Limits) -> RequestFailure | None:
-        """Ask a ready server and keep what it says; the failure that ended it, if any."""
+        """Send the requests to a ready server; return the failure that ended them, if any."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FullContextCheck:
-    """A request that fills the context, sent where little memory is left after all others.
+    """A request that fills the context, sent last if a device has little memory left.
 
-    A launch that keeps next to nothing at the workload's prompts may die at full context. The
-    server is up by then, so asking it costs a prompt, and not a launch that proves it later.
+    A launch with little memory left at the workload's prompts may be out of memory at full
+    context. Since the server is running, the check costs a prompt instead of a later launch.
 
     Attributes:
-        request: what fills a slot.
-        below_mib: by device, what must be left for it not to be asked.
-        expected_mib: by device, what is expected to be left, where no counter tells.
+        request: the request that fills a slot.
+        below_mib: by device, the free memory below which the check is needed.
+        expected_mib: by device, the predicted free memory, for devices without a counter.
     """
 
     request: PlannedRequest
     below_mib: Mapping[str, float]
     expected_mib: Mapping[str, float] = field(default_factory=dict)
 
-    def is_due(self, left_mib: Mapping[str, float | None]) -> bool:
-        """Whether a device has too little left to be trusted with a full context."""
+    def is_due(self, free_mib: Mapping[str, float | None]) -> bool:
+        """Return whether a device has too little free memory to skip the check."""
         for name, below_mib in self.below_mib.items():
-            left = left_mib.get(name)
-            if left is None:
-                left = self.expected_mib.get(name, math.inf)
-            if left < below_mib:
+            free = free_mib.get(name)
+            if free is None:
+                free = self.expected_mib.get(name, math.inf)
+            if free < below_mib:
                 return True
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
-    """What a launch is asked after it is ready, in order; `questions` come last.
+    """The requests of a launch after the server is ready, in order.
 
-    Once the requests have taken `enough_s` seconds, none is repeated any more: on a slow
-    machine one good look costs what several do elsewhere. `fill` comes after all requests.
+    Attributes:
+        name: the kind of plan.
+        requests: the requests.
+        output_recorder: requests that come last and are not measured.
+        enough_s: seconds after which no request is repeated: on a slow machine one sample is
+            worth as much as several on a fast one.
+        full_context_check: the check after all measured requests.
     """
 
     name: PlanName
     requests: tuple[PlannedRequest, ...]
-    questions: OutputRequests | None = None
+    output_recorder: OutputRecorder | None = None
     enough_s: float = math.inf
-    fill: FullContextCheck | None = None
+    full_context_check: FullContextCheck | None = None
 
     @property
     def fidelity(self) -> Fidelity:
-        """How closely such a launch looks."""
+        """The fidelity of a trial with these requests."""
         if self.name == "fit":
             return "load"
         return "short" if self.name in ("ask", "short") else "full"
 
     def within(self, slot_context: int) -> RequestPlan:
-        """The same request_plan with prompts cut so that each request fits a slot's context."""
-        return replace(self, requests=tuple(_cut(r, slot_context) for r in self.requests))
-
-
-def _cut(request: PlannedRequest, slot_context: int) -> PlannedRequest:
-    predicted = min(request.predicted_tokens, max(1, slot_context // 2))
-    room = slot_context - predicted - CONTEXT_RESERVE_TOKENS
-    prompt = max(1, min(request.prompt_tokens, room))
-    return replace(request, prompt_tokens=prompt, predicted_tokens=predicted)
-
-
-def _fit_proof(workload: Workload, ubatch: int) -> PlannedRequest:
-    prompt = max(FIT_PROOF_UBATCHES * ubatch, workload.longest_prompt_tokens)
-    return PlannedRequest(prompt, _FIT_PREDICTED_TOKENS, is_warmup=True)
+        """Return the plan with every request cut to the context of a slot."""
+        return replace(self, requests=tuple(r.cut_to(slot_context) for r in self.requests))
 
 
 def plan_without_measurement() -> RequestPlan:
-    """Nothing is measured: there are questions, or a program asks by itself."""
+    """Plan a launch that measures nothing: it only records outputs, or runs another program."""
     return RequestPlan("ask", ())
 
 
 def plan_fit_test(workload: Workload, ubatch: int) -> RequestPlan:
-    """Whether it holds a full ubatch and the workload's longest prompt; measures nothing."""
-    return RequestPlan("fit", (_fit_proof(workload, ubatch),))
+    """Plan a test whether full ubatches and the workload's longest prompt fit."""
+    return RequestPlan("fit", (_make_fit_request(workload, ubatch),))
 
 
 def plan_measurement(
@@ -133,16 +132,12 @@ def plan_measurement(
     enough_s: float = math.inf,
     is_short: bool = False,
 ) -> RequestPlan:
-    """The proof of fit as a discarded warm-up, then the workload's requests, repeated.
+    """Plan the fit test as a warm-up, then the workload's requests, repeated.
 
-    A short request_plan generates only as many tokens as the rate takes to show; the time of the
-    whole request follows from it.
+    A short plan generates only as many tokens as are needed to measure the rate; the time of
+    the whole request is computed from it.
     """
-    most = (
-        _SHORT_PREDICTED_TOKENS
-        if is_short
-        else max(request.predicted_tokens for request in workload.requests)
-    )
+    most = _SHORT_PREDICTED_TOKENS if is_short else workload.longest_predicted_tokens
     measured = tuple(
         PlannedRequest(
             request.prompt_tokens, min(request.predicted_tokens, most), index, repeat=repeat
@@ -150,18 +145,22 @@ def plan_measurement(
         for repeat in range(repeats)
         for index, request in enumerate(workload.requests)
     )
-    name: PlanName = "short" if is_short else "full"
-    return RequestPlan(name, (_fit_proof(workload, ubatch), *measured), enough_s=enough_s)
+    requests = (_make_fit_request(workload, ubatch), *measured)
+    return RequestPlan("short" if is_short else "full", requests, enough_s=enough_s)
 
 
-def plan_full_context_request(slot_context: int) -> PlannedRequest:
-    """A prompt that fills a slot's context, and next to no generation."""
+def plan_proof(workload: Workload, slot_context: int) -> RequestPlan:
+    """Plan the proof: twice, a prompt that fills the context and the longest generation."""
+    longest = PlannedRequest(slot_context, workload.longest_predicted_tokens)
+    return RequestPlan("prove", (longest.cut_to(slot_context),) * 2)
+
+
+def make_full_context_request(slot_context: int) -> PlannedRequest:
+    """Return a request whose prompt fills the context of a slot, with a short generation."""
     prompt = max(1, slot_context - _FIT_PREDICTED_TOKENS - CONTEXT_RESERVE_TOKENS)
     return PlannedRequest(prompt, _FIT_PREDICTED_TOKENS, is_warmup=True)
 
 
-def plan_proof(workload: Workload, slot_context: int) -> RequestPlan:
-    """A prompt that fills the context and the longest generation, twice."""
-    predicted = min(workload.longest_predicted_tokens, max(1, slot_context // 2))
-    prompt = max(1, slot_context - predicted - CONTEXT_RESERVE_TOKENS)
-    return RequestPlan("prove", (PlannedRequest(prompt, predicted),) * 2)
+def _make_fit_request(workload: Workload, ubatch: int) -> PlannedRequest:
+    prompt = max(_FIT_TEST_UBATCHES * ubatch, workload.longest_prompt_tokens)
+    return PlannedRequest(prompt, _FIT_PREDICTED_TOKENS, is_warmup=True)
