@@ -94,7 +94,7 @@ def test_a_preset_that_fits_is_told_so(checked, form, machine, tmp_path):
     assert card["name"] == "CUDA0"
     assert 100 < card["needed_mib"] < card["free_mib"] < 3200  # with a context
     assert host["fits"]
-    assert any(note.startswith("the machine is another") for note in found["notes"])
+    assert any("another machine" in note for note in found["notes"])
 
 
 def test_a_device_that_others_have_filled(checked, altered, tmp_path):
@@ -165,7 +165,7 @@ def test_a_command_that_leaves_the_placing_open_fits(checked, machine, tmp_path)
     code, found = checked(path)
 
     assert (code, found["reasons"]) == (0, [])
-    assert any("places layers by what is free" in note for note in found["notes"])
+    assert any("places layers" in note for note in found["notes"])
 
 
 @pytest.mark.parametrize("more", ["-ngl all -cmoe", "-ngl 99 --cpu-moe", "-ngl 13 -ncmoe 12"])
@@ -188,7 +188,7 @@ def test_people_get_lines(cli, machine, tmp_path):
     ended = cli("check", path, "--against-machine")
 
     assert ended.code == 5
-    assert f"{path}: does not fit here any more" in ended.out.splitlines()
+    assert f"{path}: does not fit now" in ended.out.splitlines()
     assert "autofit: this build does not know --bogus" in ended.err.splitlines()
     assert "hint: " in ended.err
 
@@ -197,7 +197,7 @@ def test_people_get_lines(cli, machine, tmp_path):
     ("words", "told"),
     [
         (["a", "b", "--against-machine"], "takes one preset"),
-        (["a.yaml", "--json"], "go with --against-machine"),
+        (["a.yaml", "--json"], "need --against-machine"),
         (["missing.ini", "--against-machine"], "no such preset"),
     ],
 )

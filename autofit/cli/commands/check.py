@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from autofit.errors import UsageError
+from autofit.errors import RegressionError, UsageError
 
 
 def _print_schema(ctx: click.Context, _option: click.Parameter, kind: str | None) -> None:
@@ -53,12 +53,9 @@ def command(
     runtime's flags, and the model file.
     """
     if against_machine:
-        from autofit.cli.machine_check import check_machine, tell  # noqa: PLC0415 - --help is quick
-
         if len(files) != 1:
             raise UsageError("--against-machine takes one preset", "check one after another")
-        found = check_machine(str(files[0]), section=section, runtime=runtime)
-        return tell(found, as_json=as_json)
+        return _check_preset(str(files[0]), section, runtime, as_json=as_json)
     if runtime is not None or section is not None or as_json:
         raise UsageError("--runtime, --section and --json need --against-machine")
     _check_files(files)
@@ -86,3 +83,23 @@ def _check_files(paths: tuple[Path, ...]) -> None:
             "\n".join(faults),
             f"the READMEs and files in runners/ and search_spaces/ explain the keys{preset}",
         )
+
+
+def _check_preset(given: str, section: str | None, runtime: str | None, *, as_json: bool) -> int:
+    """Check a preset against this machine and print the result; return the exit code."""
+    from autofit.plan.machine_check import check_machine  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.text_format import mib, one_line  # noqa: PLC0415
+
+    check = check_machine(given, section=section, runtime=runtime)
+    if as_json:
+        click.echo(json.dumps(check.to_dict()))
+    else:
+        for need in check.needs:
+            click.echo(f"{need.name}: needs {mib(need.needed_mib)}, {mib(need.free_mib)} free")
+        click.echo(f"{check.preset.label}: {'does not fit now' if check.reasons else 'fits'}")
+    for note in check.notes:
+        click.echo(f"notice: {one_line(note)}", err=True)
+    for reason in check.reasons:
+        click.echo(f"autofit: {one_line(reason.message)}", err=True)
+        click.echo(f"hint: {one_line(reason.hint)}", err=True)
+    return RegressionError.exit_code if check.reasons else 0

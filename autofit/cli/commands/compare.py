@@ -114,10 +114,6 @@ def _compare(
     seed: int,
 ) -> dict[str, Any]:
     """Compare, and return the result."""
-    from autofit.cli.options.preset_argument import (  # noqa: PLC0415 - heavy, --help is quick
-        PresetOptions,
-        build_preset_task,
-    )
     from autofit.cli.run_setup import open_run  # noqa: PLC0415
     from autofit.compare.compare_presets import (  # noqa: PLC0415
         SIDES,
@@ -126,6 +122,10 @@ def _compare(
     )
     from autofit.compare.compared_tasks import ComparedTasks, label_presets  # noqa: PLC0415
     from autofit.compare.comparison import comparison_document  # noqa: PLC0415
+    from autofit.presets.preset_task import (  # noqa: PLC0415 - heavy, --help is quick
+        PresetOptions,
+        build_preset_task,
+    )
     from autofit.presets.read_preset import read_preset  # noqa: PLC0415
     from autofit.session.events import PhaseStarted  # noqa: PLC0415
     from autofit.study.fingerprint import file_digest  # noqa: PLC0415

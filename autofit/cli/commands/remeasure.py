@@ -147,7 +147,7 @@ def _find_settings(
 
 
 def _build_task(options: TaskOptions, preset: str | None) -> Task:
-    from autofit.cli.options.preset_argument import (  # noqa: PLC0415 - heavy
+    from autofit.presets.preset_task import (  # noqa: PLC0415 - heavy
         PresetOptions,
         build_preset_task,
     )

@@ -1,4 +1,4 @@
-"""A preset on the command line, and the task of launching it."""
+"""The task of launching a preset as it is."""
 
 from __future__ import annotations
 
