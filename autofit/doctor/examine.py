@@ -1,6 +1,6 @@
-"""Looks over a machine before a tune: what there is, what is missing, and what mends it.
+"""An examination of this machine: runtimes, devices, host, and findings about them.
 
-Nothing here may fail for want of something to look at: what cannot be read is not told.
+What cannot be read is left out: the examination itself never fails.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from typing import Any
 import platformdirs
 import psutil
 
-from autofit.doctor.card_check import check_cards
-from autofit.doctor.finding import Finding
-from autofit.doctor.host_check import check_host
-from autofit.doctor.runtime_check import check_runtime, check_settings
+from autofit.doctor.machine_findings import Finding, check_cards, check_host
+from autofit.doctor.runtime_findings import check_runtime, check_settings
 from autofit.errors import AutofitError, MachineInUseError, UsageError
 from autofit.machine.host_load import HostState, host_state
 from autofit.machine.lock import machine_lock
@@ -39,8 +37,8 @@ _RANKS = {"fatal": 0, "warning": 1, "note": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class SeenRuntime:
-    """A program that may be a runtime; `runtime` is None where it is unusable for `fault`."""
+class ExaminedRuntime:
+    """A program that may be a runtime; `runtime` is None if `fault` makes it unusable."""
 
     program: Path
     runtime: Runtime | None
@@ -48,7 +46,7 @@ class SeenRuntime:
     hint: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """What it is and can, as JSON data."""
+        """Return what it is and supports as JSON data."""
         found = self.runtime
         if found is None:
             return {"program": str(self.program), "fault": self.fault, "hint": self.hint}
@@ -68,9 +66,12 @@ class SeenRuntime:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was seen; a tune takes the first runtime. `devices` is None where it was not asked."""
+    """The facts and findings; a tune uses the first runtime.
 
-    runtimes: tuple[SeenRuntime, ...]
+    `devices` is None if the runtime was not asked for them.
+    """
+
+    runtimes: tuple[ExaminedRuntime, ...]
     devices: tuple[Device, ...] | None
     drivers: tuple[str, ...]
     cards: tuple[Card, ...]
@@ -83,10 +84,10 @@ class Examination:
         return all(finding.level != "fatal" for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """The examination as JSON data."""
+        """Return the examination as JSON data."""
         return {
             "would_work": self.would_work,
-            "runtimes": [seen.to_dict() for seen in self.runtimes],
+            "runtimes": [runtime.to_dict() for runtime in self.runtimes],
             "devices": None if self.devices is None else [asdict(d) for d in self.devices],
             "drivers": list(self.drivers),
             "cards": [asdict(card) for card in self.cards],
@@ -102,46 +103,46 @@ def examine(
     environ: Mapping[str, str] | None = None,
     root: Path = Path("/"),
 ) -> Examination:
-    """Look the machine over; `runtime` is the only one looked at where it is given."""
-    ours = os.environ if environ is None else environ
+    """Examine the machine, and only the given runtime if there is one."""
+    variables = os.environ if environ is None else environ
     findings: list[Finding] = []
-    seen = tuple(_runtimes(runtime, findings))
-    chosen = seen[0].runtime if seen else None
+    runtimes = tuple(_examine_runtimes(runtime, findings))
+    chosen = runtimes[0].runtime if runtimes else None
     found, states = cards(root), nvidia_states()
     vendors = list(dict.fromkeys(card.vendor for card in found if card.driver is not None))
     devices = None
     if chosen:
-        devices, faults = _devices(chosen, rpc)
-        findings += faults or check_runtime(chosen, devices, vendors, ours)
-    findings += check_settings(chosen, ours)
+        devices, faults = _list_devices(chosen, rpc)
+        findings += faults or check_runtime(chosen, devices, vendors, variables)
+    findings += check_settings(chosen, variables)
     findings += check_cards(found, states, root)
-    host = _host()
+    host = _read_host()
     if host:
         findings += check_host(host, root)
-    findings += _places()
-    findings += _extras()
+    findings += _check_folders()
+    findings += _check_extras()
     return Examination(
-        runtimes=seen,
+        runtimes=runtimes,
         devices=devices,
-        drivers=_drivers(found, root),
+        drivers=_driver_versions(found, root),
         cards=found,
         host=host,
         findings=tuple(sorted(findings, key=lambda finding: _RANKS[finding.level])),
     )
 
 
-def _runtimes(path: str | None, findings: list[Finding]) -> Iterator[SeenRuntime]:
-    """The runtimes, a tune's choice first; what keeps that one from working is a finding."""
+def _examine_runtimes(path: str | None, findings: list[Finding]) -> Iterator[ExaminedRuntime]:
+    """Yield the runtimes, a tune's choice first; a fault of that one is a finding."""
     try:
         places = [*find_programs(load_all_dialects())] if path is None else [None]
     except UsageError as error:
         findings.append(Finding("fatal", "faulty_dialect", error.message, error.hint))
         return
     for index, place in enumerate(places):
-        seen = _seen(place, path)
-        if index == 0 and seen.runtime is None:
-            findings.append(Finding("fatal", "runtime_fails", seen.fault, seen.hint))
-        yield seen
+        examined = _examine_runtime(place, path)
+        if index == 0 and examined.runtime is None:
+            findings.append(Finding("fatal", "runtime_fails", examined.fault, examined.hint))
+        yield examined
     if not places:
         findings.append(
             Finding(
@@ -154,7 +155,7 @@ def _runtimes(path: str | None, findings: list[Finding]) -> Iterator[SeenRuntime
         )
 
 
-def _seen(place: FoundProgram | None, path: str | None) -> SeenRuntime:
+def _examine_runtime(place: FoundProgram | None, path: str | None) -> ExaminedRuntime:
     program = place.program if place else Path(path or "")
     try:
         if place and place.dialect:
@@ -162,54 +163,57 @@ def _seen(place: FoundProgram | None, path: str | None) -> SeenRuntime:
         else:
             found = find_runtime(program)
     except AutofitError as error:
-        return SeenRuntime(program, None, error.message, error.hint)
+        return ExaminedRuntime(program, None, error.message, error.hint)
     except OSError as error:
-        return SeenRuntime(program, None, f"{program}: {error.strerror or error}")
-    return SeenRuntime(found.program, found)
+        return ExaminedRuntime(program, None, f"{program}: {error.strerror or error}")
+    return ExaminedRuntime(found.program, found)
 
 
-def _devices(runtime: Runtime, rpc: str) -> tuple[tuple[Device, ...] | None, list[Finding]]:
-    """The runtime's devices, asked only while no other autofit measures, and why not."""
+def _list_devices(runtime: Runtime, rpc: str) -> tuple[tuple[Device, ...] | None, list[Finding]]:
+    """Return the runtime's devices, None with a finding if it cannot list them.
+
+    Listing opens every device, so it is left out while another autofit measures.
+    """
     try:
         with machine_lock("autofit doctor"):
             return list_devices(runtime, rpc), []
     except MachineInUseError as error:
-        told = f"devices were not asked: {error.message}"
-        return None, [Finding("warning", "machine_in_use", told, error.hint)]
+        message = f"devices were not listed: {error.message}"
+        return None, [Finding("warning", "machine_in_use", message, error.hint)]
     except UsageError as error:
         return None, [Finding("fatal", "devices_fail", error.message, error.hint)]
     except AutofitError as error:
         return None, [Finding("fatal", "no_lock", error.message, error.hint)]
 
 
-def _host() -> HostState | None:
+def _read_host() -> HostState | None:
     try:
         return host_state(_WATCH_S)
     except (OSError, psutil.Error):
         return None
 
 
-def _drivers(found: tuple[Card, ...], root: Path) -> tuple[str, ...]:
-    told = [nvidia_driver()]
+def _driver_versions(found: tuple[Card, ...], root: Path) -> tuple[str, ...]:
+    versions = [nvidia_driver()]
     for card in found:
         if card.driver and card.vendor != "nvidia":
             try:
                 version = (root / "sys/module" / card.driver / "version").read_text().strip()
             except OSError:
                 version = f"of {platform.system()} {platform.release()}"
-            told.append(f"{card.driver} {version}")
-    return tuple(dict.fromkeys(driver for driver in told if driver))
+            versions.append(f"{card.driver} {version}")
+    return tuple(dict.fromkeys(version for version in versions if version))
 
 
-def _places() -> Iterator[Finding]:
-    """Findings on the folders that a tune writes to."""
+def _check_folders() -> Iterator[Finding]:
+    """Yield findings on the folders that a tune writes to."""
     studies = (_absolute(Path("results")), _absolute(user_data() / "studies"))
     place = next((place for place in studies if place and _is_writable(place)), None)
     if place is None:
         yield Finding(
             "fatal",
             "no_place_for_studies",
-            "neither the working directory nor the user's data folder can be written",
+            "neither the working directory nor the user's data folder is writable",
             "cd to a folder of yours, or give a tune --study DIR",
         )
     else:
@@ -222,7 +226,8 @@ def _places() -> Iterator[Finding]:
         yield Finding(
             "note",
             "cache_not_writable",
-            f"{cache or 'the cache folder'} cannot be written: runtimes are asked anew each time",
+            f"{cache or 'the cache folder'} is not writable: each command examines the runtime "
+            "again",
             "export XDG_CACHE_HOME=/some/folder/of/yours",
         )
 
@@ -230,11 +235,12 @@ def _places() -> Iterator[Finding]:
 def _absolute(path: Path) -> Path | None:
     try:
         return path.absolute()
-    except OSError:  # the working directory is gone
+    except OSError:  # the working directory was removed
         return None
 
 
 def _is_writable(path: Path) -> bool:
+    """Return whether the path is a writable folder, or could be made one."""
     for place in (path, *path.parents):
         try:
             if place.exists():
@@ -244,11 +250,11 @@ def _is_writable(path: Path) -> bool:
     return False
 
 
-def _extras() -> Iterator[Finding]:
+def _check_extras() -> Iterator[Finding]:
     if not (find_spec("plotly") and find_spec("jinja2")):
         yield Finding(
             "note",
             "no_html_report",
-            "the HTML report cannot be written: plotly or jinja2 is missing",
+            "a tune writes no HTML report: plotly or jinja2 is missing",
             "pip install 'autofit[report]'",
         )

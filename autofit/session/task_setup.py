@@ -19,6 +19,7 @@ from autofit.machine.nvml import nvidia_driver
 from autofit.machine.rpc import split_endpoint
 from autofit.model.sizes.unreported_memory import context_mib, opens_context_to_list
 from autofit.process import scrubbed_environment
+from autofit.runtime.command.argv_writer import Purpose, UnsupportedSetting, make_launch_plan
 from autofit.runtime.command.redaction import redact_command
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.discovery.found_runtime import Runtime
@@ -30,7 +31,7 @@ from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions
 from autofit.study.fingerprint import Environment, file_digest
 from autofit.study.study_header import StudyHeader
-from autofit.trial.candidate import Limits
+from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 from autofit.trial.device import Device
 from autofit.units import MIB
 from autofit.yaml_files import bundled_root
@@ -58,6 +59,23 @@ def make_launcher(task: Task) -> Launcher:
         units=task.inventory.units,
         limits_mib=task.limits_mib,
         find_memory=partial(_memory_source, task),
+    )
+
+
+def plan_launch(
+    task: Task, candidate: Candidate, *, purpose: Purpose
+) -> LaunchPlan | UnsupportedSetting:
+    """Return the command of a candidate for a purpose, or the setting that the runtime lacks."""
+    own_args = task.baseline_args if purpose == "baseline" else ()
+    return make_launch_plan(
+        task.runtime,
+        task.model_path,
+        candidate,
+        purpose=purpose,
+        rpc=task.rpc,
+        extra_args=(*own_args, *task.extra_args),
+        env=task.env,
+        wrapper=task.wrapper,
     )
 
 

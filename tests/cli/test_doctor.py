@@ -1,4 +1,4 @@
-"""`autofit doctor`: what it shows, and that it survives odd machines."""
+"""`autofit doctor`: its output, also on unusual machines."""
 
 from __future__ import annotations
 
@@ -28,21 +28,20 @@ def _program(folder: Path, devices: str = DEVICES) -> Path:
     )
 
 
-def _kinds(told: dict) -> set[str]:
-    return {finding["kind"] for finding in told["findings"]}
+def _kinds(document: dict) -> set[str]:
+    return {finding["kind"] for finding in document["findings"]}
 
 
 def test_runtime_and_devices_are_shown(cli, tmp_path):
-    """Dialect, build, abilities, devices and the verdict are on stdout."""
+    """Dialect, build, parameters, devices and the verdict are on stdout."""
     done = cli("doctor", "--runtime", _program(tmp_path / "bin"))
 
     assert done.code == 0
     for part in (
-        "llama_server 0.6.0 b11434, which a tune takes",
+        "llama_server 0.6.0 b11434",
         "n_cpu_moe",
         "q8_0",
         "CUDA0: NVIDIA GeForce RTX 3060, 11.6 GiB free of 11.8 GiB",
-        "llama-fit-params is not beside",
         "cmake --build build --target llama-fit-params",
         "a tune would work here",
     ):
@@ -51,27 +50,27 @@ def test_runtime_and_devices_are_shown(cli, tmp_path):
 
 
 def test_document_for_programs(cli, tmp_path):
-    """--json tells the same as one document."""
-    told = json.loads(cli("doctor", "--runtime", _program(tmp_path / "bin"), "--json").out)
+    """--json prints the same as one document."""
+    document = json.loads(cli("doctor", "--runtime", _program(tmp_path / "bin"), "--json").out)
 
-    assert told["would_work"] is True
-    (runtime,) = told["runtimes"]
+    assert document["would_work"] is True
+    (runtime,) = document["runtimes"]
     assert (runtime["dialect"], runtime["build"]) == ("llama_server", 11434)
     assert {"n_cpu_moe", "override_tensor"} < set(runtime["parameters"])
-    assert [device["name"] for device in told["devices"]] == ["CUDA0"]
-    assert told["host"]["cores"]["logical"] >= 1
-    assert "no_estimator" in _kinds(told)
-    assert all(finding["mend"] for finding in told["findings"])
+    assert [device["name"] for device in document["devices"]] == ["CUDA0"]
+    assert document["host"]["cores"]["logical"] >= 1
+    assert "no_estimator" in _kinds(document)
+    assert all(finding["mend"] for finding in document["findings"])  # wording: quote
 
 
 def test_everything_on_the_machine_is_found(cli, tmp_path, monkeypatch):
-    """Without --runtime the first on PATH is a tune's choice, and the others are listed."""
+    """Without --runtime the first runtime is the one on PATH, and the others are listed."""
     program = _program(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    told = json.loads(cli("doctor", "--json").out)
+    document = json.loads(cli("doctor", "--json").out)
 
-    assert told["runtimes"][0]["program"] == str(program)
-    assert "embedded" in [runtime.get("dialect") for runtime in told["runtimes"]]
+    assert document["runtimes"][0]["program"] == str(program)
+    assert "embedded" in [runtime.get("dialect") for runtime in document["runtimes"]]
 
 
 @pytest.mark.parametrize(
@@ -83,23 +82,23 @@ def test_everything_on_the_machine_is_found(cli, tmp_path, monkeypatch):
     ],
 )
 def test_runtime_that_does_not_start_ends_with_3(cli, tmp_path, script, kind, part):
-    """A runtime that is none, dies or is not there is told, and one document is printed."""
+    """A program that is no runtime, crashes or does not exist is a fatal finding."""
     program = tmp_path / "llama-server"
     if script:
         write_script(program, script)
     done = cli("doctor", "--runtime", program, "--json")
 
     assert done.code == 3
-    told = json.loads(done.out)
-    assert told["would_work"] is False
-    assert part in told["runtimes"][0]["fault"]
-    assert told["findings"][0]["kind"] == kind
+    document = json.loads(done.out)
+    assert document["would_work"] is False
+    assert part in document["runtimes"][0]["fault"]
+    assert document["findings"][0]["kind"] == kind
     text = cli("doctor", "--runtime", program)
     assert (text.code, "a tune would NOT work here" in text.out) == (3, True)
 
 
-def test_broken_choice_is_told_though_others_work(cli, tmp_path, monkeypatch):
-    """A broken llama-server on PATH would be taken by a tune, so that is what counts."""
+def test_broken_runtime_on_path_counts_although_others_work(cli, tmp_path, monkeypatch):
+    """A tune would use the broken llama-server on PATH, so the exit code is 3."""
     write_script(tmp_path / "bin" / "llama-server", "exit 3")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     done = cli("doctor", "--json")
@@ -109,7 +108,7 @@ def test_broken_choice_is_told_though_others_work(cli, tmp_path, monkeypatch):
 
 
 def test_devices_that_cannot_be_listed_end_with_3(cli, tmp_path):
-    """A runtime that fails on the question for its devices cannot be tuned."""
+    """A runtime that fails to list its devices cannot be tuned."""
     program = write_program(tmp_path / "bin")  # answers --help and --version only
     done = cli("doctor", "--runtime", program, "--json")
 
@@ -117,20 +116,20 @@ def test_devices_that_cannot_be_listed_end_with_3(cli, tmp_path):
     assert "devices_fail" in _kinds(json.loads(done.out))
 
 
-def test_devices_are_not_asked_while_another_autofit_measures(cli, tmp_path):
-    """Asking opens every device, so a running tune is left in peace."""
+def test_devices_are_not_listed_while_another_autofit_measures(cli, tmp_path):
+    """Listing opens every device, which would disturb a running tune."""
     program = _program(tmp_path / "bin")
     with machine_lock("results/other"):
         done = cli("doctor", "--runtime", program, "--json")
-    told = json.loads(done.out)
+    document = json.loads(done.out)
 
     assert done.code == 0
-    assert told["devices"] is None
-    assert "machine_in_use" in _kinds(told)
+    assert document["devices"] is None
+    assert "machine_in_use" in _kinds(document)
 
 
-def test_faulty_dialect_is_told_with_its_line(cli, tmp_path, monkeypatch):
-    """A dialect file of the user's that is faulty would stop a tune, too."""
+def test_faulty_dialect_is_reported_with_its_line(cli, tmp_path, monkeypatch):
+    """A faulty dialect file of the user is a fatal finding."""
     (tmp_path / "runners").mkdir()
     (tmp_path / "runners" / "mine.yaml").write_text("description: x\nlunch: {}\n")
     monkeypatch.chdir(tmp_path)
@@ -140,7 +139,7 @@ def test_faulty_dialect_is_told_with_its_line(cli, tmp_path, monkeypatch):
     assert "mine.yaml:2: lunch" in done.out
 
 
-def test_terminal_codes_of_foreign_text_are_not_obeyed(cli, tmp_path):
+def test_terminal_codes_in_device_names_are_removed(cli, tmp_path):
     """A device's name cannot colour or clear the terminal."""
     devices = DEVICES.replace("NVIDIA", "\x1b[2J\x07NVIDIA")
     done = cli("doctor", "--runtime", _program(tmp_path / "bin", devices))
@@ -150,8 +149,8 @@ def test_terminal_codes_of_foreign_text_are_not_obeyed(cli, tmp_path):
 
 
 @pytest.mark.parametrize("kept", [(), ("PATH", "HOME")], ids=["nothing", "unwritable"])
-def test_bare_environment_is_survived(tmp_path, kept):
-    """Without HOME, PATH or anything else, in an unwritable place, the doctor still answers."""
+def test_doctor_works_in_a_bare_environment(tmp_path, kept):
+    """Without HOME and PATH, and with unwritable folders, the doctor still answers."""
     odd = {
         "HOME": "/nowhere/at/all",
         "XDG_CACHE_HOME": "/dev/null/cache",
@@ -169,14 +168,14 @@ def test_bare_environment_is_survived(tmp_path, kept):
     )
 
     assert done.stderr == ""
-    told = json.loads(done.stdout)
-    assert done.returncode == (0 if told["would_work"] else 3)
-    assert told["runtimes"]
-    assert ("cache_not_writable" in _kinds(told)) == ("HOME" in kept)
+    document = json.loads(done.stdout)
+    assert done.returncode == (0 if document["would_work"] else 3)
+    assert document["runtimes"]
+    assert ("cache_not_writable" in _kinds(document)) == ("HOME" in kept)
 
 
-def test_working_directory_that_is_gone_is_survived(tmp_path):
-    """A removed working directory is told as what it is, not by a failure."""
+def test_doctor_works_in_a_removed_working_directory(tmp_path):
+    """A removed working directory is no failure."""
     gone = tmp_path / "gone"
     gone.mkdir()
     script = "import os, sys; os.rmdir(os.getcwd()); from autofit.cli.main import main; main()"
@@ -196,14 +195,14 @@ def test_working_directory_that_is_gone_is_survived(tmp_path):
 
 @pytest.mark.runtime
 def test_the_real_runtime_with_a_remote_device(cli, llama_cpp):
-    """The real llama-server lists an RPC server as a device; one that is not there is told."""
+    """The real llama-server lists an RPC server as a device; a missing one is a finding."""
     with rpc_device(llama_cpp) as endpoint:
         done = cli("doctor", "--runtime", llama_cpp, "--rpc", endpoint, "--json")
-    told = json.loads(done.out)
+    document = json.loads(done.out)
 
     assert done.code == 0
-    assert [device["name"] for device in told["devices"]] == ["RPC0"]
-    assert told["runtimes"][0]["companions"].keys() >= {"fit_params"}
+    assert [device["name"] for device in document["devices"]] == ["RPC0"]
+    assert document["runtimes"][0]["companions"].keys() >= {"fit_params"}
     gone = cli("doctor", "--runtime", llama_cpp, "--rpc", f"127.0.0.1:{free_port()}", "--json")
     assert gone.code == 3
     assert "devices_fail" in _kinds(json.loads(gone.out))

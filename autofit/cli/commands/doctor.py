@@ -1,4 +1,4 @@
-"""`autofit doctor`: what this machine has for a tune, what is missing, and what mends it."""
+"""`autofit doctor`: show what this machine has for a tune, and how to get what is missing."""
 
 from __future__ import annotations
 
@@ -8,95 +8,97 @@ from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from autofit.doctor.examine import Examination, SeenRuntime
-    from autofit.doctor.finding import Finding
+from autofit.errors import NothingFitsError
 
-_WOULD_NOT_WORK = 3
+if TYPE_CHECKING:
+    from autofit.doctor.examine import Examination, ExaminedRuntime
+    from autofit.doctor.machine_findings import Finding
+
 _COLOURS = {"fatal": "red", "warning": "yellow", "note": "cyan"}
 
 
 @click.command("doctor")
-@click.option("--runtime", metavar="PATH", help="Look at this runtime only: a file or folder.")
+@click.option("--runtime", metavar="PATH", help="Examine only this runtime: a file or folder.")
 @click.option("--rpc", default="", metavar="HOST:PORT,...", help="Remote devices.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-@click.pass_context
-def command(context: click.Context, runtime: str | None, rpc: str, *, as_json: bool) -> None:
-    """Show devices, drivers and runtimes, what is missing, and the command that mends it.
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def command(runtime: str | None, rpc: str, *, as_json: bool) -> int:
+    """Show devices, drivers and runtimes, what is missing, and the command that repairs it.
 
-    Exit code 0 when a tune would work, else 3.
+    The exit code is 0 if a tune would work, else 3.
     """
-    from autofit.doctor.examine import examine  # noqa: PLC0415 - heavy, and --help must be quick
+    from autofit.doctor.examine import examine  # noqa: PLC0415 - heavy, --help is quick
 
-    seen = examine(runtime, rpc)
+    examination = examine(runtime, rpc)
     if as_json:
-        click.echo(json.dumps(seen.to_dict()))
+        click.echo(json.dumps(examination.to_dict()))
     else:
-        for line in _lines(seen):
+        for line in _lines(examination):
             click.echo(line)
-    context.exit(0 if seen.would_work else _WOULD_NOT_WORK)
+    return 0 if examination.would_work else NothingFitsError.exit_code
 
 
-def _lines(seen: Examination) -> Iterator[str]:
+def _lines(examination: Examination) -> Iterator[str]:
     yield click.style("runtimes", bold=True)
-    for index, each in enumerate(seen.runtimes):
-        yield from _runtime_lines(each, is_chosen=index == 0)
-    if not seen.runtimes:
+    for index, runtime in enumerate(examination.runtimes):
+        yield from _runtime_lines(runtime, is_chosen=index == 0)
+    if not examination.runtimes:
         yield "  none"
-    yield from _device_lines(seen)
-    yield from _host_lines(seen)
-    if seen.findings:
+    yield from _device_lines(examination)
+    yield from _host_lines(examination)
+    if examination.findings:
         yield click.style("findings", bold=True)
-    for finding in seen.findings:
+    for finding in examination.findings:
         yield from _finding_lines(finding)
-    verdict = "a tune would work here" if seen.would_work else "a tune would NOT work here"
+    verdict = "a tune would work here"
+    if not examination.would_work:
+        verdict = "a tune would NOT work here"
     yield click.style(verdict, bold=True)
 
 
-def _runtime_lines(seen: SeenRuntime, *, is_chosen: bool) -> Iterator[str]:
+def _runtime_lines(examined: ExaminedRuntime, *, is_chosen: bool) -> Iterator[str]:
     from autofit.text_format import one_line  # noqa: PLC0415
 
-    found = seen.runtime
+    found = examined.runtime
     if found is None:
-        yield f"  {one_line(seen.program)}: cannot be used: {one_line(seen.fault)}"
+        yield f"  {one_line(examined.program)}: unusable: {one_line(examined.fault)}"
         return
-    yield f"  {found.name}{', which a tune takes' if is_chosen else ''}"
+    yield f"  {found.name}{' (a tune uses this one)' if is_chosen else ''}"
     yield f"    {one_line(' '.join(found.command))}"
     if found.version.text:
         yield f"    {one_line(found.version.text.splitlines()[0])}"
     yield f"    settings: {', '.join(found.parameters)}"
     yield f"    KV types: {', '.join(found.kv_types)}"
-    yield f"    companions: {', '.join(found.companions) or 'none'}"
+    yield f"    companion programs: {', '.join(found.companions) or 'none'}"
 
 
-def _device_lines(seen: Examination) -> Iterator[str]:
+def _device_lines(examination: Examination) -> Iterator[str]:
     from autofit.text_format import mib, one_line  # noqa: PLC0415
 
     yield click.style("devices", bold=True)
-    for device in seen.devices or ():
+    for device in examination.devices or ():
         shared = ", shared with the host" if device.is_unified else ""
         yield (
             f"  {one_line(device.name)}: {one_line(device.description)}, "
             f"{mib(device.usable_mib)} free of {mib(device.total_mib)}{shared}"
         )
-    if seen.devices is None:
-        yield "  not asked"
-    elif not seen.devices:
+    if examination.devices is None:
+        yield "  not listed"
+    elif not examination.devices:
         yield "  none: a tune would use the CPU alone"
-    if seen.drivers:
-        yield f"  drivers: {', '.join(seen.drivers)}"
+    if examination.drivers:
+        yield f"  drivers: {', '.join(examination.drivers)}"
 
 
-def _host_lines(seen: Examination) -> Iterator[str]:
+def _host_lines(examination: Examination) -> Iterator[str]:
     from autofit.text_format import mib  # noqa: PLC0415
 
-    if seen.host is None:
+    host = examination.host
+    if host is None:
         return
-    cores = seen.host.cores
+    cores = host.cores
     yield click.style("host", bold=True)
     yield f"  {cores.physical} cores, {cores.usable} of {cores.logical} threads usable"
-    available, total = seen.host.memory_available_mib, seen.host.memory_total_mib
-    yield f"  {mib(available)} of {mib(total)} memory available"
+    yield f"  {mib(host.memory_available_mib)} of {mib(host.memory_total_mib)} memory available"
 
 
 def _finding_lines(finding: Finding) -> Iterator[str]:
@@ -104,5 +106,5 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
 
     level = click.style(finding.level, fg=_COLOURS[finding.level])
     yield f"  {level}: {one_line(finding.message)}"
-    if finding.mend:
-        yield f"    {one_line(finding.mend)}"
+    if finding.fix:
+        yield f"    {one_line(finding.fix)}"

@@ -1,4 +1,4 @@
-"""`autofit explain`: what came of a server, by its log."""
+"""`autofit explain`: diagnose a server's log."""
 
 from __future__ import annotations
 
@@ -26,50 +26,50 @@ _STAGES = {
 }
 _PLACES = {"device": "a device", "host": "host memory", "pinned": "pinned memory"}
 _REFUSED = (
-    "{:.0f} MiB of a device were refused and the server went on with less: fewer prefetch slots "
-    "than asked for, or none, where that is the size of one"
+    "{:.0f} MiB of a device were refused and the server continued with less. If that is the size "
+    "of a prefetch slot, it has fewer prefetch slots, or none."
 )
-_KINDS = {"kv": "KV cache", "pool": "run-time pool"}
+_BUFFERS = {"kv": "KV cache", "pool": "run-time pool"}
 
 
 @click.command("explain")
 @click.argument("log")
 @click.option("--exit", "status", metavar="STATUS", help="How it ended: 137, -9, SIGKILL, ...")
-@click.option("--dialect", default="llama_server", show_default=True, help="The runtime's kind.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--dialect", default="llama_server", show_default=True, help="The log's dialect.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def command(log: str, status: str | None, dialect: str, *, as_json: bool) -> None:
-    """Tell what killed a llama-server by its LOG (- for stdin), and what to change.
+    """Diagnose a llama-server by its LOG (- for stdin): why it failed, and what to change.
 
-    Reads logs of any size, plain, as JSON lines, or of a router with its children. Without
-    --exit only the log is judged; with it, also an end without a last word.
+    Reads logs of any size: plain, as JSON lines, or of a router with its children. Give --exit
+    if the server may have ended without a message.
     """
     from autofit.runtime.diagnosis.diagnose import diagnose, diagnosis_to_dict  # noqa: PLC0415
     from autofit.runtime.diagnosis.exit_status import parse_exit_status  # noqa: PLC0415
     from autofit.runtime.dialect.dialect_file import load_dialect  # noqa: PLC0415 - --help is quick
     from autofit.runtime.logs.log_line import read_lines  # noqa: PLC0415
 
-    ended = None if status is None else parse_exit_status(status)
-    with _opened(log) as stream:
-        diagnosis = diagnose(read_lines(stream), load_dialect(dialect), exit_status=ended)
+    exit_status = None if status is None else parse_exit_status(status)
+    with _open_log(log) as stream:
+        diagnosis = diagnose(read_lines(stream), load_dialect(dialect), exit_status=exit_status)
     if as_json:
-        told = diagnosis_to_dict(diagnosis) | {
+        document = diagnosis_to_dict(diagnosis) | {
             "notices": list(diagnosis.log.notices),
-            "expert_cache_mib": _cache_mib(diagnosis),
+            "expert_cache_mib": _expert_cache_mib(diagnosis),
             "refused_mib": list(diagnosis.log.refused_mib),
         }
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(document, indent=2))
     else:
         for line in _lines(diagnosis):
             click.echo(line)
 
 
 @contextmanager
-def _opened(log: str) -> Iterator[BinaryIO]:
+def _open_log(log: str) -> Iterator[BinaryIO]:
     if log == "-":
         yield sys.stdin.buffer
         return
     try:
-        with open(log, "rb") as stream:  # noqa: PTH123 - like any program that reads a log
+        with open(log, "rb") as stream:  # noqa: PTH123 - a Path would normalize the name
             yield stream
     except OSError as error:
         raise UsageError(
@@ -83,10 +83,10 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     rows += [("evidence", diagnosis.evidence)]
     rows += [("try", advice) for advice in diagnosis.advice]
     rows += [
-        ("takes", f"{mib:,.0f} MiB of {device} for a cache of experts")
-        for device, mib in _cache_mib(diagnosis).items()
+        ("memory", f"{mib:,.0f} MiB of {device} for an expert cache")
+        for device, mib in _expert_cache_mib(diagnosis).items()
     ]
-    rows += [("notice", _REFUSED.format(mib)) for mib in _went_on_without(diagnosis)]
+    rows += [("notice", _REFUSED.format(mib)) for mib in _survived_refusals_mib(diagnosis)]
     rows += [("notice", notice) for notice in diagnosis.log.notices]
     previous = ""
     for name, text in rows:
@@ -95,30 +95,30 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
             previous = name
 
 
-def _cache_mib(diagnosis: Diagnosis) -> dict[str, float]:
-    """What a cache of experts takes, by device."""
+def _expert_cache_mib(diagnosis: Diagnosis) -> dict[str, float]:
+    """Return the memory of the expert cache by device."""
     return {b.device: b.mib for b in diagnosis.log.buffers if b.kind == "cache" and b.device}
 
 
-def _went_on_without(diagnosis: Diagnosis) -> list[float]:
-    """Sizes of allocations that a server was refused and did not die of."""
+def _survived_refusals_mib(diagnosis: Diagnosis) -> list[float]:
+    """Return the sizes of refused allocations, if the server did not fail."""
     outcome = diagnosis.outcome
-    has_died = outcome is not None and outcome.kind != "completed"
-    return [] if has_died else list(dict.fromkeys(diagnosis.log.refused_mib))
+    has_failed = outcome is not None and outcome.kind != "completed"
+    return [] if has_failed else list(dict.fromkeys(diagnosis.log.refused_mib))
 
 
 def _headline(diagnosis: Diagnosis) -> str:
-    """Such as `out of memory while loading: weights on CUDA0, 17833.7 MiB asked`."""
+    """Return such as `out of memory while loading: weights on CUDA0, 17833.7 MiB requested`."""
     outcome = diagnosis.outcome
     if outcome is None:
-        return f"unknown: the log ends {_STAGES[diagnosis.stage]}, without saying why"
+        return f"unknown: the log ends {_STAGES[diagnosis.stage]}, without an error"
     if outcome.kind == "completed":
         return "completed: no failure in this log"
-    parts = [outcome.kind.replace("_", " "), _STAGES[diagnosis.stage]]
     buffer, where = getattr(outcome, "buffer", None), getattr(outcome, "where", None)
     place = getattr(outcome, "device", None) or _PLACES.get(where or "")
-    told = " on ".join(text for text in (_KINDS.get(buffer or "", buffer), place) if text)
-    asked = getattr(outcome, "requested_mib", None)
-    details = [told, f"{asked:.1f} MiB asked" if asked else "", diagnosis.reason or ""]
+    subject = " on ".join(text for text in (_BUFFERS.get(buffer or "", buffer), place) if text)
+    mib = getattr(outcome, "requested_mib", None)
+    details = [subject, f"{mib:.1f} MiB requested" if mib else "", diagnosis.reason or ""]
+    headline = f"{outcome.kind.replace('_', ' ')} {_STAGES[diagnosis.stage]}"
     known = ", ".join(detail.replace("_", " ") for detail in details if detail)
-    return " ".join(parts) + (f": {known}" if known else "")
+    return f"{headline}: {known}" if known else headline

@@ -1,4 +1,4 @@
-"""`autofit plan`: what a model takes on each device, without launching anything."""
+"""`autofit plan`: show the memory of a model on each device, without a launch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @task_options
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's keyword arguments
-    """Show what MODEL takes on each device and in system RAM, and which layouts fit.
+    """Show the memory of MODEL on each device and in system RAM, and the layouts that fit.
 
-    Launches nothing. A device named with --device need not be there: plan before you buy.
-    Without any device, all is planned for system RAM.
+    Nothing is launched. A device named with --device need not exist: plan before you buy.
+    Without any device, the plan is for system RAM.
     """
     from autofit.output.text.console import make_console  # noqa: PLC0415
     from autofit.output.text.plan_table import print_plan  # noqa: PLC0415
@@ -36,7 +36,7 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
     task = build_task(options, allow_missing=True)
     plan = make_plan(task, make_planner(task))
     if as_json:
-        click.echo(json.dumps({**plan.to_dict(), "launch": _launch(task, options, plan)}))
+        click.echo(json.dumps({**plan.to_dict(), "launch": _launch_document(task, options, plan)}))
     else:
         print_plan(plan, make_console(sys.stdout))
     if plan.recommended is not None:
@@ -44,34 +44,21 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
     place = "these devices" if task.devices else "system RAM"
     click.echo(f"autofit: no layout fits {place}", err=True)
     click.echo(
-        "hint: less --context, a narrower --kv-floor with --set cache_type=q8_0, or a smaller "
-        "ubatch with --set ubatch=512",
+        "hint: try a smaller --context, --set cache_type=q8_0, or --set ubatch=512",
         err=True,
     )
     return NothingFitsError.exit_code
 
 
-def _launch(task: Task, options: TaskOptions, plan: Plan) -> dict[str, Any] | None:
-    """How the recommended layout would be served, and on what: what `autofit export` needs."""
-    from autofit.runtime.command.argv_writer import (  # noqa: PLC0415
-        UnsupportedSetting,
-        make_launch_plan,
-    )
-    from autofit.session.task_setup import search_header  # noqa: PLC0415
+def _launch_document(task: Task, options: TaskOptions, plan: Plan) -> dict[str, Any] | None:
+    """Return the command and task of the recommended layout, as `autofit export` needs them."""
+    from autofit.runtime.command.argv_writer import UnsupportedSetting  # noqa: PLC0415
+    from autofit.session.task_setup import plan_launch, search_header  # noqa: PLC0415
 
     if plan.recommended is None:
         return None
-    launch = make_launch_plan(
-        task.runtime,
-        task.model_path,
-        plan.recommended.candidate,
-        purpose="preset",
-        rpc=task.rpc,
-        extra_args=task.extra_args,
-        env=task.env,
-        wrapper=task.wrapper,
-    )
+    launch = plan_launch(task, plan.recommended.candidate, purpose="preset")
     if isinstance(launch, UnsupportedSetting):
         return None
-    head = search_header(task, options, seed=0, argv=sys.argv)
-    return {"argv": list(launch.argv), "env": dict(launch.env), "task": head.to_dict()}
+    header = search_header(task, options, seed=0, argv=sys.argv)
+    return {"argv": list(launch.argv), "env": dict(launch.env), "task": header.to_dict()}

@@ -22,9 +22,11 @@ _UNITS = {"request_s": "s", "ttft": "s", "pp": "t/s", "tg": "t/s"}
 
 @click.command("replay")
 @click.argument("table")
-@click.option("--objective", type=click.Choice(METRICS), help="Metric; else what the table has.")
+@click.option("--objective", type=click.Choice(METRICS), help="Default: what the table has.")
 @click.option(
-    "--model", type=click.Path(path_type=Path), help="The table's GGUF, to estimate memory."
+    "--model",
+    type=click.Path(path_type=Path),
+    help="The GGUF of the table, to estimate memory.",
 )
 @click.option(
     "--device",
@@ -33,9 +35,11 @@ _UNITS = {"request_s": "s", "ttft": "s", "pp": "t/s", "tg": "t/s"}
     metavar="NAME=MIB",
     help="A device of the table's machine, to estimate memory. Repeat for several.",
 )
-@click.option("--max-launches", type=click.IntRange(1), help="Stop after so many launches.")
-@click.option("--seeds", type=click.IntRange(1), default=20, show_default=True, help="Replays.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--max-launches", type=click.IntRange(1), help="Stop after this many launches.")
+@click.option(
+    "--seeds", type=click.IntRange(1), default=20, show_default=True, help="Number of replays."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def command(
     table: str,
     *,
@@ -48,29 +52,27 @@ def command(
 ) -> None:
     """Run the search on TABLE, a recorded CSV file or the name of a bundled one.
 
-    Each seed is one search that may ask only what the table holds: the rows of its largest
-    group with equal context, prompt and generation.
+    Each seed is one search. It can launch only rows of the table: those of the largest group
+    with equal context, prompt and generation.
     """
     # Imported late, so that --help is quick.
     from autofit.replay.recorded_table import find_table, read_table  # noqa: PLC0415
     from autofit.replay.replay_table import TableProblem, replay, summarize  # noqa: PLC0415
 
     recorded = read_table(find_table(table), objective)
-    problem = TableProblem(recorded, _machine(model, device))
+    problem = TableProblem(recorded, _read_machine(model, device))
     runs = [replay(problem, seed=seed, max_launches=max_launches) for seed in range(seeds)]
-    told = summarize(problem, runs)
+    result = summarize(problem, runs)
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(result, indent=2))
     else:
-        for line in _lines(told):
+        for line in _lines(result):
             click.echo(line)
 
 
-def _machine(model: Path | None, devices: tuple[str, ...]) -> TableMachine | None:
+def _read_machine(model: Path | None, devices: tuple[str, ...]) -> TableMachine | None:
     if (model is None) != (not devices):
-        raise UsageError(
-            "--model and --device belong together", "memory is estimated from both, or not at all"
-        )
+        raise UsageError("--model and --device need each other", "give both, or none")
     if model is None:
         return None
     from autofit.model.sizes.inventory import read_inventory  # noqa: PLC0415 - --help is quick
@@ -81,19 +83,19 @@ def _machine(model: Path | None, devices: tuple[str, ...]) -> TableMachine | Non
     return TableMachine(read_inventory(model), tuple(found))
 
 
-def _lines(told: dict[str, Any]) -> Iterator[str]:
-    unit = _UNITS[told["metric"]]
-    group = ", ".join(f"{name} {value}" for name, value in told["group"].items() if value)
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    unit = _UNITS[result["metric"]]
+    group = ", ".join(f"{name} {value}" for name, value in result["group"].items() if value)
     yield (
-        f"{told['table']}: {told['rows']} rows of {told['settings']} settings"
-        f"{f' ({group})' if group else ''}, by {told['metric']}"
+        f"{result['table']}: {result['rows']} rows of {result['settings']} settings"
+        f"{f' ({group})' if group else ''}, by {result['metric']}"
     )
-    reached = told["launches_to_98pct"]
+    reached = result["launches_to_98pct"]
     yield f"  launches to 98% of the best  {'not reached' if reached is None else f'{reached:g}'}"
-    yield f"  failed launches              {told['failures']:g}"
-    best = told["best_found"]
+    yield f"  failed launches              {result['failures']:g}"
+    best = result["best_found"]
     found = "nothing" if best is None else f"{number(best)} {unit}"
     yield f"  found                        {found}"
-    yield f"  best possible                {number(told['best_possible'])} {unit}"
-    count = len(told["per_seed"])
+    yield f"  best possible                {number(result['best_possible'])} {unit}"
+    count = len(result["per_seed"])
     yield f"  medians of {count} seeds" if count > 1 else "  of one seed"

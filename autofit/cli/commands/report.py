@@ -1,4 +1,4 @@
-"""`autofit report`: what a study found, as Markdown or as one HTML file."""
+"""`autofit report`: write the report of a study as Markdown, or as one HTML file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autofit.cli.options.paths import check_target, deliver
-from autofit.cli.options.study_argument import open_study, study_argument, tell_damage
+from autofit.cli.options.study_argument import open_study, print_damage, study_argument
 from autofit.errors import AutofitError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def command(study: Path, html: str | None) -> None:
     """Write the report of STUDY: into its report.md, and to stdout as Markdown.
 
-    STUDY is a study's folder, or the name of one in results/.
+    STUDY is the folder of a study, or its name in results/.
     """
     from autofit.output.report.html_report import html_report  # noqa: PLC0415 - --help is quick
     from autofit.output.report.markdown_report import markdown_report  # noqa: PLC0415
@@ -34,18 +34,18 @@ def command(study: Path, html: str | None) -> None:
     opened = open_study(study)
     preset = written_preset(opened)
     text = markdown_report(opened, preset=preset)
-    _keep(opened, text)
+    _write_markdown(opened, text)
     if html is None:
         deliver(text, "-")
         return
     deliver(html_report(opened, preset=preset), html)
-    tell_damage(opened)
+    print_damage(opened)
     if html != "-":
         click.echo(f"wrote {html}", err=True)
 
 
-def _keep(study: Study, text: str) -> None:
-    """Write the study's report.md; a study that may only be read can still be reported."""
+def _write_markdown(study: Study, text: str) -> None:
+    """Write report.md into the study's folder; print a notice if the folder is read-only."""
     try:
         study.write_output("report.md", text)
     except AutofitError as error:

@@ -1,4 +1,4 @@
-"""`autofit show`: a study on the terminal, or one of its launches to repeat by hand."""
+"""`autofit show`: print a study, or the command of one of its launches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autofit.cli.options.study_argument import open_study, study_argument, tell_damage
+from autofit.cli.options.study_argument import open_study, print_damage, study_argument
 from autofit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _PORT = 8080
 @click.command("show")
 @study_argument
 @click.option(
-    "--command", "number", type=int, metavar="N", help="Only the command line of launch N."
+    "--command", "number", type=int, metavar="N", help="Print only the command line of launch N."
 )
 @click.option(
     "--port",
@@ -31,15 +31,15 @@ _PORT = 8080
     show_default=True,
     help="The port in that command line.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def command(study: Path, number: int | None, port: int, *, as_json: bool) -> None:
-    """Show what STUDY found, how sure that is, and every launch.
+    """Show the result of STUDY, how certain it is, and every launch.
 
-    STUDY is a study's folder, or the name of one in results/.
+    STUDY is the folder of a study, or its name in results/.
     """
     opened = open_study(study)
     if number is not None:
-        _show_launch(opened, number, port, as_json=as_json)
+        _print_launch(opened, number, port, as_json=as_json)
     elif as_json:
         click.echo(json.dumps(_document(opened)))
     else:
@@ -63,21 +63,21 @@ def _document(study: Study) -> dict[str, Any]:
     }
 
 
-def _show_launch(study: Study, number: int, port: int, *, as_json: bool) -> None:
+def _print_launch(study: Study, number: int, port: int, *, as_json: bool) -> None:
     from autofit.output.text.study_text import launch_command  # noqa: PLC0415
     from autofit.process import removed_variables, system_config, user_config  # noqa: PLC0415
 
-    tell_damage(study)
-    unset = removed_variables({}, also_remove=_variables(study.header.dialect_source))
+    print_damage(study)
+    unset = removed_variables({}, also_remove=_dialect_variables(study.header.dialect_source))
     line = launch_command(study, number, port=port, unset=unset)
     for config in (user_config(), system_config()):
         if config is not None:
-            click.echo(f"notice: {config} changes what this command does", err=True)
+            click.echo(f"notice: {config} also changes the server of this command", err=True)
     if not as_json:
-        click.echo(os.fsencode(line))  # a path of raw bytes comes out as it went in
+        click.echo(os.fsencode(line))  # a path that is not UTF-8 keeps its bytes
         return
     trial = next(trial for trial in study.trials() if trial.number == number)
-    told = {
+    document = {
         "study": str(study.path),
         "trial": number,
         "command": line,
@@ -86,11 +86,11 @@ def _show_launch(study: Study, number: int, port: int, *, as_json: bool) -> None
         "unset": list(unset),
         "log": str(study.log_path(number)),
     }
-    click.echo(json.dumps(told))
+    click.echo(json.dumps(document))
 
 
-def _variables(dialect: str) -> frozenset[str]:
-    """Variables that are parameters of the study's dialect, as far as it is still known."""
+def _dialect_variables(dialect: str) -> frozenset[str]:
+    """Return the variables that a dialect uses as parameters; none if its file is gone."""
     from autofit.runtime.dialect.dialect_file import load_dialect  # noqa: PLC0415
 
     try:

@@ -14,8 +14,8 @@ from autofit.units import MIB
 
 _HELP = {
     "layers": "Transformer blocks.",
-    "experts": "Experts of a block; 0 makes a dense model.",
-    "used": "Experts used for a token.",
+    "experts": "Experts per block; 0 makes a dense model.",
+    "used": "Experts used per token.",
     "embd": "Embedding length.",
     "ff": "Feed-forward length of an expert.",
     "heads": "Attention heads.",
@@ -24,14 +24,14 @@ _HELP = {
     "vocab": "Tokens of the vocabulary.",
     "ctx": "Training context.",
     "type": "Type of the weights.",
-    "embd_type": "Type of embedding and output.",
+    "embd_type": "Type of the embedding and the output.",
     "seed": "Seed of the random weights.",
-    "header_only": "Leave the data a hole: for estimators.",
+    "header_only": "Write no data, only a hole of their size: for memory estimates.",
 }
 
 
-def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An option for every field of the spec, with the spec's own default."""
+def _size_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each field of the specification, with its default."""
     for field in reversed(fields(SynthSpec)):
         option = click.option(
             f"--{field.name.replace('_', '-')}",
@@ -47,11 +47,12 @@ def _sizes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command("synth", epilog=f"Types: {', '.join(WEIGHT_TYPES)}.")
 @click.argument("out", type=click.Path(path_type=Path))
-@_sizes
+@_size_options
 def command(out: Path, **sizes: Any) -> None:  # noqa: ANN401 - click's keyword arguments
     """Write a GGUF of random weights to OUT: qwen3moe, or qwen3 without experts.
 
-    It says nothing sensible, but takes the memory and the time of a real model of its sizes.
+    Its answers have no meaning, but it needs the memory and the time of a real model of the
+    same sizes.
     """
     write_model(SynthSpec(**sizes), out)
     click.echo(f"{out}: {out.stat().st_size / MIB:,.0f} MiB", err=True)

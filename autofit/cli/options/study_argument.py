@@ -22,37 +22,39 @@ def open_study(given: Path) -> Study:
     """Open a study for reading.
 
     Raises:
-        UsageError: there is none; the hint names those that there are.
-        AutofitError: its head is damaged, unreadable or from a newer autofit.
+        UsageError: there is none; the hint names the newest ones.
+        AutofitError: its header is damaged, unreadable or from a newer autofit.
     """
     from autofit.study.study_folder import Study  # noqa: PLC0415 - heavy, and --help must be quick
 
-    # Whoever points at study.json means its folder.
+    # Users also give the path of study.json.
     path = given.parent if given.name == "study.json" else given
     if not path.exists() and len(given.parts) == 1:
-        path = next((place / given for place in _places() if (place / given).is_dir()), path)
+        path = next(
+            (place / given for place in _study_folders() if (place / given).is_dir()), path
+        )
     if not path.exists():
-        raise UsageError(f"no such study: {given}", _known())
+        raise UsageError(f"no such study: {given}", _newest_studies())
     return Study.open(path)
 
 
-def tell_damage(study: Study) -> None:
-    """Say on stderr which of a study's launches cannot be read, where the output does not."""
+def print_damage(study: Study) -> None:
+    """Print on stderr which launches of a study cannot be read."""
     study.trials()
     for notice in study.notices:
         click.echo(f"notice: {notice}", err=True)
 
 
-def _places() -> tuple[Path, ...]:
-    """Where a tune puts its studies when nobody says."""
+def _study_folders() -> tuple[Path, ...]:
+    """Return the folders in which a tune makes studies without --study."""
     from autofit.study.study_location import user_data  # noqa: PLC0415
 
     return Path("results"), user_data() / "studies"
 
 
-def _known() -> str:
+def _newest_studies() -> str:
     found: list[tuple[float, Path]] = []
-    for place in _places():
+    for place in _study_folders():
         try:
             heads = [*place.glob("*/study.json")]
             found += [(head.stat().st_mtime, head.parent) for head in heads]

@@ -1,4 +1,4 @@
-"""What a runtime lacks for the best result, and what would change it unseen."""
+"""Findings on a runtime: what it lacks, and settings that change it from outside."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from autofit.doctor.finding import Finding
+from autofit.doctor.machine_findings import Finding
 from autofit.machine.gpu import Vendor
 from autofit.process import removed_variables, system_config, user_config
 from autofit.process.environment import SYSTEM_CONFIG
@@ -14,13 +14,14 @@ from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.trial.device import Device
 
 _BACKENDS: Mapping[Vendor, str] = {"nvidia": "CUDA", "amd": "HIP", "intel": "VULKAN"}
-_HIDING = (
+# Variables that hide devices.
+_HIDING_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
     "ROCR_VISIBLE_DEVICES",
     "GGML_VK_VISIBLE_DEVICES",
 )
-# Drivers and desktops hold a little of every device.
+# Drivers and desktops use a little of every device.
 _USUAL_USE_SHARE = 0.1
 
 
@@ -30,35 +31,35 @@ def check_runtime(
     vendors: Sequence[Vendor],
     environ: Mapping[str, str],
 ) -> Iterator[Finding]:
-    """Findings on a runtime that starts; `vendors` are those of the machine's usable cards."""
+    """Yield findings on a runtime that starts; `vendors` are those of the usable cards."""
     local = [device for device in devices or () if not device.name.startswith("RPC")]
     if devices is None:
         yield Finding(
             "note",
             "devices_not_listed",
-            f"{runtime.name} cannot be asked for its devices: a tune takes it for CPU only",
+            f"{runtime.name} cannot list its devices: a tune uses the CPU only",
             "use a llama-server that answers --list-devices",
         )
     elif vendors and not local:
-        hiding = [name for name in _HIDING if name in environ]
-        yield _hidden(hiding) if hiding else _no_gpu_build(runtime, vendors)
+        hiding = [name for name in _HIDING_VARIABLES if name in environ]
+        yield _hidden_devices(hiding) if hiding else _no_gpu_build(runtime, vendors)
     for device in local:
         if device.usable_mib < (1 - _USUAL_USE_SHARE) * device.total_mib:
             yield Finding(
                 "note",
                 "device_memory_in_use",
-                f"others hold {device.total_mib - device.usable_mib:,.0f} MiB of {device.name}: "
-                "a tune works with the rest",
+                f"other programs use {device.total_mib - device.usable_mib:,.0f} MiB of "
+                f"{device.name}: a tune uses the rest",
                 "nvidia-smi, rocm-smi or intel_gpu_top    # shows which programs",
             )
-    yield from _estimator(runtime)
+    yield from _check_planner(runtime)
 
 
-def _hidden(names: Sequence[str]) -> Finding:
+def _hidden_devices(names: Sequence[str]) -> Finding:
     return Finding(
         "warning",
         "devices_hidden",
-        f"this machine has a GPU, but no device is listed while {', '.join(names)} chooses them",
+        f"this machine has a GPU, but no device is listed; {', '.join(names)} may hide it",
         f"unset {' '.join(names)}",
     )
 
@@ -75,7 +76,7 @@ def _no_gpu_build(runtime: Runtime, vendors: Sequence[Vendor]) -> Finding:
     )
 
 
-def _estimator(runtime: Runtime) -> Iterator[Finding]:
+def _check_planner(runtime: Runtime) -> Iterator[Finding]:
     rules = runtime.dialect.estimator
     if rules is None or rules.companion in runtime.companions:
         return
@@ -83,16 +84,16 @@ def _estimator(runtime: Runtime) -> Iterator[Finding]:
     yield Finding(
         "note",
         "no_estimator",
-        f"{name} is not beside {runtime.program}: memory is estimated by arithmetic alone, "
+        f"{name} is not in the folder of {runtime.program}: memory estimates are less exact, "
         "which costs launches",
-        f"cmake --build build --target {name}    # of the same build, put it beside the program",
+        f"cmake --build build --target {name}    # of the same build, into the same folder",
     )
 
 
 def check_settings(
     runtime: Runtime | None, environ: Mapping[str, str], system: Path = SYSTEM_CONFIG
 ) -> Iterator[Finding]:
-    """Findings on variables and files that set llama.cpp's defaults."""
+    """Yield findings on variables and files that set llama.cpp's defaults."""
     config = system_config(system)
     if config is not None:
         yield Finding(
@@ -115,6 +116,6 @@ def check_settings(
         yield Finding(
             "note",
             "variables_set",
-            f"set here, but not passed on to the servers of a tune: {', '.join(removed)}",
+            f"set here, but not passed to the servers of a tune: {', '.join(removed)}",
             f"unset {shlex.join(removed)}    # or give a tune --env NAME=VALUE",
         )

@@ -1,4 +1,4 @@
-"""What the doctor finds on host, cards and runtime, and what it says mends it."""
+"""Findings of the doctor on host, cards and runtime, with the commands that repair them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from runtime.stand_in import SERVER, runtime_of
 
-from autofit.doctor.card_check import check_cards
-from autofit.doctor.host_check import check_host
-from autofit.doctor.runtime_check import check_runtime, check_settings
+from autofit.doctor.machine_findings import check_cards, check_host
+from autofit.doctor.runtime_findings import check_runtime, check_settings
 from autofit.machine.cpu import Cores
 from autofit.machine.gpu import GpuState
 from autofit.machine.host_load import HostState
@@ -49,12 +48,12 @@ def root(tmp_path):
 
 def _kinds(findings) -> list[str]:
     found = list(findings)
-    assert all(finding.mend for finding in found)
+    assert all(finding.fix for finding in found)
     return [finding.kind for finding in found]
 
 
 def test_quiet_host_has_no_findings(root):
-    """Where all is well nothing is said."""
+    """A quiet host yields nothing."""
     assert _kinds(check_host(QUIET, root)) == []
 
 
@@ -68,13 +67,13 @@ def test_quiet_host_has_no_findings(root):
         ({"cores": Cores(16, 4, 4, 4)}, "cpu_limit"),
     ],
 )
-def test_each_trouble_of_the_host_is_found(root, changes, kind):
-    """Each thing that spoils measurements is one finding."""
+def test_each_problem_of_the_host_is_one_finding(root, changes, kind):
+    """Each problem that disturbs measurements has its own kind."""
     assert _kinds(check_host(replace(QUIET, **changes), root)) == [kind]
 
 
 def test_governor_is_found(root):
-    """A governor other than performance is named with the command that sets it."""
+    """A governor other than performance is named, with the command that sets it."""
     folder = root / "sys/devices/system/cpu/cpu0/cpufreq"
     folder.mkdir(parents=True)
     (folder / "scaling_governor").write_text("powersave\n")
@@ -82,7 +81,7 @@ def test_governor_is_found(root):
 
     assert finding.kind == "cpu_governor"
     assert "powersave" in finding.message
-    assert "frequency-set -g performance" in finding.mend
+    assert "frequency-set -g performance" in finding.fix
 
 
 def test_machine_without_cards_has_no_findings(root):
@@ -93,7 +92,7 @@ def test_machine_without_cards_has_no_findings(root):
 
 
 @pytest.mark.parametrize(
-    ("card", "state", "kind", "mend"),
+    ("card", "state", "kind", "fix"),
     [
         (NVIDIA, None, "driver_silent", "--gpus all"),
         (replace(NVIDIA, driver=None), None, "no_driver", "nvidia-driver"),
@@ -111,26 +110,26 @@ def test_machine_without_cards_has_no_findings(root):
         ),
     ],
 )
-def test_each_trouble_of_a_card_is_found(root, card, state, kind, mend):
-    """Each thing that keeps a card from its full speed is one finding with its command."""
+def test_each_problem_of_a_card_is_one_finding(root, card, state, kind, fix):
+    """Each problem that slows down a card has its own kind and command."""
     (finding,) = check_cards([card], [state] if state else [], root)
 
     assert finding.kind == kind
-    assert mend in finding.mend
+    assert fix in finding.fix
 
 
-def test_card_of_a_virtual_machine_is_left_alone(root):
-    """A card that is handed to a virtual machine is nobody's fault."""
+def test_card_of_a_virtual_machine_has_no_findings(root):
+    """A card that was passed to a virtual machine is ignored."""
     assert _kinds(check_cards([replace(NVIDIA, driver="vfio-pci")], [], root)) == []
 
 
-def test_container_without_gpu_files_is_told(root):
+def test_container_without_gpu_files_is_found(root):
     """A card with a driver but without device files cannot be reached."""
     (root / "dev/dri/renderD128").unlink()
     (finding,) = check_cards([AMD], [], root)
 
     assert finding.kind == "device_files_missing"
-    assert "--device /dev/dri" in finding.mend
+    assert "--device /dev/dri" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -145,24 +144,24 @@ def test_container_without_gpu_files_is_told(root):
         ((replace(CUDA0, usable_mib=6000.0),), ["nvidia"], {}, ["device_memory_in_use"]),
     ],
 )
-def test_each_trouble_of_a_runtime_is_found(devices, vendors, environ, kinds):
-    """What a runtime lists is compared with the cards that there are."""
+def test_each_problem_of_a_runtime_is_one_finding(devices, vendors, environ, kinds):
+    """The devices that a runtime lists are compared with the cards."""
     runtime = replace(runtime_of("llama_server", SERVER), companions={"fit_params": ("x",)})
 
     assert _kinds(check_runtime(runtime, devices, vendors, environ)) == kinds
 
 
-def test_missing_estimator_is_told_where_the_dialect_has_one():
-    """llama-server has an estimator beside it; the embedded runtime needs none."""
+def test_missing_planner_is_found_if_the_dialect_has_one():
+    """llama-server has a planner in its folder; the embedded runtime has none."""
     (finding,) = check_runtime(runtime_of("llama_server", SERVER), (), [], {})
 
     assert finding.kind == "no_estimator"
-    assert "--target llama-fit-params" in finding.mend
+    assert "--target llama-fit-params" in finding.fix
     assert _kinds(check_runtime(runtime_of("embedded", SERVER), (), [], {})) == []
 
 
-def test_settings_outside_the_command_line_are_told(tmp_path):
-    """Variables and settings files of llama.cpp are found with the command that removes them."""
+def test_settings_outside_the_command_line_are_found(tmp_path):
+    """Variables and settings files of llama.cpp come with the command that removes them."""
     own = tmp_path / "llama.cpp" / "config.ini"
     own.parent.mkdir()
     own.write_text("threads = 1\n")
@@ -172,7 +171,7 @@ def test_settings_outside_the_command_line_are_told(tmp_path):
     config, user, variables = check_settings(None, environ, system)
 
     assert (config.kind, config.level) == ("system_config", "warning")
-    assert (user.kind, user.mend) == ("user_config", f"mv {own} {own}.off")
+    assert (user.kind, user.fix) == ("user_config", f"mv {own} {own}.off")
     assert variables.kind == "variables_set"
-    assert "unset LLAMA_ARG_THREADS" in variables.mend
+    assert "unset LLAMA_ARG_THREADS" in variables.fix
     assert _kinds(check_settings(None, {}, tmp_path / "none")) == []
