@@ -52,7 +52,9 @@ def values(runtime: Runtime, name: str) -> st.SearchStrategy[ParamValue]:
         return st.booleans()
     if kind == "integer":
         return st.sampled_from([int(v) for v in listed]) if listed else st.integers(-2, 99999)
-    return st.sampled_from(listed) if listed else st.sampled_from(["4x", "8x"])
+    # `0` and `1` are other words for `off` and `on`, and read back as those.
+    texts = [value for value in listed if value not in ("0", "1")]
+    return st.sampled_from(texts or ["4x", "8x"])
 
 
 @st.composite
