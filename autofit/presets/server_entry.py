@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePath
 
+from autofit.presets.command_options import Option
 from autofit.runtime.dialect.dialect_file import load_all_dialects
 from autofit.runtime.discovery.help_text import HelpText
 
@@ -74,14 +75,18 @@ class ServerEntry:
 
 
 def _option_argv(key: str, value: str, help_text: HelpText) -> tuple[str, ...]:
+    """Return a key and its value as llama-server's router passes them to a model's server."""
     spelling = next((s for s in (f"--{key}", f"-{key}") if s in help_text), f"--{key}")
     flag = help_text.get(spelling)
     if flag is None or flag.takes_value:
         return (spelling, value)
-    if value.lower() not in _FALSE:
-        return (spelling,)
-    negative = [spelling for spelling in flag.spellings if spelling.startswith("--no-")]
-    return (negative[-1],) if negative else ()
+    option = Option(flag, spelling)
+    # `no-warmup = false` is `warmup = true`.
+    if (value.lower() in _FALSE) == option.is_negative:
+        return (f"--{option.positive_name}",) if option.is_negative else (spelling,)
+    long = (s for s in reversed(flag.spellings) if s.startswith("--"))
+    negative = next((s for s in long if Option(flag, s).is_negative), None)
+    return (negative,) if negative else ()
 
 
 def is_program(path: str) -> bool:

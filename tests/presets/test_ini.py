@@ -105,6 +105,21 @@ def test_defaults_of_all_models_apply_to_each(tmp_path):
     assert argv == ("srv", "-c", "4096", "-ngl", "1", "--model", "t.gguf")
 
 
+def test_options_of_the_router_go_to_no_model(tmp_path):
+    """A model does not get them, and a notice names each."""
+    path = tmp_path / "models.ini"
+    path.write_text("[*]\nmodels-max = 1\nLLAMA_ARG_MODELS_DIR = /m\n[tiny]\nc = 1\n")
+
+    server = read_preset(str(path)).server
+
+    assert server.options == (("c", "1"),)
+    assert server.env == {}
+    assert [notice.split()[0] for notice in server.notices] == [
+        "models-max",
+        "LLAMA_ARG_MODELS_DIR",
+    ]
+
+
 def test_a_written_section_is_read_back(tmp_path):
     """Keys become flags again, and switches that are off become negative flags."""
     arguments = (*ARGUMENTS, "--no-warmup", "--override-tensor", r"blk\.1\.ffn=CPU")

@@ -18,6 +18,7 @@ from presets.preset_sample import RESERVED, make_preset, real_help
 from autofit.presets.command_options import parse_options
 from autofit.presets.formats.ini import section_name, section_options
 from autofit.presets.formats.registry import write_preset
+from autofit.presets.read_preset import read_preset
 from autofit.presets.verify.verify_router import differences
 
 pytestmark = pytest.mark.runtime
@@ -131,6 +132,27 @@ def test_the_router_reads_200_random_sections_as_written(llama_cpp, tmp_path):
         assert differences(section_options(preset), shown[name], help_text, RESERVED) == []
         model = shown[name].index("--model") + 1
         assert shown[name][model] == str(preset.model_path)
+
+
+def test_a_section_is_read_as_the_router_reads_it(llama_cpp, tmp_path):
+    """The same keys, switches and defaults give the same options in autofit and the router."""
+    help_text = real_help(llama_cpp)
+    text = (
+        "[*]\nmodels-max = 1\nparallel = 2\nflash-attn = 1\n"
+        "[a]\nmodel = /m/a.gguf\nno-warmup = false\nno-host = false\nkv-offload = 0\nngl = 9\n"
+        "[b]\nmodel = /m/b.gguf\nno-warmup = 1\nno-host = on\nswa-full = off\nparallel = 1\n"
+    )
+    (tmp_path / "mine.ini").write_text(text)
+
+    with _router(llama_cpp / "llama-server", tmp_path, text) as client:
+        shown = _models(client)
+
+    assert set(shown) == {"a", "b"}
+    for name, arguments in shown.items():
+        server = read_preset(str(tmp_path / "mine.ini"), section=name).server
+        _, *read = server.full_argv(help_text, "llama-server")
+        options = [o for o in parse_options(read, help_text) if o.flag.spellings[0] != "-m"]
+        assert differences(options, arguments, help_text, RESERVED) == []
 
 
 def test_other_options_are_differences(llama_cpp):

@@ -31,8 +31,12 @@ _COMMENT = "; "
 _SECTION = re.compile(r"\s*\[(.+)\]\s*(?:[;#].*)?")
 # The section with the defaults of all models.
 EVERY_MODEL = "*"
-# Keys of the router, not of a server that it starts.
-_ROUTER_KEYS = frozenset({"version", "load-on-startup", "stop-timeout", "dedup-cache-models"})
+# Keys of a section that only the router uses.
+_SECTION_KEYS = frozenset({"version", "load-on-startup", "stop-timeout", "dedup-cache-models"})
+# Options of the router itself, which it passes to no model.
+_ROUTER_OPTION = re.compile(
+    r"(?:no-)?models-(?:dir|max|preset|autoload)|LLAMA_ARG_(?:NO_)?MODELS_\w+"
+)
 
 
 def write(presets: Sequence[Preset]) -> str:
@@ -184,7 +188,8 @@ def read(file: PresetFile) -> list[ServerEntry]:
 
 
 def _server(name: str, settings: Mapping[str, str]) -> ServerEntry:
-    kept = {key: value for key, value in settings.items() if key not in _ROUTER_KEYS}
+    router_options = [key for key in settings if _ROUTER_OPTION.fullmatch(key)]
+    kept = {k: v for k, v in settings.items() if k not in {*_SECTION_KEYS, *router_options}}
     variables = {key: value for key, value in kept.items() if key.startswith("LLAMA_")}
     faults = tuple(
         f"'{key}': keys of a router preset have no dashes before them"
@@ -192,7 +197,8 @@ def _server(name: str, settings: Mapping[str, str]) -> ServerEntry:
         if key.startswith("-")
     )
     options = tuple((key, value) for key, value in kept.items() if key not in variables)
-    return ServerEntry(name, env=variables, options=options, faults=faults)
+    notices = tuple(f"{key} is left out: it is an option of the router" for key in router_options)
+    return ServerEntry(name, env=variables, options=options, faults=faults, notices=notices)
 
 
 FORMAT = PresetFormat(
