@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from autofit.plan.machine_fit import (
     value_reasons,
 )
 from autofit.presets.command_options import CPU_MOE, named_files
+from autofit.presets.formats.ini import refused_keys
 from autofit.presets.preset_command import PresetCommand, find_preset_runtime, parse_preset_command
 from autofit.presets.preset_task import PresetOptions, build_preset_task
 from autofit.presets.read_preset import ParsedPreset, read_preset
 from autofit.runtime.discovery.find_runtime import find_runtime
+from autofit.runtime.discovery.help_text import HelpText
 from autofit.session.task import Task
 from autofit.session.task_setup import make_planner, read_environment
 from autofit.study.fingerprint import Environment, file_digest
@@ -116,9 +119,20 @@ def _check_runtime(check: MachineCheck, path: str | None) -> PresetCommand:
         own = parse_preset_command(check.preset, runtime).with_notices(*notices)
         words = check.preset.server.full_argv(runtime.help, str(runtime.program))
         arguments = words[len(own.command.program) :]
+        check.reasons += _key_reasons(check.preset, runtime.help)
         check.reasons += flag_reasons(arguments, check.preset.server.env, runtime.help)
     check.notes += own.notices
     return own
+
+
+def _key_reasons(preset: ParsedPreset, help_text: HelpText) -> Iterator[Reason]:
+    """Yield the keys of any section for which the router refuses the whole file."""
+    own_keys = {key for key, _ in preset.server.options}
+    for key, right in refused_keys(preset.router_keys, help_text).items():
+        hint = f"write {right}" if right else "remove it, or use the build that the file is for"
+        if right or key not in own_keys:  # otherwise the build does not know the flag either
+            message = f"the router does not know the key {key}, and refuses the whole file"
+            yield Reason("flag", message, hint)
 
 
 def _check_model(check: MachineCheck, own: PresetCommand) -> bool:

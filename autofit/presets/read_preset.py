@@ -37,14 +37,16 @@ class ParsedPreset:
     """One server of a preset file or command, and what autofit recorded in the file.
 
     `label` is what the user gave, shortened. `kind` is the format, or `command`. `section` is
-    the server's name in the file, empty where it has none. `metadata` are the check value, the
-    workload and the memory of a preset that autofit wrote, as far as the file has them.
+    the server's name in the file, empty where it has none. `router_keys` are the keys of all
+    sections of a router's file, which refuses the file for a wrong one. `metadata` are the check
+    value, the workload and the memory that autofit recorded, as far as the file has them.
     """
 
     label: str
     kind: str
     server: ServerEntry
     section: str = ""
+    router_keys: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -84,7 +86,9 @@ def read_preset(
             "give the command itself with its final values: autofit does not run a shell",
         )
     is_named = len(entries) > 1 or (kind in FORMATS and FORMATS[kind].names_servers)
-    return ParsedPreset(label, kind, server, server.name if is_named else "", metadata)
+    section = server.name if is_named else ""
+    keys = dict.fromkeys(key for entry in entries for key, _ in entry.options)
+    return ParsedPreset(label, kind, server, section, tuple(keys), metadata)
 
 
 def _existing_path(given: str) -> Path | None:

@@ -207,3 +207,23 @@ def test_wrong_words_are_told(cli, words, told):
 
     assert ended.code == 2
     assert told in ended.err
+
+
+@pytest.mark.parametrize(
+    ("line", "right"),
+    [
+        ("n_cpu_moe = 12", "n-cpu-moe"),
+        ("[other]\nctx_size = 1", "ctx-size"),
+        ("[other]\nx = 1", ""),
+    ],
+)
+def test_a_key_that_the_router_refuses_is_a_reason(checked, machine, tmp_path, line, right):
+    """The router accepts no underscores, and refuses the file for a key of any section."""
+    preset = _preset("ini", machine, tmp_path)
+    preset.write_text(f"{preset.read_text()}{line}\n")
+
+    code, found = checked(preset, "--section", "mine", *_runtime(preset, machine))
+
+    assert code == 5
+    assert [reason["kind"] for reason in found["reasons"]] == ["flag"]
+    assert right in found["reasons"][0]["hint"]

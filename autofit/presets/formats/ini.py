@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from autofit.errors import UsageError
 from autofit.presets.command_options import (
@@ -23,6 +23,7 @@ from autofit.presets.formats.preset_format import PresetFile, PresetFormat
 from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import heading
 from autofit.presets.server_entry import ServerEntry
+from autofit.runtime.discovery.help_text import HelpText
 from autofit.text_format import one_line
 
 # The router applies options in byte order of their first spelling: -cmoe, -ncffn, -ncmoe, -ot.
@@ -152,6 +153,22 @@ def section_name(preset: Preset) -> str:
     plain = " ".join(one_line(preset.model_name).split())
     name = re.sub(r"[\[\]:\\]+", "-", plain).strip(" -")
     return "model" if name in ("", EVERY_MODEL, "default") else name
+
+
+def refused_keys(keys: Iterable[str], help_text: HelpText) -> dict[str, str]:
+    """Return the keys for which the router refuses a file, with the right key or "" for each.
+
+    Unlike a command line, a section must have the dashes of a long flag, not underscores.
+    """
+    if not help_text.flags:
+        return {}
+    variables = {flag.env for flag in help_text.flags.values() if flag.env}
+
+    def is_known(key: str) -> bool:
+        return f"--{key}" in help_text or f"-{key}" in help_text or key in variables
+
+    right = {key: key.replace("_", "-") for key in keys if not is_known(key)}
+    return {key: other if is_known(other) else "" for key, other in right.items()}
 
 
 def _recognizes(file: PresetFile) -> bool:
