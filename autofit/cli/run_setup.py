@@ -17,7 +17,7 @@ import click
 
 from autofit.cli.options.shared_options import RunOptions
 from autofit.errors import Interrupted
-from autofit.machine.host_load import host_state
+from autofit.machine.host_load import watch_host
 from autofit.machine.lock import machine_lock
 from autofit.memory.memory_model import MemoryModel
 from autofit.output.text.console import TuneConsole
@@ -192,15 +192,15 @@ def _environment_notices(tasks: Sequence[Task]) -> Iterator[str]:
     removed = removed_variables(kept, also_remove=frozenset(variables))
     if removed:
         yield f"not passed to the runtime: {', '.join(removed)} (pass them with --env)"
-    yield from host_state(0.3).words()
+    yield from watch_host(0.3).warnings()
 
 
 def confirm_when_busy() -> None:
     """Ask on a terminal before measuring on a machine that other programs use."""
     if not sys.stdin.isatty():
         return
-    state = host_state(0.5)
+    state = watch_host(0.5)
     if state.is_busy:
-        for line in state.words():
+        for line in state.warnings():
             click.echo(line, err=True)
         click.confirm("The machine is busy; measure anyway?", abort=True, err=True)

@@ -19,10 +19,10 @@ import psutil
 from autofit.doctor.machine_findings import Finding, check_cards, check_host
 from autofit.doctor.runtime_findings import check_runtime, check_settings
 from autofit.errors import AutofitError, MachineInUseError, UsageError
-from autofit.machine.host_load import HostState, host_state
+from autofit.machine.host_load import HostState, watch_host
+from autofit.machine.linux_gpus import Card, find_cards
 from autofit.machine.lock import machine_lock
 from autofit.machine.nvml import nvidia_driver, nvidia_states
-from autofit.machine.pcie import Card, cards
 from autofit.runtime.dialect.dialect_file import load_all_dialects
 from autofit.runtime.discovery.find_runtime import FoundProgram, find_programs, find_runtime
 from autofit.runtime.discovery.found_runtime import Runtime
@@ -108,7 +108,7 @@ def examine(
     findings: list[Finding] = []
     runtimes = tuple(_examine_runtimes(runtime, findings))
     chosen = runtimes[0].runtime if runtimes else None
-    found, states = cards(root), nvidia_states()
+    found, states = find_cards(root), nvidia_states()
     vendors = list(dict.fromkeys(card.vendor for card in found if card.driver is not None))
     devices = None
     if chosen:
@@ -188,7 +188,7 @@ def _list_devices(runtime: Runtime, rpc: str) -> tuple[tuple[Device, ...] | None
 
 def _read_host() -> HostState | None:
     try:
-        return host_state(_WATCH_S)
+        return watch_host(_WATCH_S)
     except (OSError, psutil.Error):
         return None
 

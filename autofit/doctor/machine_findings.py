@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from autofit.machine.cpu import slow_governors
 from autofit.machine.gpu import GpuState, normal_pci_id
-from autofit.machine.host_load import BUSY_CORES, BUSY_SHARE, STEAL_SHARE, HostState
-from autofit.machine.pcie import Card
-from autofit.machine.system_limits import closed_files, locked_memory_mib, slow_governors
+from autofit.machine.host_load import STEAL_SHARE, HostState, are_cores_busy
+from autofit.machine.linux_gpus import Card, closed_device_files
+from autofit.machine.process_memory import locked_memory_mib
 
 # fatal: a tune would not work; warning: its result suffers; note: good to know.
 Level = Literal["fatal", "warning", "note"]
@@ -86,7 +87,7 @@ def _silent_nvidia_driver(card: Card) -> Finding:
 def _check_device_files(cards: Sequence[Card], root: Path) -> Iterator[Finding]:
     if not any(card.vendor in _KERNEL_MODULES and card.driver for card in cards):
         return
-    closed = closed_files(_RENDER_FILES, root)
+    closed = closed_device_files(_RENDER_FILES, root)
     if closed:
         yield Finding(
             "warning",
@@ -162,7 +163,7 @@ def check_host(state: HostState, root: Path = Path("/")) -> Iterator[Finding]:
 
 def _check_load(state: HostState) -> Iterator[Finding]:
     logical = state.cores.logical
-    if state.others_cores > max(BUSY_CORES, BUSY_SHARE * logical):
+    if are_cores_busy(state.others_cores, logical):
         yield Finding(
             "warning",
             "busy_host",

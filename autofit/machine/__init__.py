@@ -1,1 +1,1 @@
-"""Memory over time, load on the host, and the machine lock."""
+"""This machine: memory, processors, GPUs, load, and the lock; nothing about models or runtimes."""

@@ -1,4 +1,4 @@
-"""The CPU cores that a runtime may use: how many, and of which kind."""
+"""The processor: the cores that a runtime may use, their clock, temperature and throttling."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from pathlib import Path
 import psutil
 
 from autofit.machine.cgroup import Cgroup
+from autofit.machine.kernel_files import read_number, read_text
+
+_CPU_FOLDER = Path("sys/devices/system/cpu")
+# The sensors of processors, by the names of their drivers.
+_CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Cores of this machine that this process may use.
+    """The processor cores of this machine.
 
-    `logical` are all hardware threads of the machine; `usable` those that affinity and control
-    group leave us; `physical` the usable cores with hyper-threads counted once; `performance`
-    those physical ones of the fastest kind, all of them where there is one kind only.
+    `logical` are all hardware threads. `usable` are those that this process may use by its
+    affinity and control group. `physical` are the usable ones with hyper-threads counted once.
+    `performance` are the physical ones of the fastest kind.
     """
 
     logical: int
@@ -27,51 +32,42 @@ class Cores:
 
 
 def read_cores(cgroup: Cgroup | None = None, *, root: Path = Path("/")) -> Cores:
-    """The cores that count for the number of threads."""
+    """Count the cores that matter for the number of threads."""
     logical = psutil.cpu_count() or 1
-    limit = (Cgroup.find() if cgroup is None else cgroup).cpu_limit()
-    allowed = _allowed()
-    folder = root / "sys/devices/system/cpu"
+    limit = (cgroup or Cgroup.find()).cpu_limit()
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS
+    allowed = set(os.sched_getaffinity(0) if has_affinity else range(logical))
     cores: dict[tuple[str, str], set[int]] = {}
     for number in allowed:
-        topology = folder / f"cpu{number}" / "topology"
-        package = _read(topology / "physical_package_id")
-        core = _read(topology / "core_id") or f"cpu{number}"
+        topology = root / _CPU_FOLDER / f"cpu{number}/topology"
+        package = read_text(topology / "physical_package_id")
+        core = read_text(topology / "core_id") or f"cpu{number}"
         cores.setdefault((package, core), set()).add(number)
-    fast = _fast(allowed, root)
+    fastest = _fastest(allowed, root)
     quota = len(allowed) if limit is None else max(1, int(limit))
-    physical = len(cores)
-    performance = sum(1 for threads in cores.values() if threads & fast)
+    performance = sum(1 for threads in cores.values() if threads & fastest)
     return Cores(
         logical=logical,
         usable=min(len(allowed), quota),
-        physical=min(physical, quota),
+        physical=min(len(cores), quota),
         performance=min(performance, quota),
     )
 
 
-def _allowed() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return set(os.sched_getaffinity(0))
-    return set(range(psutil.cpu_count() or 1))
-
-
-def _fast(allowed: set[int], root: Path) -> set[int]:
-    """CPUs of the fastest kind: Intel names them, Arm gives each a capacity."""
-    intel = _cpu_list(_read(root / "sys/devices/cpu_core/cpus")) & allowed
+def _fastest(allowed: set[int], root: Path) -> set[int]:
+    """Return the CPUs of the fastest kind: Intel lists them, Arm gives each a capacity."""
+    intel = _parse_cpu_list(read_text(root / "sys/devices/cpu_core/cpus")) & allowed
     if intel:
         return intel
-    folder = root / "sys/devices/system/cpu"
-    capacities = {number: _read(folder / f"cpu{number}" / "cpu_capacity") for number in allowed}
-    known = {number: int(text) for number, text in capacities.items() if text.isdigit()}
+    capacities = {n: read_number(root / _CPU_FOLDER / f"cpu{n}/cpu_capacity") for n in allowed}
+    known = [capacity for capacity in capacities.values() if capacity is not None]
     if len(known) < len(allowed):
         return allowed
-    best = max(known.values())
-    return {number for number, capacity in known.items() if capacity == best}
+    return {number for number, capacity in capacities.items() if capacity == max(known)}
 
 
-def _cpu_list(text: str) -> set[int]:
-    """CPUs from the kernel's notation `0-7,16`."""
+def _parse_cpu_list(text: str) -> set[int]:
+    """Parse the kernel's notation of CPUs: `0-7,16`."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -80,8 +76,39 @@ def _cpu_list(text: str) -> set[int]:
     return found
 
 
-def _read(path: Path) -> str:
+def cpu_mhz() -> float | None:
+    """Return the mean clock of all cores now, None if unknown."""
     try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+        # None in some virtual machines, although the type stubs exclude it.
+        return getattr(psutil.cpu_freq(), "current", None) or None
+    except (OSError, NotImplementedError, RuntimeError):
+        return None
+
+
+def cpu_celsius() -> float | None:
+    """Return the highest temperature of the processor's sensors, None without any."""
+    if not hasattr(psutil, "sensors_temperatures"):  # not on macOS
+        return None
+    try:
+        sensors = psutil.sensors_temperatures()
+    except (OSError, ValueError):
+        return None
+    found = [one.current for name in _CPU_SENSORS for one in sensors.get(name, ())]
+    return max((celsius for celsius in found if celsius), default=None)
+
+
+def count_cpu_throttles(root: Path = Path("/")) -> int | None:
+    """Return how often packages have slowed down for heat since boot; None if not counted."""
+    counts: dict[str, int] = {}
+    for path in root.glob(f"{_CPU_FOLDER}/cpu[0-9]*/thermal_throttle/package_throttle_count"):
+        package = read_text(path.parent.parent / "topology/physical_package_id")
+        count = read_number(path)
+        if package and count is not None:
+            counts[package] = max(count, counts.get(package, 0))
+    return sum(counts.values()) if counts else None
+
+
+def slow_governors(root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the governors of the processor's clock other than `performance`, each once."""
+    paths = root.glob(f"{_CPU_FOLDER}/cpu[0-9]*/cpufreq/scaling_governor")
+    return tuple(sorted({read_text(path) for path in paths} - {"performance", ""}))

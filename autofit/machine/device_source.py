@@ -2,30 +2,73 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autofit.machine.command_source import CommandSource
-from autofit.machine.fdinfo import FdinfoSource
-from autofit.machine.gpu_pairing import pair
-from autofit.machine.memory_watcher import UNKNOWN, Counter, MemorySource
-from autofit.machine.nvml import NvmlSource, nvidia_gpus
-from autofit.machine.rpc import RpcSource, split_endpoint
-from autofit.machine.sysfs import AmdHostSource, AmdSource, device_folder, kfd_order, sysfs_gpus
+from autofit.errors import AutofitError
+from autofit.machine.gpu_pairing import pair_gpus
+from autofit.machine.linux_gpus import (
+    AmdMemory,
+    IntelMemory,
+    find_linux_gpus,
+    pci_folder,
+    rocm_order,
+)
+from autofit.machine.memory_counter import UNKNOWN, MemoryCounter, MemorySource
+from autofit.machine.nvml import NvidiaMemory, find_nvidia_gpus
+from autofit.machine.rpc_servers import RpcMemory, split_endpoint
+from autofit.process import run
 from autofit.trial.device import Device
+
+_COMMAND_TIMEOUT_S = 5.0
+_LINE = re.compile(r"^\s*(\S+)\s+(\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)\s*$")
+
+
+class MemoryCommand:
+    """A `memory_command`, which prints a line `NAME total free used` in MiB for each device."""
+
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
+        self._argv = tuple(argv)
+        self._env = dict(env)
+
+    def read(self) -> dict[str, MemoryCounter]:
+        """Return the counters that the command prints now; other lines are ignored.
+
+        Raises:
+            AutofitError: the command fails, or prints no counter.
+        """
+        finished = run(self._argv, env=self._env, timeout_s=_COMMAND_TIMEOUT_S)
+        matches = (_LINE.match(line) for line in finished.stdout.splitlines())
+        counters = {
+            match[1]: MemoryCounter(used_mib=float(match[4]), free_mib=float(match[3]))
+            for match in matches
+            if match
+        }
+        if finished.returncode != 0 or not counters:
+            reason = (
+                f"took longer than {_COMMAND_TIMEOUT_S:.0f} s"
+                if finished.timed_out
+                else f"ended with {finished.returncode}: {finished.stderr.strip()[-200:]}"
+            )
+            raise AutofitError(
+                f"the memory command {' '.join(self._argv)} {reason}",
+                "it must print lines `NAME total free used`, in MiB",
+            )
+        return counters
 
 
 class DeviceSource:
-    """Several sources as one; a source that fails costs only its own devices."""
+    """Several sources as one; a source that fails affects only its own devices."""
 
     def __init__(self, names: Sequence[str], sources: Sequence[MemorySource]) -> None:
-        """`names` are all devices, so that one without a counter is told as unknown."""
+        """Join sources; each device in `names` without a counter is reported as unknown."""
         self._names = tuple(names)
         self._sources = tuple(sources)
         self.failure: str | None = None  # the last one
 
-    def read(self) -> dict[str, Counter]:
-        """The counters of all devices now."""
+    def read(self) -> dict[str, MemoryCounter]:
+        """Return the counters of all devices now."""
         counters = dict.fromkeys(self._names, UNKNOWN)
         for source in self._sources:
             try:
@@ -45,33 +88,29 @@ def find_device_source(
 ) -> DeviceSource:
     """Find the memory counters of a runtime's devices.
 
-    `env` is the runtime's environment (it chooses devices), `pci_ids` PCI addresses by device
-    name where its log told them, `memory_command` a dialect's own program, whose word wins.
-    A discrete AMD device `X` has a second counter `X.gtt`, the host memory that it uses.
+    Args:
+        devices: those of the runtime.
+        env: environment of the runtime, which selects GPUs.
+        pci_ids: PCI addresses by device name, if the runtime's log has them.
+        memory_command: a dialect's own program, which has precedence.
+        root: the folder that stands for `/`.
     """
-    names = [device.name for device in devices]
-    gpus = (*nvidia_gpus(), *sysfs_gpus(root))
-    paired = pair(devices, gpus, env=env, pci_ids=pci_ids, rocm_order=kfd_order(root))
+    gpus = (*find_nvidia_gpus(), *find_linux_gpus(root))
+    paired = pair_gpus(devices, gpus, env=env, pci_ids=pci_ids, rocm_order=rocm_order(root))
     nvidia = {name: gpu.index for name, gpu in paired.items() if gpu.vendor == "nvidia"}
-    amd = {
-        name: device_folder(gpu.pci_id, root)
-        for name, gpu in paired.items()
-        if gpu.vendor == "amd"
-    }
+    amd = {n: pci_folder(gpu.pci_id, root) for n, gpu in paired.items() if gpu.vendor == "amd"}
     intel = {name: gpu.pci_id for name, gpu in paired.items() if gpu.vendor == "intel"}
-    # llama.cpp describes a remote device by its server's address.
+    # llama.cpp describes a remote device by the address of its server.
     remote = {d.name: d.description for d in devices if split_endpoint(d.description)}
-    unified = frozenset(device.name for device in devices if device.is_unified)
     sources: list[MemorySource] = []
     if nvidia:
-        sources.append(NvmlSource(nvidia))
+        sources.append(NvidiaMemory(nvidia))
     if amd:
-        discrete = {name: folder for name, folder in amd.items() if name not in unified}
-        sources += [AmdSource(amd, unified), AmdHostSource(discrete)]
+        sources.append(AmdMemory(amd, frozenset(d.name for d in devices if d.is_unified)))
     if intel:
-        sources.append(FdinfoSource(intel, root=root))
+        sources.append(IntelMemory(intel, root=root))
     if remote:
-        sources.append(RpcSource(remote))
+        sources.append(RpcMemory(remote))
     if memory_command:
-        sources.append(CommandSource(memory_command, env=env))
-    return DeviceSource(names, sources)
+        sources.append(MemoryCommand(memory_command, env=env))
+    return DeviceSource([device.name for device in devices], sources)

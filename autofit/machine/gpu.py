@@ -1,4 +1,4 @@
-"""A physical GPU, whatever found it."""
+"""A physical GPU of any vendor: its identity and its state."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 Vendor = Literal["nvidia", "amd", "intel"]
+PCI_VENDORS: dict[str, Vendor] = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU of this machine; `index` counts the vendor's GPUs in order of the bus."""
+    """A GPU of this machine; `index` counts the GPUs of its vendor in bus order."""
 
     vendor: Vendor
     index: int
@@ -22,9 +23,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """What a GPU does at one moment; None where it does not tell.
+    """The state of a GPU at one moment; None if unknown.
 
-    `throttled_by` are the reasons for which it runs slower than it could, idleness left out.
+    `throttled_by` are the reasons, other than idleness, for a lower clock than possible.
     """
 
     name: str
@@ -42,9 +43,9 @@ class GpuState:
 
 
 def normal_pci_id(text: str) -> str:
-    """A PCI address as Linux writes it: `0000:01:00.0`, from `00000000:01:00.0` or `1:0.0`.
+    """Return a PCI address in Linux notation: `0000:01:00.0` for `00000000:01:00.0` or `1:0.0`.
 
-    Text that is no such address comes back as it is, in small letters.
+    Any other text is returned in lower case.
     """
     domain_bus, _, device = text.strip().lower().rpartition(":")
     domain, _, bus = domain_bus.rpartition(":")

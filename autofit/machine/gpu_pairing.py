@@ -1,7 +1,7 @@
-"""Which physical GPU a runtime's device is.
+"""The physical GPU of each device of a runtime.
 
-A wrong counter is worse than none: a device that may be one of several is left alone. The
-PCI address, which newer runtimes print in their log, settles it.
+A wrong counter is worse than none, so a device that could be one of several GPUs gets none. The
+PCI address, which newer runtimes print in their log, decides.
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autofit.machine.gpu import Gpu, Vendor, normal_pci_id
-from autofit.trial.device import Device
+from autofit.trial.device import Device, backend_of
 
-SIZE_TOLERANCE = 0.03  # a driver keeps a little of the memory that the card has
-_LARGEST_SLICE = 0.75  # MIG gives a device half of a card's memory at most, or all of it
+_SIZE_TOLERANCE = 0.03  # a driver reserves a little of a card's memory
+_LARGEST_SLICE = 0.75  # MIG gives a device at most half of a card's memory, or all of it
+_VENDOR_WORDS: Mapping[Vendor, tuple[str, ...]] = {
+    "nvidia": ("nvidia", "geforce", "tesla", "quadro"),
+    "amd": ("amd", "radeon", "radv", "gfx"),
+    "intel": ("intel", "arc"),
+}
 
 
-def pair(
+def pair_gpus(
     devices: Sequence[Device],
     gpus: Sequence[Gpu],
     *,
@@ -23,10 +28,14 @@ def pair(
     pci_ids: Mapping[str, str] | None = None,
     rocm_order: Sequence[str] = (),
 ) -> dict[str, Gpu]:
-    """Physical GPUs by device name, of those devices for which there is no doubt.
+    """Return physical GPUs by device name, without the devices that are in doubt.
 
-    `env` is the runtime's environment, `pci_ids` what its log told, `rocm_order` the PCI
-    addresses of AMD GPUs as ROCm counts them.
+    Args:
+        devices: those of the runtime.
+        gpus: those of this machine.
+        env: environment of the runtime.
+        pci_ids: PCI addresses by device name, if the runtime's log has them.
+        rocm_order: PCI addresses of AMD GPUs in ROCm's order.
     """
     by_pci = {gpu.pci_id: gpu for gpu in gpus}
     found: dict[str, Gpu] = {}
@@ -39,7 +48,7 @@ def pair(
         elif device.name.startswith("ROCm"):
             gpu = _rocm(device, [g for g in gpus if g.vendor == "amd"], env, rocm_order)
         else:
-            gpu = _only_one(device, devices, gpus)
+            gpu = _only_match(device, devices, gpus)
         if gpu is not None:
             found[device.name] = gpu
     return found
@@ -48,14 +57,14 @@ def pair(
 def _cuda(
     device: Device, devices: Sequence[Device], gpus: Sequence[Gpu], env: Mapping[str, str]
 ) -> Gpu | None:
-    """CUDA's rules: CUDA_VISIBLE_DEVICES by number or UUID, numbers in CUDA_DEVICE_ORDER.
+    """Apply CUDA's rules: CUDA_VISIBLE_DEVICES has numbers or UUIDs, in CUDA_DEVICE_ORDER.
 
-    The default order is "fastest first", which is the order of the bus among equal cards.
+    The default order is "fastest first", which is bus order for equal cards.
     """
     index = _index(device.name)
     if index is None or "GGML_CUDA_DEVICES" in env:
-        return _only_one(device, devices, gpus)
-    visible = _visible(env.get("CUDA_VISIBLE_DEVICES"))
+        return _only_match(device, devices, gpus)
+    visible = _parse_visible(env.get("CUDA_VISIBLE_DEVICES"))
     entry = str(index) if visible is None else visible[index] if index < len(visible) else ""
     if not entry.isdigit():
         matching = [gpu for gpu in gpus if entry and gpu.uuid.startswith(entry)]
@@ -76,12 +85,12 @@ def _cuda(
 def _rocm(
     device: Device, gpus: Sequence[Gpu], env: Mapping[str, str], order: Sequence[str]
 ) -> Gpu | None:
-    """ROCm's rules: ROCR_VISIBLE_DEVICES chooses first, HIP_VISIBLE_DEVICES among those."""
+    """Apply ROCm's rules: ROCR_VISIBLE_DEVICES, then HIP_VISIBLE_DEVICES among those."""
     by_pci = {gpu.pci_id: gpu for gpu in gpus}
     ordered = [by_pci[pci_id] for pci_id in order if pci_id in by_pci]
     hip = env.get("HIP_VISIBLE_DEVICES", env.get("CUDA_VISIBLE_DEVICES"))
     for choice in (env.get("ROCR_VISIBLE_DEVICES"), hip):
-        entries = _visible(choice)
+        entries = _parse_visible(choice)
         if entries is None:
             continue
         if not all(entry.isdigit() and int(entry) < len(ordered) for entry in entries):
@@ -91,47 +100,40 @@ def _rocm(
     return ordered[index] if index is not None and index < len(ordered) else None
 
 
-def _only_one(device: Device, devices: Sequence[Device], gpus: Sequence[Gpu]) -> Gpu | None:
-    """The only GPU that the device can be, when no other device can be that GPU."""
+def _only_match(device: Device, devices: Sequence[Device], gpus: Sequence[Gpu]) -> Gpu | None:
+    """Return the only GPU that a device can be, if no other device can be that GPU."""
     candidates = [gpu for gpu in gpus if _may_be(device, gpu)]
     if len(candidates) != 1:
         return None
-    kind = device.name.rstrip("0123456789")
+    backend = backend_of(device.name)
     rivals = [
         other.name
         for other in devices
-        if other.name.startswith(kind) and _may_be(other, candidates[0])
+        if other.name.startswith(backend) and _may_be(other, candidates[0])
     ]
     return candidates[0] if rivals == [device.name] else None
 
 
 def _is_slice(device: Device, gpu: Gpu) -> bool:
-    """Whether the device has only a part of the GPU, whose counters tell of all parts."""
+    """Return whether a device is only a part of a GPU, whose counters are for all parts."""
     if gpu.total_mib is None or device.is_unified:
         return False
     return device.total_mib < _LARGEST_SLICE * gpu.total_mib
-
-
-_WORDS: Mapping[Vendor, tuple[str, ...]] = {
-    "nvidia": ("nvidia", "geforce", "tesla", "quadro"),
-    "amd": ("amd", "radeon", "radv", "gfx"),
-    "intel": ("intel", "arc"),
-}
 
 
 def _may_be(device: Device, gpu: Gpu) -> bool:
     text = device.description.lower()
     if gpu.name:
         return gpu.name.lower() in text
-    if not any(word in text for word in _WORDS[gpu.vendor]):
+    if not any(word in text for word in _VENDOR_WORDS[gpu.vendor]):
         return False
     if gpu.total_mib is None or device.is_unified:
         return True
-    return abs(gpu.total_mib - device.total_mib) <= SIZE_TOLERANCE * gpu.total_mib
+    return abs(gpu.total_mib - device.total_mib) <= _SIZE_TOLERANCE * gpu.total_mib
 
 
-def _visible(text: str | None) -> list[str] | None:
-    """The entries of a list of visible devices up to the first that is void, as CUDA has it."""
+def _parse_visible(text: str | None) -> list[str] | None:
+    """Return the entries of a list of visible devices up to the first void one, like CUDA."""
     if text is None:
         return None
     entries = []
@@ -143,5 +145,5 @@ def _visible(text: str | None) -> list[str] | None:
 
 
 def _index(name: str) -> int | None:
-    digits = name[len(name.rstrip("0123456789")) :]
+    digits = name.removeprefix(backend_of(name))
     return int(digits) if digits else None

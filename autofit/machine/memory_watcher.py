@@ -1,4 +1,4 @@
-"""Memory over time: the counters of devices, of our processes and of the host."""
+"""Memory over time: of devices, of our processes and of the host."""
 
 from __future__ import annotations
 
@@ -7,51 +7,24 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Self
 
-from autofit.machine.host_memory import HostMemory, ProcessTree
+from autofit.machine.cgroup import Cgroup
+from autofit.machine.memory_counter import MemorySource
+from autofit.machine.process_memory import ProcessTree
+from autofit.trial.device import HOST_NAME
 from autofit.trial.measurement import MemoryReading
 
-MIN_INTERVAL_S = 0.5  # 2 Hz: more would disturb what is measured
-DUTY = 0.1  # the share of time that may go into reading: a slow source is read less often
-MAX_READINGS = 2000
-HOST = "host"
-RETURN_TOLERANCE_MIB = 64.0
-
-
-class Counter(NamedTuple):
-    """What a device's memory counter says, in MiB; None where there is none."""
-
-    used_mib: float | None
-    free_mib: float | None
-
-
-UNKNOWN = Counter(None, None)
-
-
-class MemorySource(Protocol):
-    """Something that reads memory counters by the runtime's names of devices."""
-
-    def read(self) -> Mapping[str, Counter]:
-        """The counters now. A device that has none is missing or None, never 0.
-
-        A source may also tell of the `host`, where that is not this machine.
-        """
-
-
-class NoSource:
-    """Where no device has a counter."""
-
-    def read(self) -> Mapping[str, Counter]:
-        """No counters."""
-        return {}
+READING_SHARE = 0.1  # of the time, at most: a slow source is read less often
+_MIN_INTERVAL_S = 0.5  # more than 2 Hz would disturb the measurement
+_MAX_READINGS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
-    """The most memory used while watching, and what was free then, in MiB by device name.
+class MemoryPeak:
+    """The highest memory use while watching, and the free memory then, in MiB by device name.
 
-    `host` is our processes' own memory and what the host had left beside it.
+    `host` is the memory of our processes, and what the host had left.
     """
 
     used_mib: Mapping[str, float | None] = field(default_factory=dict)
@@ -59,13 +32,11 @@ class Peak:
 
 
 class MemoryWatcher:
-    """Reads memory in a thread, between `start` and `stop`, twice a second at most.
+    """A thread that reads memory between `start` and `stop`, at most twice a second.
 
-    `read` takes a reading at once, whatever the thread does: for moments that count.
-
-    A source that fails leaves None in that reading and is asked again. `pid` may be set once
-    the server is known; readings before it tell nothing of the process. `tell` hears of every
-    reading, mostly from the thread, and must not raise.
+    A source that fails leaves None in that reading, and is read again. Without `watch` there is
+    no memory of processes. `on_reading` is called with every reading, usually by the thread, and
+    must not raise.
     """
 
     def __init__(
@@ -73,17 +44,17 @@ class MemoryWatcher:
         source: MemorySource,
         *,
         pid: int | None = None,
-        interval_s: float = MIN_INTERVAL_S,
+        interval_s: float = _MIN_INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
-        tell: Callable[[MemoryReading], None] = lambda _: None,
+        on_reading: Callable[[MemoryReading], None] = lambda _: None,
     ) -> None:
-        self._tell = tell
-        self.failure: str | None = None  # the last thing that went wrong with the source
+        self.failure: str | None = None  # the last failure of the source
         self._source = source
         self._tree = ProcessTree(pid) if pid is not None else None
-        self._host = HostMemory()
+        self._cgroup = Cgroup.find()
         self._interval_s = interval_s
         self._clock = clock
+        self._on_reading = on_reading
         self._began_s = clock()
         self._readings: list[MemoryReading] = []
         self._peak_used: dict[str, float] = {}
@@ -93,11 +64,11 @@ class MemoryWatcher:
         self._thread: threading.Thread | None = None
 
     def watch(self, pid: int) -> None:
-        """From now on count the memory of this process and its offspring."""
+        """Count the memory of a process and its descendants from now on."""
         self._tree = ProcessTree(pid)
 
     def start(self) -> Self:
-        """Take the first reading, and go on in a thread."""
+        """Take the first reading, and start the thread."""
         self._began_s = self._clock()
         self.read()
         self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
@@ -105,7 +76,7 @@ class MemoryWatcher:
         return self
 
     def stop(self) -> tuple[MemoryReading, ...]:
-        """Take a last reading unless that was done, and end the thread; all readings."""
+        """End the thread with a last reading, and return all readings; may be called again."""
         if self._thread is not None:
             self._is_over.set()
             self._thread.join()
@@ -114,45 +85,45 @@ class MemoryWatcher:
         return self.readings()
 
     def readings(self) -> tuple[MemoryReading, ...]:
-        """The readings so far, thinned evenly when there are very many."""
+        """Return the readings so far; of very many only an even selection is kept."""
         with self._lock:
             return tuple(self._readings)
 
-    def peak(self) -> Peak:
-        """The peaks so far, taken from all readings, thinned or not."""
+    def peak(self) -> MemoryPeak:
+        """Return the peaks of all readings so far."""
         with self._lock:
             names = {
                 *self._peak_used,
                 *(name for reading in self._readings[:1] for name in reading.device_used_mib),
-                HOST,
+                HOST_NAME,
             }
-            return Peak(
+            return MemoryPeak(
                 {name: self._peak_used.get(name) for name in sorted(names)},
                 {name: self._free_then.get(name) for name in sorted(names)},
             )
 
     def read(self) -> MemoryReading:
-        """Take a reading now."""
+        """Take a reading now, independently of the thread."""
         try:
             counters = self._source.read()
         except Exception as error:  # noqa: BLE001 - a counter must never end a measurement
             self.failure = f"{type(error).__name__}: {error}"
             counters = {}
         process = self._tree.read() if self._tree is not None else None
-        host = counters.get(HOST)
+        host = counters.get(HOST_NAME)
         reading = MemoryReading(
             at_s=round(self._clock() - self._began_s, 3),
             device_used_mib={name: counter.used_mib for name, counter in counters.items()},
             device_free_mib={name: counter.free_mib for name, counter in counters.items()},
             process_mib=process.total_mib if process else None,
-            host_available_mib=host.free_mib if host else self._host.available_mib(),
+            host_available_mib=host.free_mib if host else self._cgroup.available_mib(),
             major_faults=process.major_faults if process else None,
             process_file_mib=process.file_mib if process else None,
             process_swapped_mib=process.swapped_mib if process else None,
         )
         with self._lock:
             self._keep(reading)
-        self._tell(reading)
+        self._on_reading(reading)
         return reading
 
     def __enter__(self) -> Self:
@@ -171,74 +142,16 @@ class MemoryWatcher:
         while not self._is_over.wait(pause_s):
             began_s = time.monotonic()
             self.read()
-            pause_s = max(self._interval_s, (time.monotonic() - began_s) * (1 / DUTY - 1))
+            reading_s = time.monotonic() - began_s
+            pause_s = max(self._interval_s, reading_s * (1 / READING_SHARE - 1))
 
     def _keep(self, reading: MemoryReading) -> None:
         self._readings.append(reading)
-        if len(self._readings) > MAX_READINGS:
+        if len(self._readings) > _MAX_READINGS:
             del self._readings[1::2]
-        used = {**reading.device_used_mib, HOST: reading.process_mib}
-        free = {**reading.device_free_mib, HOST: reading.host_available_mib}
+        used = {**reading.device_used_mib, HOST_NAME: reading.process_mib}
+        free = {**reading.device_free_mib, HOST_NAME: reading.host_available_mib}
         for name, used_mib in used.items():
             if used_mib is not None and used_mib >= self._peak_used.get(name, used_mib):
                 self._peak_used[name] = used_mib
                 self._free_then[name] = free.get(name)
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What came of waiting for memory: `reference` is what to expect from now on.
-
-    `notice` is empty when all of it came back.
-    """
-
-    is_back: bool
-    waited_s: float
-    reference: Mapping[str, float | None]
-    notice: str = ""
-
-
-def used_mib(source: MemorySource) -> dict[str, float | None]:
-    """What is used on each device now, as a reference for `wait_for_release`."""
-    return {name: counter.used_mib for name, counter in source.read().items()}
-
-
-def wait_for_release(
-    source: MemorySource,
-    reference: Mapping[str, float | None],
-    *,
-    limit_s: float = 30.0,
-    tolerance_mib: float = RETURN_TOLERANCE_MIB,
-    poll_s: float = 0.25,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Release:
-    """Wait until devices use no more than they did at the reference.
-
-    A driver may take seconds to give back what a dead process held. What is not back within
-    the limit belongs to somebody else, or is lost: it becomes part of the new reference.
-    Devices without a counter are not waited for.
-    """
-    began_s = clock()
-    while True:
-        now = used_mib(source)
-        held = {
-            name: used - before
-            for name, before in reference.items()
-            if before is not None
-            and (used := now.get(name)) is not None
-            and used > before + tolerance_mib
-        }
-        waited_s = clock() - began_s
-        if not held:
-            return Release(True, waited_s, reference)
-        if waited_s >= limit_s:
-            listed = ", ".join(f"{mib:.0f} MiB on {name}" for name, mib in held.items())
-            return Release(
-                is_back=False,
-                waited_s=waited_s,
-                reference={**reference, **{name: now[name] for name in held}},
-                notice=f"{listed} did not come back within {limit_s:.0f} s after the stop; "
-                "taken as the new starting point",
-            )
-        sleep(min(poll_s, limit_s))

@@ -10,9 +10,8 @@ from typing import Literal
 from autofit.errors import UsageError
 from autofit.model.placement.tensor_placement import read_overrides, split_units
 from autofit.trial.candidate import Candidate, ParamValue
+from autofit.trial.device import HOST_NAME
 from autofit.trial.parameter_groups import HOST_LAYER_PARAMS
-
-HOST = "host"
 
 Experts = Literal["on the device", "partly in system RAM", "in system RAM"]
 _PARTS = ("gate", "up", "down")
@@ -45,7 +44,7 @@ def layer_map(candidate: Candidate, layers: int) -> tuple[PlacedLayer, ...]:
     if devices is None:
         return ()
     hosted = hosted_parts(candidate, layers)
-    places = [HOST] * (units - offloaded) + devices
+    places = [HOST_NAME] * (units - offloaded) + devices
     return tuple(
         PlacedLayer(number, place, _experts(place, hosted.get(number, 0)))
         for number, place in enumerate(places[:layers])
@@ -71,7 +70,7 @@ def _devices(candidate: Candidate, names: Sequence[str], offloaded: int) -> list
 
 
 def _experts(place: str, hosted: int) -> Experts:
-    if place == HOST or hosted == len(_PARTS):
+    if place == HOST_NAME or hosted == len(_PARTS):
         return "in system RAM"
     return "partly in system RAM" if hosted else "on the device"
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from autofit.errors import UsageError
+from autofit.machine.cgroup import Cgroup
 from autofit.machine.cpu import read_cores
-from autofit.machine.host_memory import HostMemory
 from autofit.model.sizes.inventory import ModelInventory, read_inventory
 from autofit.runtime.command.argv_reader import ParsedCommand, parse_command
 from autofit.runtime.discovery.find_runtime import find_runtime, make_offline_runtime
@@ -76,7 +76,7 @@ def build_task(
         inventory=model,
         devices=devices,
         cores=cores,
-        host_available_mib=HostMemory().available_mib(),
+        host_available_mib=Cgroup.find().available_mib(),
         workload=workload,
         space=fitted,
         objective=objective,

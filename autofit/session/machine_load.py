@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from autofit.machine.cpu import Cores
-from autofit.machine.host_load import BUSY_CORES, BUSY_SHARE, STEAL_SHARE
+from autofit.machine.host_load import STEAL_SHARE, are_cores_busy
 from autofit.trial.launch_conditions import Conditions, GpuConditions
 from autofit.trial.trial import Trial
 
@@ -91,7 +91,7 @@ def _is_busy(conditions: Conditions) -> bool:
 
 
 def _takes_cores(conditions: Conditions) -> bool:
-    return (conditions.others_cores or 0.0) > max(BUSY_CORES, BUSY_SHARE * conditions.cores)
+    return are_cores_busy(conditions.others_cores or 0.0, conditions.cores)
 
 
 def _cpu_words(seen: Sequence[_Seen]) -> Iterator[str]:

@@ -14,9 +14,9 @@ import psutil
 
 from autofit import __version__
 from autofit.machine.device_source import DeviceSource, find_device_source
-from autofit.machine.memory_watcher import UNKNOWN
+from autofit.machine.memory_counter import UNKNOWN
 from autofit.machine.nvml import nvidia_driver
-from autofit.machine.rpc import split_endpoint
+from autofit.machine.rpc_servers import split_endpoint
 from autofit.model.sizes.unreported_memory import context_mib, opens_context_to_list
 from autofit.process import scrubbed_environment
 from autofit.runtime.command.argv_writer import Purpose, UnsupportedSetting, make_launch_plan

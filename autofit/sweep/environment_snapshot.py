@@ -56,7 +56,7 @@ class EnvironmentSnapshot:
             clocks_mhz=clocks,
             others_cores=host.others_cores if host else None,
             load_1m=host.load_1m if host else None,
-            remarks=host.words() if host else (),
+            remarks=host.warnings() if host else (),
         )
 
     def changes(self, now: EnvironmentSnapshot) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+HOST_NAME = "host"  # the name of the host's memory among devices
+
 
 @dataclass(frozen=True, slots=True)
 class Device:

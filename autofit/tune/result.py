@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autofit.machine.memory_watcher import HOST
 from autofit.model.sizes.kv_cache import KvTypes, kv_types
 from autofit.quality.answer_check import AnswerCheck
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
@@ -19,6 +18,7 @@ from autofit.session.task import Task
 from autofit.statistics.estimate import Estimate, estimate
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
+from autofit.trial.device import HOST_NAME
 from autofit.trial.metric import METRIC_KEYS, METRICS, pooled_values
 from autofit.trial.outcome import outcome_to_dict
 from autofit.trial.parameter_groups import KV_TYPE_PARAMS
@@ -147,7 +147,7 @@ def _winner(parts: ResultParts, proof: Proof) -> dict[str, Any]:
         "survives": [
             f"another {free_mib:.0f} MiB taken on {name}"
             for name, free_mib in (measured.free_mib if measured else {}).items()
-            if free_mib is not None and name != HOST
+            if free_mib is not None and name != HOST_NAME
         ],
         "proven": True,
         "trial": proof.trial.number,

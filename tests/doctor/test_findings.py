@@ -12,7 +12,7 @@ from autofit.doctor.runtime_findings import check_runtime, check_settings
 from autofit.machine.cpu import Cores
 from autofit.machine.gpu import GpuState
 from autofit.machine.host_load import HostState
-from autofit.machine.pcie import Card, Link
+from autofit.machine.linux_gpus import Card, Link
 from autofit.trial.device import Device
 
 QUIET = HostState(

@@ -17,7 +17,7 @@ V1_MOUNTS = (
 
 
 def system(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Cgroup:
-    """Control groups of a system that consists of these files."""
+    """Return the control groups of a system with these files."""
     texts = {"proc/self/cgroup": groups, "proc/self/mountinfo": mounts, **files}
     for name, text in texts.items():
         path = root / name
@@ -27,7 +27,7 @@ def system(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Cgrou
 
 
 def v2_files(folder: str, limit: str, used: int) -> dict[str, str]:
-    """A group's memory files, sizes in MiB, 10 MiB of them page cache."""
+    """Return a group's memory files with sizes in MiB, 10 MiB of them page cache."""
     return {
         f"{folder}/memory.max": limit + "\n",
         f"{folder}/memory.current": f"{used << 20}\n",
@@ -37,7 +37,7 @@ def v2_files(folder: str, limit: str, used: int) -> dict[str, str]:
 
 
 def test_version_2(tmp_path: Path):
-    """The limit of an outer group counts when it is the tighter one."""
+    """The tighter limit of an outer group counts."""
     group = system(
         tmp_path,
         "0::/user.slice/app.scope\n",
@@ -57,7 +57,7 @@ def test_version_2(tmp_path: Path):
 
 
 def test_version_1(tmp_path: Path):
-    """Each controller of version 1 has its own hierarchy, and no limit is a huge number."""
+    """Each controller of version 1 has its own hierarchy; a huge number means no limit."""
     memory = "sys/fs/cgroup/memory/docker/abc"
     group = system(
         tmp_path,
@@ -84,8 +84,8 @@ def test_version_1(tmp_path: Path):
 @pytest.mark.parametrize(
     ("path", "inside"), [("/", "/"), ("/docker/abc", "/docker/abc"), ("/../x", "/docker/abc")]
 )
-def test_container_sees_its_own_group(tmp_path: Path, path: str, inside: str):
-    """Inside a container the mount begins at the container's group, however it is named."""
+def test_a_container_has_its_own_group(tmp_path: Path, path: str, inside: str):
+    """Inside a container the mount starts at the container's group, for any of its names."""
     group = system(
         tmp_path,
         f"0::{path}\n",
@@ -98,7 +98,7 @@ def test_container_sees_its_own_group(tmp_path: Path, path: str, inside: str):
 
 
 def test_no_limit_and_no_counter_are_none(tmp_path: Path):
-    """A system without control groups has no limits and counts kills of the whole machine."""
+    """Without control groups there are no limits, and kills of the whole machine count."""
     group = system(tmp_path, "", "", {"proc/vmstat": "nr_free_pages 5\noom_kill 7\n"})
 
     assert group.memory() == CgroupMemory(None, None, None)
@@ -110,8 +110,17 @@ def test_no_limit_and_no_counter_are_none(tmp_path: Path):
 
 
 def test_this_system_can_be_read():
-    """Whatever control groups this system has, they are read without an error."""
+    """The control groups of this system are read without an error."""
     group = Cgroup.find()
 
     assert (group.cpu_limit() or 1) > 0
     assert (group.memory().used_mib or 1) > 0
+
+
+def test_available_memory(tmp_path: Path):
+    """The available memory is limited by the control group."""
+    (tmp_path / "memory.max").write_text(f"{100 << 20}\n")
+    (tmp_path / "memory.current").write_text(f"{70 << 20}\n")
+
+    assert Cgroup((tmp_path,)).available_mib() == 30
+    assert Cgroup().available_mib() > 30

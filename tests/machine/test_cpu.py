@@ -1,4 +1,4 @@
-"""The cores that a runtime may use."""
+"""The processor's cores and governors."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 from autofit.machine.cgroup import Cgroup
-from autofit.machine.cpu import read_cores
+from autofit.machine.cpu import read_cores, slow_governors
 
 ALLOWED = sorted(os.sched_getaffinity(0))
 
 
 def topology(root: Path, core_of: dict[int, int]) -> None:
-    """CPUs with the core each belongs to."""
+    """Add CPUs with their cores."""
     for cpu, core in core_of.items():
         folder = root / "sys/devices/system/cpu" / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
@@ -21,7 +21,7 @@ def topology(root: Path, core_of: dict[int, int]) -> None:
 
 
 def test_this_machine():
-    """The numbers of this machine are in order of size."""
+    """On this machine each count includes the next smaller one."""
     cores = read_cores()
 
     assert 1 <= cores.performance <= cores.physical <= cores.usable <= cores.logical
@@ -38,14 +38,14 @@ def test_threads_of_a_core_count_once(tmp_path: Path):
 
 
 def test_unknown_topology_counts_every_cpu(tmp_path: Path):
-    """Where the system tells nothing, each CPU is a core."""
+    """Without a topology each CPU is a core."""
     cores = read_cores(Cgroup(), root=tmp_path)
 
     assert cores.physical == cores.performance == len(ALLOWED)
 
 
-def test_efficiency_cores_are_told_apart(tmp_path: Path):
-    """Intel's list of performance cores, else Arm's capacities, say which are fast."""
+def test_efficiency_cores_are_not_performance_cores(tmp_path: Path):
+    """Intel's list of performance cores counts, otherwise Arm's capacities."""
     topology(tmp_path, {cpu: cpu for cpu in ALLOWED})
     capacity = tmp_path / "sys/devices/system/cpu" / f"cpu{ALLOWED[0]}" / "cpu_capacity"
     for cpu in ALLOWED[1:]:
@@ -63,10 +63,22 @@ def test_efficiency_cores_are_told_apart(tmp_path: Path):
     assert intel.physical == len(ALLOWED)
 
 
-def test_quota_of_a_container_counts(tmp_path: Path):
-    """A share of CPU time is so many cores, at least one."""
+def test_the_quota_of_a_container_limits_the_cores(tmp_path: Path):
+    """A quota of CPU time limits the cores, to at least one."""
     (tmp_path / "cpu.max").write_text("50000 100000\n")
 
     cores = read_cores(Cgroup(cpu_folders=(tmp_path,)))
 
     assert (cores.usable, cores.physical, cores.performance) == (1, 1, 1)
+
+
+def test_slow_governors(tmp_path):
+    """Each governor except `performance` is returned once; unreadable ones are ignored."""
+    for number, text in enumerate(["performance", "powersave", "powersave", "schedutil"]):
+        folder = tmp_path / f"sys/devices/system/cpu/cpu{number}/cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_governor").write_text(text + "\n")
+    (tmp_path / "sys/devices/system/cpu/cpu9/cpufreq/scaling_governor").mkdir(parents=True)
+
+    assert slow_governors(tmp_path) == ("powersave", "schedutil")
+    assert slow_governors(tmp_path / "nowhere") == ()

@@ -1,4 +1,4 @@
-"""Which physical GPU a runtime's device is."""
+"""The physical GPU of a runtime's device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit.machine.gpu import Gpu, normal_pci_id
-from autofit.machine.gpu_pairing import pair
+from autofit.machine.gpu_pairing import pair_gpus
 from autofit.trial.device import Device
 
 SMALL = "NVIDIA GeForce RTX 3060"
@@ -17,7 +17,7 @@ LARGE = "NVIDIA GeForce RTX 4090"
 
 
 def nvidia(*names: str) -> list[Gpu]:
-    """Cards on the bus, in this order."""
+    """Return cards in bus order."""
     return [
         Gpu("nvidia", i, f"0000:{i + 1:02x}:00.0", name, 12288.0, f"GPU-{i}aa")
         for i, name in enumerate(names)
@@ -25,22 +25,22 @@ def nvidia(*names: str) -> list[Gpu]:
 
 
 def cuda(*names: str) -> list[Device]:
-    """Devices as CUDA counts them."""
+    """Return devices in CUDA's order."""
     return [Device(f"CUDA{i}", name, 12000, 11000) for i, name in enumerate(names)]
 
 
 def paired(devices: Sequence[Device], gpus: Sequence[Gpu], **env: str) -> dict[str, int]:
-    """The index of each device's card."""
-    return {name: gpu.index for name, gpu in pair(devices, gpus, env=env).items()}
+    """Return the index of each device's card."""
+    return {name: gpu.index for name, gpu in pair_gpus(devices, gpus, env=env).items()}
 
 
-def test_equal_cards_are_in_order():
-    """Among equal cards CUDA counts as the bus does."""
+def test_equal_cards_are_in_bus_order():
+    """CUDA counts equal cards in bus order."""
     assert paired(cuda(SMALL, SMALL), nvidia(SMALL, SMALL)) == {"CUDA0": 0, "CUDA1": 1}
 
 
-def test_fastest_first_is_seen_by_name():
-    """CUDA puts the fastest card first, wherever it sits."""
+def test_the_fastest_card_is_found_by_name():
+    """CUDA counts the fastest card first, wherever it is on the bus."""
     assert paired(cuda(LARGE, SMALL), nvidia(SMALL, LARGE)) == {"CUDA0": 1, "CUDA1": 0}
     assert paired(cuda(LARGE, SMALL, SMALL), nvidia(SMALL, LARGE, SMALL)) == {
         "CUDA0": 1,
@@ -49,8 +49,8 @@ def test_fastest_first_is_seen_by_name():
     }
 
 
-def test_visible_devices_are_counted_anew():
-    """CUDA_VISIBLE_DEVICES by number or UUID chooses and reorders."""
+def test_visible_devices_are_renumbered():
+    """CUDA_VISIBLE_DEVICES selects and reorders by number or UUID."""
     cards = nvidia(SMALL, SMALL, SMALL)
 
     assert paired(cuda(SMALL), cards, CUDA_VISIBLE_DEVICES="2") == {"CUDA0": 2}
@@ -64,58 +64,58 @@ def test_visible_devices_are_counted_anew():
     assert paired(cuda(SMALL), cards, CUDA_VISIBLE_DEVICES="7") == {}
 
 
-def test_order_of_the_bus_can_be_asked_for():
-    """With CUDA_DEVICE_ORDER=PCI_BUS_ID numbers are places on the bus."""
+def test_cuda_can_count_in_bus_order():
+    """With CUDA_DEVICE_ORDER=PCI_BUS_ID numbers are in bus order."""
     env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
 
     assert paired(cuda(LARGE), nvidia(SMALL, LARGE, SMALL), **env) == {"CUDA0": 1}
 
 
-def test_doubt_is_no_pairing():
-    """A number among unequal cards, some of them equal, may mean one of several."""
+def test_an_ambiguous_device_has_no_gpu():
+    """A number can mean several cards if some are equal and others are not."""
     cards = nvidia(SMALL, LARGE, SMALL)
 
     assert paired(cuda(SMALL), cards, CUDA_VISIBLE_DEVICES="1") == {}
     assert paired(cuda(LARGE), cards, CUDA_VISIBLE_DEVICES="0") == {"CUDA0": 1}
 
 
-def test_address_settles_it():
-    """What the runtime's log told of an address wins, in whatever form."""
+def test_the_pci_address_decides():
+    """An address from the runtime's log has precedence, in any notation."""
     cards = nvidia(SMALL, LARGE, SMALL)
 
-    found = pair(cuda(SMALL), cards, env={}, pci_ids={"CUDA0": "00000000:03:00.0"})
-    nowhere = pair(cuda(SMALL), cards, env={}, pci_ids={"CUDA0": "0000:99:00.0"})
+    found = pair_gpus(cuda(SMALL), cards, env={}, pci_ids={"CUDA0": "00000000:03:00.0"})
+    nowhere = pair_gpus(cuda(SMALL), cards, env={}, pci_ids={"CUDA0": "0000:99:00.0"})
 
     assert found["CUDA0"].index == 2
     assert nowhere == {}
 
 
-def test_address_tells_equal_vulkan_devices_apart():
-    """Where the runtime sees only the second of two equal cards, its address says so."""
+def test_the_pci_address_of_an_equal_vulkan_device():
+    """The address identifies the second of two equal cards if only that is visible."""
     device = Device("Vulkan0", SMALL, 12288, 12000)
     cards = nvidia(SMALL, SMALL)
 
-    assert pair([device], cards, env={"GGML_VK_VISIBLE_DEVICES": "1"}) == {}
-    assert pair([device], cards, env={}, pci_ids={"Vulkan0": "0000:02:00.0"}) == {
+    assert pair_gpus([device], cards, env={"GGML_VK_VISIBLE_DEVICES": "1"}) == {}
+    assert pair_gpus([device], cards, env={}, pci_ids={"Vulkan0": "0000:02:00.0"}) == {
         "Vulkan0": cards[1]
     }
 
 
-def test_a_slice_of_a_card_has_no_counter_of_its_own():
-    """A MIG device has the address of its card, whose counter tells of all slices."""
+def test_a_slice_of_a_card_has_no_gpu():
+    """A MIG device has the address of its card, but the counter is for all slices."""
     device = Device("CUDA0", f"{SMALL} MIG 3g.6gb", 6000, 5900)
 
-    assert pair([device], nvidia(SMALL), env={}, pci_ids={"CUDA0": "0000:01:00.0"}) == {}
+    assert pair_gpus([device], nvidia(SMALL), env={}, pci_ids={"CUDA0": "0000:01:00.0"}) == {}
 
 
 def test_rocm_variables():
-    """ROCR_VISIBLE_DEVICES chooses first, then HIP_VISIBLE_DEVICES among what is left."""
+    """ROCR_VISIBLE_DEVICES selects first, then HIP_VISIBLE_DEVICES among those."""
     cards = [Gpu("amd", i, f"0000:0{i}:00.0") for i in range(3)]
     order = [card.pci_id for card in reversed(cards)]
     devices = [Device("ROCm0", "AMD", 1, 1), Device("ROCm1", "AMD", 1, 1)]
 
     def found(**env: str) -> dict[str, int]:
-        pairs = pair(devices, cards, env=env, rocm_order=order)
+        pairs = pair_gpus(devices, cards, env=env, rocm_order=order)
         return {name: gpu.index for name, gpu in pairs.items()}
 
     assert found() == {"ROCm0": 2, "ROCm1": 1}
@@ -124,8 +124,8 @@ def test_rocm_variables():
     assert found(ROCR_VISIBLE_DEVICES="GPU-1") == {}
 
 
-def test_vulkan_device_must_be_the_only_one():
-    """Without an address a device is paired by its name only where nothing else fits."""
+def test_a_vulkan_device_must_match_only_one_card():
+    """Without an address a device is paired by name only if nothing else matches."""
     device = Device("Vulkan0", LARGE, 24000, 24000)
     twin = Device("Vulkan1", LARGE, 24000, 24000)
 
@@ -134,8 +134,8 @@ def test_vulkan_device_must_be_the_only_one():
     assert paired([device, twin], nvidia(LARGE)) == {}
 
 
-def test_amd_card_is_known_by_vendor_and_size():
-    """A card without a name is told from its like by its memory."""
+def test_an_amd_card_is_found_by_vendor_and_size():
+    """A card without a name is identified by its memory."""
     cards = [
         Gpu("amd", 0, "0000:03:00.0", total_mib=16368.0),
         Gpu("amd", 1, "0000:0f:00.0", total_mib=512.0),
@@ -156,8 +156,8 @@ def test_amd_card_is_known_by_vendor_and_size():
         ("no address", "no address"),
     ],
 )
-def test_addresses_have_one_form(text: str, expected: str):
-    """However an address is written, it compares equal."""
+def test_pci_addresses_are_normalized(text: str, expected: str):
+    """All notations of an address give the same text."""
     assert normal_pci_id(text) == expected
 
 
@@ -166,8 +166,8 @@ def test_addresses_have_one_form(text: str, expected: str):
     st.text(alphabet="0123,-GPUa", max_size=8),
     st.sampled_from(["", "PCI_BUS_ID"]),
 )
-def test_two_devices_never_share_a_card_unless_told_so(names: list[str], visible: str, order: str):
-    """Whatever the variables say, nothing breaks, and no card is two devices by accident."""
+def test_two_devices_never_share_a_card_by_accident(names: list[str], visible: str, order: str):
+    """For any variables, two devices share a card only if an entry occurs twice."""
     env = {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": order}
     entries = [entry for entry in visible.split(",") if entry]
 

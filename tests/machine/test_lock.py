@@ -1,4 +1,4 @@
-"""One autofit at a time."""
+"""The lock on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autofit.errors import AutofitError, MachineInUseError
-from autofit.machine.lock import lock_folder, machine_lock
+from autofit.machine.lock import find_lock_folder, machine_lock
 
 HOLD = """
 import os, sys
@@ -31,7 +31,7 @@ with machine_lock("results/night", folder=folder):
 
 @contextmanager
 def holder(folder: Path, *arguments: str) -> Iterator[subprocess.Popen]:
-    """Another autofit that holds the lock."""
+    """Yield another autofit that has locked the machine."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder), *arguments],
         stdin=subprocess.PIPE,
@@ -42,8 +42,8 @@ def holder(folder: Path, *arguments: str) -> Iterator[subprocess.Popen]:
         process.stdin.close()
 
 
-def test_second_is_refused_and_told_who_holds_it(tmp_path: Path):
-    """The error names the process and the study, and has its own exit code."""
+def test_the_error_names_the_holder(tmp_path: Path):
+    """The error names the process and the study, and has exit code 4."""
     with (
         holder(tmp_path) as process,
         pytest.raises(MachineInUseError, match=f"process {process.pid}, study results/night") as e,
@@ -55,8 +55,8 @@ def test_second_is_refused_and_told_who_holds_it(tmp_path: Path):
     assert f"kill {process.pid}" in e.value.hint
 
 
-def test_lock_is_free_after_its_holder(tmp_path: Path):
-    """A holder that ended, even by kill -9, leaves nothing locked."""
+def test_the_lock_is_released_by_a_death(tmp_path: Path):
+    """A holder that was killed leaves nothing locked."""
     with holder(tmp_path) as process:
         process.kill()
         process.wait()
@@ -66,16 +66,16 @@ def test_lock_is_free_after_its_holder(tmp_path: Path):
         pass
 
 
-def test_lock_is_freed_by_an_error(tmp_path: Path):
-    """An exception inside frees the lock."""
+def test_the_lock_is_released_by_an_exception(tmp_path: Path):
+    """An exception releases the lock."""
     with pytest.raises(ZeroDivisionError), machine_lock("mine", folder=tmp_path):
         raise ZeroDivisionError
     with machine_lock("mine", folder=tmp_path):
         pass
 
 
-def test_damaged_note_still_gives_a_message(tmp_path: Path):
-    """Not knowing who holds the lock is no reason to fail differently."""
+def test_a_damaged_record_of_the_holder(tmp_path: Path):
+    """An unknown holder gives the same kind of error."""
     with holder(tmp_path):
         (tmp_path / "autofit.holder.json").write_text("{")
         with (
@@ -87,7 +87,7 @@ def test_damaged_note_still_gives_a_message(tmp_path: Path):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_users_share_the_lock():
-    """A lock file that one user made is held and named by another."""
+    """A lock file that one user created can be locked by another."""
     with tempfile.TemporaryDirectory() as parent:
         Path(parent).chmod(0o755)
         folder = Path(parent) / "lock"
@@ -101,8 +101,8 @@ def test_users_share_the_lock():
             pass
 
 
-def test_impossible_place_is_an_error(tmp_path: Path):
-    """A place that cannot be written is told with what to do."""
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path):
+    """A folder that cannot be created is an error with a hint."""
     (tmp_path / "file").touch()
     with (
         pytest.raises(AutofitError, match="cannot lock") as caught,
@@ -113,9 +113,9 @@ def test_impossible_place_is_an_error(tmp_path: Path):
     assert "AUTOFIT_LOCK_DIR" in caught.value.hint
 
 
-def test_default_place_is_shared():
-    """Where nothing is chosen, the lock is in a folder that every user may write."""
-    script = "from autofit.machine.lock import lock_folder; print(lock_folder())"
+def test_the_default_folder_is_shared():
+    """By default the lock is in a folder that every user can write."""
+    script = "from autofit.machine.lock import find_lock_folder; print(find_lock_folder())"
     env = {name: value for name, value in os.environ.items() if name != "AUTOFIT_LOCK_DIR"}
 
     def folder(**extra: str) -> str:
@@ -130,4 +130,4 @@ def test_default_place_is_shared():
     assert Path(folder()).name == "autofit"
     assert Path(folder()).parent.stat().st_mode & 0o002
     assert folder(AUTOFIT_LOCK_DIR="/somewhere") == "/somewhere"
-    assert lock_folder().is_absolute()
+    assert find_lock_folder().is_absolute()

@@ -11,7 +11,7 @@ from process_stage import MARK, Stage
 from runtime.launch_sample import CARD, WORKLOAD, launch, launcher, machine
 
 from autofit.errors import Interrupted, UsageError
-from autofit.machine.memory_watcher import Counter, MemorySource, NoSource
+from autofit.machine.memory_counter import MemoryCounter, MemorySource, NoMemorySource
 from autofit.runtime.server.request_plan import (
     FullContextCheck,
     make_full_context_request,
@@ -272,7 +272,7 @@ class Known:
     counters: MemorySource
     names: tuple[str, ...]
 
-    def read(self) -> dict[str, Counter]:
+    def read(self) -> dict[str, MemoryCounter]:
         """These devices' counters now."""
         counters = self.counters.read()
         return {name: counters[name] for name in self.names}
@@ -284,7 +284,7 @@ def test_devices_without_a_counter_have_one_once_a_log_tells_their_address(tmp_p
     fake = FakeMachine(tmp_path, replace(machine(), devices=cards))
     made = launcher(fake)
     made.find_memory = finder = ByAddress(made.memory)
-    made.memory = NoSource()
+    made.memory = NoMemorySource()
 
     def peaks(device: str) -> dict[str, float]:
         result = launch(made, fake.folder / "server.log", {"devices": device, "n_cpu_moe": 6})
@@ -311,10 +311,10 @@ def test_an_address_without_a_counter_is_tried_once(fake):
 
     def find(pci_ids: Mapping[str, str]) -> MemorySource:
         asked.append(dict(pci_ids))
-        return NoSource()
+        return NoMemorySource()
 
     run = Launch(fake, plan_without_measurement(), find_memory=find)
-    run.launcher.memory = NoSource()
+    run.launcher.memory = NoMemorySource()
     run.run()
     run.run()
 

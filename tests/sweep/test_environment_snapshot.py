@@ -8,7 +8,7 @@ import pytest
 
 from autofit.machine.cpu import Cores
 from autofit.machine.gpu import GpuState
-from autofit.machine.host_load import HostState, host_state
+from autofit.machine.host_load import HostState, watch_host
 from autofit.study.fingerprint import Environment
 from autofit.sweep.environment_snapshot import EnvironmentSnapshot
 
@@ -26,7 +26,7 @@ ENVIRONMENT = Environment(
 
 def test_they_are_those_of_a_study_and_of_its_host():
     """Driver and build from the study, clocks by card and what others did from the host."""
-    host = host_state(0.01, sleep=lambda _: None)
+    host = watch_host(0.01, sleep=lambda _: None)
     busy = HostState(
         **{
             **{name: getattr(host, name) for name in HostState.__slots__},
@@ -48,7 +48,7 @@ def test_they_are_those_of_a_study_and_of_its_host():
 
 def test_they_survive_json():
     """A record of another process has them as they were."""
-    found = EnvironmentSnapshot.of(ENVIRONMENT, host_state(0.01, sleep=lambda _: None))
+    found = EnvironmentSnapshot.of(ENVIRONMENT, watch_host(0.01, sleep=lambda _: None))
 
     assert EnvironmentSnapshot.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 

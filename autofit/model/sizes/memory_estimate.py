@@ -23,12 +23,11 @@ from autofit.model.sizes.unreported_memory import (
     repacked_bytes,
 )
 from autofit.trial.candidate import Candidate
-from autofit.trial.device import Device
+from autofit.trial.device import HOST_NAME, Device
 from autofit.trial.measurement import ReportedMemory
 from autofit.units import MIB
 
 Estimator = Literal["runtime", "arithmetic"]
-HOST_ROW = "host"  # the name of the host among reported rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +217,8 @@ def apply_reported(
         for device in estimate.devices
     )
     host = estimate.host
-    if HOST_ROW in reported:
-        row = reported[HOST_ROW]
+    if HOST_NAME in reported:
+        row = reported[HOST_NAME]
         host = replace(
             host,
             weights_mib=row.model_mib,

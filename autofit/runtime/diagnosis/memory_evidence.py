@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autofit.machine.rpc import split_endpoint
+from autofit.machine.rpc_servers import split_endpoint
 from autofit.trial.device import Device
 from autofit.trial.measurement import MemoryReading
 from autofit.trial.outcome import OutOfMemory, Spilled

@@ -37,10 +37,10 @@ from autofit.runtime.dialect.dialect import EstimatorRules
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.program_inspector import read_companion_help, run_program
 from autofit.trial.candidate import Candidate, Params
+from autofit.trial.device import HOST_NAME
 from autofit.trial.measurement import ReportedMemory
 from autofit.units import MIB
 
-HOST = "host"
 # llama.cpp's defaults for parameters that a candidate does not set.
 _BATCH, _UBATCH = 2048, 512
 
@@ -171,14 +171,14 @@ class RuntimePlanner:
     ) -> DeviceSizes | None:
         output = self._run_planner(rules, words, variables, model_path) or ""
         sizes = {
-            HOST if row["device"] == rules.host else row["device"]: ReportedMemory(
+            HOST_NAME if row["device"] == rules.host else row["device"]: ReportedMemory(
                 model_mib=float(row["model"]),
                 context_mib=float(row["context"]),
                 compute_mib=float(row["compute"]),
             )
             for row in re.finditer(rules.row_pattern, output, re.MULTILINE)
         }
-        return sizes if HOST in sizes else None
+        return sizes if HOST_NAME in sizes else None
 
     def _correct_logits(
         self,
@@ -206,7 +206,7 @@ class RuntimePlanner:
         hidden_mib = rows * self.header.n_embd * 4 / MIB
         rest = smaller[output]
         needed_mib = max(rest.compute_mib, logits_mib) + 2 * hidden_mib
-        if output != HOST and not rest.model_mib and not rest.context_mib:
+        if output != HOST_NAME and not rest.model_mib and not rest.context_mib:
             needed_mib = logits_mib + 1  # it has only the output layer
         return {**sizes, output: replace(sizes[output], compute_mib=needed_mib)}
 
@@ -217,8 +217,8 @@ def _find_output_device(sizes: DeviceSizes, smaller: DeviceSizes) -> str:
     The host's weights always shrink, because of the token embedding.
     """
     lost = {name: row.model_mib - smaller[name].model_mib for name, row in sizes.items()}
-    devices = [name for name in lost if name != HOST and lost[name] > 0]
-    return max(devices, key=lost.__getitem__, default=HOST)
+    devices = [name for name in lost if name != HOST_NAME and lost[name] > 0]
+    return max(devices, key=lost.__getitem__, default=HOST_NAME)
 
 
 class PredictionCache:

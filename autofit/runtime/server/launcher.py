@@ -12,17 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autofit.machine.conditions_watcher import ConditionsWatcher
-from autofit.machine.memory_watcher import (
-    HOST,
+from autofit.machine.host_load import ConditionsWatcher
+from autofit.machine.memory_counter import (
     MemorySource,
-    MemoryWatcher,
-    NoSource,
-    Peak,
-    used_mib,
+    NoMemorySource,
+    read_used_mib,
     wait_for_release,
 )
-from autofit.machine.rpc import find_server
+from autofit.machine.memory_watcher import MemoryPeak, MemoryWatcher
+from autofit.machine.rpc_servers import find_rpc_server
 from autofit.process import Ready
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
 from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots, find_shared_devices
@@ -44,6 +42,7 @@ from autofit.runtime.server.server_process import (
     start_server,
 )
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
+from autofit.trial.device import HOST_NAME
 from autofit.trial.measurement import Measurement, MemoryReading, Sample
 from autofit.trial.outcome import Outcome, Rejected, Stage
 from autofit.trial.workload import Workload
@@ -94,7 +93,7 @@ class Launcher:
     model_path: Path
     workload: Workload
     prompts: PromptSource
-    memory: MemorySource = field(default_factory=NoSource)
+    memory: MemorySource = field(default_factory=NoMemorySource)
     rpc: str = ""
     extra_args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -159,16 +158,16 @@ class Launcher:
     def read_used_mib(self) -> Mapping[str, float | None]:
         """Return the devices' used memory without a server, read when it is first needed."""
         if self._reference_mib is None:
-            self._reference_mib = used_mib(self.memory)
+            self._reference_mib = read_used_mib(self.memory)
         return self._reference_mib
 
     def wait_for_release(self) -> str | None:
         """Wait until devices have their memory back; return a note if they have not."""
         release = wait_for_release(self.memory, self.read_used_mib(), limit_s=_RELEASE_LIMIT_S)
-        self._reference_mib = release.reference
+        self._reference_mib = release.reference_mib
         return release.notice
 
-    def find_counters(self, log: ServerLog, peak: Peak) -> None:
+    def find_counters(self, log: ServerLog, peak: MemoryPeak) -> None:
         """Find the counters of devices whose PCI address is in the log, for later launches.
 
         Each address is tried once.
@@ -204,7 +203,7 @@ class _Launch:
         began_s = time.monotonic()
         self.on_stage("load")
         with (
-            MemoryWatcher(launcher.memory, tell=launcher.on_reading) as watcher,
+            MemoryWatcher(launcher.memory, on_reading=launcher.on_reading) as watcher,
             start_server(plan, launcher.runtime.dialect, self.log_path) as server,
         ):
             watcher.watch(server.process.pid)
@@ -213,7 +212,7 @@ class _Launch:
             at_ready = watcher.read()
             props: Mapping[str, Any] = {}
             results = RequestResults()
-            conditions = ConditionsWatcher(also=_find_local_servers(launcher.rpc))
+            conditions = ConditionsWatcher(extra_pids=_find_local_servers(launcher.rpc))
             if ready is Ready.READY:
                 props = server.client.props()
                 with conditions:
@@ -233,7 +232,7 @@ class _Launch:
         watcher.read()  # the memory of other programs now, for comparison
         readings, peak = watcher.readings(), watcher.peak()
         # If a command reports the host's memory, our kernel's count is not the server's.
-        is_own_host = HOST not in readings[0].device_used_mib
+        is_own_host = HOST_NAME not in readings[0].device_used_mib
         verdict = judge_launch(
             launcher.runtime.dialect,
             self.log_path,
@@ -332,7 +331,7 @@ class _Launch:
 
 def _find_local_servers(rpc: str) -> tuple[int, ...]:
     """Return the processes on this machine that serve remote devices."""
-    found = [find_server(endpoint) for endpoint in rpc.split(",") if endpoint]
+    found = [find_rpc_server(endpoint) for endpoint in rpc.split(",") if endpoint]
     return tuple(pid for pid in found if pid is not None)
 
 

@@ -1,7 +1,7 @@
-"""Memory of remote devices that are not remote: ggml-rpc-server processes on this host.
+"""RPC servers on this host, whose process memory is the memory counter of a remote device.
 
-A remote device with a CPU behind it lives in its server's own memory, so that the process's
-size is a counter of it. A server on another host, or one that uses a GPU, has no counter here.
+A remote device with a CPU lives in the memory of its server. A server on another host, or one
+that uses a GPU, has no counter here.
 """
 
 from __future__ import annotations
@@ -14,41 +14,36 @@ from pathlib import Path
 
 import psutil
 
-from autofit.machine.host_memory import HostMemory, ProcessTree
-from autofit.machine.memory_watcher import UNKNOWN, Counter
+from autofit.machine.cgroup import Cgroup
+from autofit.machine.memory_counter import UNKNOWN, MemoryCounter
+from autofit.machine.process_memory import ProcessTree
 
 _ENDPOINT = re.compile(r"^(?P<host>\[[0-9A-Fa-f:]+\]|[^\s:]+):(?P<port>\d{1,5})$")
 _GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 
 
-def split_endpoint(text: str) -> tuple[str, int] | None:
-    """Host and port of `host:port` or `[::1]:port`; None when the text is none."""
-    match = _ENDPOINT.match(text.strip())
-    return (match["host"].strip("[]"), int(match["port"])) if match else None
-
-
-class RpcSource:
-    """Memory of RPC devices whose servers run on this host."""
+class RpcMemory:
+    """A source of memory counters of RPC devices, for servers on this host."""
 
     def __init__(self, endpoints: Mapping[str, str]) -> None:
-        """`endpoints` are `host:port` by the runtime's name of the device.
+        """Watch the servers at `endpoints`, which are `host:port` by the runtime's device name.
 
-        Devices that share a server have no counter: its memory cannot be told apart.
+        Devices that share a server have no counter, because its memory cannot be divided.
         """
-        alone = [name for name, end in endpoints.items() if [*endpoints.values()].count(end) == 1]
+        shared = [*endpoints.values()]
         self._names = tuple(endpoints)
-        self._endpoints = {name: endpoints[name] for name in alone}
+        self._endpoints = {name: end for name, end in endpoints.items() if shared.count(end) == 1}
         self._servers: dict[str, tuple[psutil.Process, ProcessTree]] = {}
-        self._host = HostMemory()
+        self._cgroup = Cgroup.find()
 
-    def read(self) -> dict[str, Counter]:
-        """Memory of each server's process, and what this host has left."""
+    def read(self) -> dict[str, MemoryCounter]:
+        """Return the memory of each server's process, and what this host has left."""
         return {name: self._read_one(name) for name in self._names}
 
-    def _read_one(self, name: str) -> Counter:
+    def _read_one(self, name: str) -> MemoryCounter:
         server, tree = self._servers.get(name, (None, None))
         if server is None or tree is None or not server.is_running():
-            pid = find_server(self._endpoints.get(name, ""))
+            pid = find_rpc_server(self._endpoints.get(name, ""))
             if pid is None or uses_gpu(pid):
                 return UNKNOWN
             tree = ProcessTree(pid)
@@ -56,11 +51,17 @@ class RpcSource:
         memory = tree.read()
         if memory is None:
             return UNKNOWN
-        return Counter(memory.total_mib, self._host.available_mib())
+        return MemoryCounter(memory.total_mib, self._cgroup.available_mib())
 
 
-def find_server(endpoint: str) -> int | None:
-    """The process on this host that listens on an endpoint, if it is ours to see."""
+def split_endpoint(text: str) -> tuple[str, int] | None:
+    """Return host and port of `host:port` or `[::1]:port`; None for any other text."""
+    match = _ENDPOINT.match(text.strip())
+    return (match["host"].strip("[]"), int(match["port"])) if match else None
+
+
+def find_rpc_server(endpoint: str) -> int | None:
+    """Return the process on this host that listens on an endpoint, if we may see it."""
     parts = split_endpoint(endpoint)
     if parts is None or not is_local(parts[0]):
         return None
@@ -79,7 +80,7 @@ def find_server(endpoint: str) -> int | None:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host name or address means this machine."""
+    """Return whether a host name or address is this machine's."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -92,7 +93,7 @@ def is_local(host: str) -> bool:
 
 
 def uses_gpu(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether a process has a GPU open, as far as we may see."""
+    """Return whether a process has a GPU open, as far as we may see."""
     try:
         return any(
             str(path.readlink()).startswith(_GPU_FILES)

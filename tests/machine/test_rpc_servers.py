@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from autofit.machine.device_source import find_device_source
-from autofit.machine.memory_watcher import Counter
-from autofit.machine.rpc import RpcSource, find_server, is_local, split_endpoint
+from autofit.machine.memory_counter import MemoryCounter
+from autofit.machine.rpc_servers import RpcMemory, find_rpc_server, is_local, split_endpoint
 from autofit.process import ManagedProcess
 from autofit.trial.device import Device
 
@@ -29,7 +29,7 @@ sys.stdin.read()
 
 @contextmanager
 def listener(port: int = 0) -> Iterator[tuple[str, int]]:
-    """A process that listens and holds 60 MiB: its endpoint and pid."""
+    """Yield the endpoint and pid of a process that listens and uses 60 MiB."""
     with subprocess.Popen(
         [sys.executable, "-S", "-c", LISTEN, str(port)],
         stdin=subprocess.PIPE,
@@ -39,36 +39,39 @@ def listener(port: int = 0) -> Iterator[tuple[str, int]]:
         process.stdin.close()
 
 
-def test_server_is_found_and_measured():
-    """A server on this host is found by its port, and its memory is the device's."""
+def test_memory_of_a_server():
+    """A server on this host is found by its port, and its memory is that of the device."""
     with listener() as (endpoint, pid):
-        assert find_server(endpoint) == pid
+        assert find_rpc_server(endpoint) == pid
 
-        source = RpcSource({"RPC0": endpoint})
+        source = RpcMemory({"RPC0": endpoint})
         used_mib, free_mib = source.read()["RPC0"]
 
         assert 60 <= used_mib < 100
         assert free_mib > 0
-    assert source.read() == {"RPC0": Counter(None, None)}
+    assert source.read() == {"RPC0": MemoryCounter(None, None)}
 
 
-def test_restarted_server_is_found_again():
-    """A server that died and came back is counted again."""
+def test_a_restarted_server_is_found_again():
+    """A server that was restarted is counted again."""
     with listener() as (endpoint, _):
-        source = RpcSource({"RPC0": endpoint})
+        source = RpcMemory({"RPC0": endpoint})
         assert source.read()["RPC0"].used_mib >= 60
-    assert find_server(endpoint) is None
+    assert find_rpc_server(endpoint) is None
 
     with listener(int(endpoint.rpartition(":")[2])):
         assert source.read()["RPC0"].used_mib >= 60
 
 
-def test_shared_server_cannot_be_told_apart():
+def test_devices_of_one_server_have_no_counter():
     """Two devices of one server have no counter."""
     with listener() as (endpoint, _):
-        source = RpcSource({"RPC0": endpoint, "RPC1": endpoint})
+        source = RpcMemory({"RPC0": endpoint, "RPC1": endpoint})
 
-        assert source.read() == {"RPC0": Counter(None, None), "RPC1": Counter(None, None)}
+        assert source.read() == {
+            "RPC0": MemoryCounter(None, None),
+            "RPC1": MemoryCounter(None, None),
+        }
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,7 @@ def test_endpoints(text: str, expected: tuple[str, int] | None):
 
 
 def test_only_this_host_is_local():
-    """Loopback and own names are local, others are not."""
+    """Loopback addresses and own names are local, others are not."""
     assert is_local("127.0.0.1")
     assert is_local("::1")
     assert is_local("localhost")
@@ -96,14 +99,14 @@ def test_only_this_host_is_local():
 
 
 @pytest.mark.runtime
-def test_real_rpc_server(tmp_path: Path, llama_cpp: Path):
-    """A device that llama.cpp describes by its address is the local server's process."""
+def test_memory_of_a_real_rpc_server(tmp_path: Path, llama_cpp: Path):
+    """A device that llama.cpp describes by an address has the memory of the local server."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     argv = [str(llama_cpp / "ggml-rpc-server"), "-p", str(port)]
     with ManagedProcess.start(argv, env=os.environ, log_path=tmp_path / "rpc.log") as process:
         endpoint = f"127.0.0.1:{port}"
-        process.wait_ready(lambda: find_server(endpoint) == process.pid, deadline_s=30)
+        process.wait_ready(lambda: find_rpc_server(endpoint) == process.pid, deadline_s=30)
 
         source = find_device_source([Device("RPC0", endpoint, 24000, 24000)], env=os.environ)
 

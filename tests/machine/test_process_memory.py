@@ -1,4 +1,4 @@
-"""Memory of a tree of processes."""
+"""Memory of processes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autofit.machine.cgroup import Cgroup
-from autofit.machine.host_memory import HostMemory, ProcessTree
+from autofit.machine.process_memory import ProcessTree, locked_memory_mib
 
 HOLD = """
 import mmap, os, sys
@@ -36,7 +35,7 @@ sys.stdin.read()
 
 @contextmanager
 def holder(kind: str, path: Path, mib: int) -> Iterator[int]:
-    """A process that holds so much memory of a kind."""
+    """Yield a process that uses some memory of a kind."""
     with subprocess.Popen(
         [sys.executable, "-S", "-c", HOLD, kind, str(path), str(mib)],
         stdin=subprocess.PIPE,
@@ -56,8 +55,8 @@ def holder(kind: str, path: Path, mib: int) -> Iterator[int]:
         ("shared", "shared_mib"),
     ],
 )
-def test_kinds_are_told_apart(tmp_path: Path, kind: str, field: str):
-    """Allocated, mapped and shared memory are counted each as what it is, offspring included."""
+def test_kinds_of_memory(tmp_path: Path, kind: str, field: str):
+    """Allocated, mapped and shared memory count separately, with those of descendants."""
     path = tmp_path / "weights"
     path.write_bytes(os.urandom(1 << 20) * 40)
     with holder(kind, path, 40) as pid:
@@ -72,8 +71,8 @@ def test_kinds_are_told_apart(tmp_path: Path, kind: str, field: str):
     assert memory.major_faults >= 0
 
 
-def test_dead_process_has_no_memory(tmp_path: Path):
-    """A process that is gone has no memory, which is not 0."""
+def test_a_dead_process_has_no_memory(tmp_path: Path):
+    """The memory of a dead process is None and not 0."""
     with holder("anonymous", tmp_path, 1) as pid:
         tree = ProcessTree(pid)
         assert tree.read() is not None
@@ -81,8 +80,8 @@ def test_dead_process_has_no_memory(tmp_path: Path):
     assert tree.read() is None
 
 
-def test_without_proc_the_sum_is_known(tmp_path: Path):
-    """On systems without /proc the resident size still counts."""
+def test_without_proc_the_resident_size_counts(tmp_path: Path):
+    """On systems without /proc only the resident size is known."""
     memory = ProcessTree(os.getpid(), proc=tmp_path / "none").read()
 
     assert memory.total_mib == pytest.approx(
@@ -91,10 +90,42 @@ def test_without_proc_the_sum_is_known(tmp_path: Path):
     assert memory.major_faults is None
 
 
-def test_limit_of_a_container_counts(tmp_path: Path):
-    """The host has no more left than the control group allows."""
-    (tmp_path / "memory.max").write_text(f"{100 << 20}\n")
-    (tmp_path / "memory.current").write_text(f"{70 << 20}\n")
+ASK = """
+import resource, sys
+from pathlib import Path
+from autofit.machine.process_memory import locked_memory_mib
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (int(sys.argv[1]),) * 2)
+print(locked_memory_mib(Path(sys.argv[2])))
+"""
+NO_LIMIT = -1
 
-    assert HostMemory(Cgroup((tmp_path,))).available_mib() == 30
-    assert HostMemory(Cgroup()).available_mib() > 30
+
+def _status(root, capabilities):
+    (root / "proc/self").mkdir(parents=True, exist_ok=True)
+    (root / "proc/self/status").write_text(f"Name:\tx\nCapEff:\t{capabilities:016x}\n")
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "printed"),
+    [(0, "4.0"), (1 << 14, "None"), ((1 << 40) - 1 - (1 << 14), "4.0"), (None, "4.0")],
+)
+def test_locked_memory_limit(tmp_path, capabilities, printed):
+    """RLIMIT_MEMLOCK counts unless the process has CAP_IPC_LOCK."""
+    if capabilities is not None:
+        _status(tmp_path, capabilities)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, str(4 << 20), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert done.stdout.strip() == printed
+
+
+def test_locked_memory_limit_of_this_process():
+    """This process has a limit of some size, or none."""
+    limit = locked_memory_mib()
+
+    assert limit is None or limit >= 0
