@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from autofit.errors import UsageError
 from autofit.presets.formats.registry import write_preset
+from autofit.presets.read_preset import read_preset
 from autofit.runtime.dialect.dialect import PresetRules
 
 awkward = st.text(
@@ -85,3 +86,28 @@ def test_an_image_for_the_devices_is_needed():
         write_preset("compose", without)
 
     assert 'image: "example.org/llama:cuda"' in write_preset("compose", make_preset())
+
+
+COMPOSE = """\
+services:
+  a:
+    image: llama.cpp:server
+    env_file: [one.env, {path: gone.env, required: false}]
+    environment:
+      - A=service
+      - FILLED
+      - EMPTY
+"""
+
+
+def test_variables_come_from_every_file(tmp_path):
+    """`.env` fills names without a value; an env_file is read; missing values get notices."""
+    (tmp_path / ".env").write_text("FILLED=1\nUNUSED=2\n")
+    (tmp_path / "one.env").write_text("A=file\nB=file\n")
+    (tmp_path / "compose.yaml").write_text(COMPOSE)
+
+    server = read_preset(str(tmp_path / "compose.yaml")).server
+
+    assert server.env == {"A": "service", "B": "file", "FILLED": "1"}
+    assert sum("gone.env" in notice for notice in server.notices) == 1
+    assert sum(notice.startswith("EMPTY ") for notice in server.notices) == 1

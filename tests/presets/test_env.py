@@ -24,3 +24,14 @@ def test_written_variables_are_read_back(tmp_path):
     assert found.env["LLAMA_ARG_CTX_SIZE"] == "8192"
     assert found.env["NOTE"] == "two words"
     assert found.full_argv(SMALL_HELP, "llama-server") == ("llama-server",)
+
+
+def test_a_name_without_a_value_is_named(tmp_path):
+    """A variable that only the caller's environment could fill gets a notice."""
+    path = tmp_path / "server.env"
+    path.write_text("A=1\nexport B\nC='x y'\nD\nnot a name\n")
+
+    server = read_preset(str(path)).server
+
+    assert server.env == {"A": "1", "C": "x y"}
+    assert [notice.split()[0] for notice in server.notices] == ["B", "D"]

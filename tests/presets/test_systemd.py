@@ -145,5 +145,21 @@ def test_an_empty_setting_removes_earlier_commands():
     assert [server.name for server in both] == ["mine 1", "mine 2"]
 
 
+def test_an_environment_file_is_read(tmp_path):
+    """Its variables override those of the unit; a file that cannot be read gets a notice."""
+    (tmp_path / "env").write_text("# mine\nA=file\nC='x y'\n")
+    unit = tmp_path / "mine.service"
+    unit.write_text(
+        f"[Service]\nEnvironmentFile={tmp_path}/env\nEnvironmentFile=-/gone/env\n"
+        "Environment=A=unit B=unit\nExecStart=/bin/llama-server --alias ${A}\n"
+    )
+
+    server = read_preset(str(unit)).server
+
+    assert server.env == {"A": "file", "B": "unit", "C": "x y"}
+    assert server.argv[-1] == "file"
+    assert ["/gone/env" in notice for notice in server.notices] == [True]
+
+
 def _read(text: str):
     return FORMATS["systemd"].read(PresetFile(Path("mine.service"), text))

@@ -17,7 +17,7 @@ from autofit.errors import UsageError
 from autofit.model.gguf.header import list_shards
 from autofit.presets.command_options import flag_groups, named_files
 from autofit.presets.formats.container_command import server_command, with_host_paths
-from autofit.presets.formats.env import file_variables
+from autofit.presets.formats.env import known_variables, read_env_file
 from autofit.presets.formats.preset_format import PresetFile, PresetFormat
 from autofit.presets.formats.shell import command_server
 from autofit.presets.formats.systemd import locks_memory
@@ -29,7 +29,7 @@ from autofit.presets.formats.yaml_text import (
     indented,
     quoted,
     scalar_text,
-    set_variables,
+    variables_of,
 )
 from autofit.presets.preset import Preset, with_port
 from autofit.presets.preset_heading import heading
@@ -193,11 +193,7 @@ def _server(name: str, service: Mapping[str, Any], folder: Path) -> ServerEntry 
     argv = [*values.argv(service.get("entrypoint")), *values.argv(service.get("command"))]
     if not argv and "llama" not in image:
         return None
-    given = set_variables(service.get("environment"))
-    env = {key: values.text(value) for key, value in given.items()}
-    notices = []
-    if service.get("env_file") is not None:
-        notices.append("env_file is not read, so its variables are not known")
+    env, notices = _environment(service, values, folder)
     if any(key in service for key in ("cpus", "cpuset", "mem_limit")):
         notices.append("limits of the container do not apply to autofit's launches")
     notices.append(f"runs in the container {image}" if image else "runs in a container")
@@ -214,6 +210,22 @@ def _server(name: str, service: Mapping[str, Any], folder: Path) -> ServerEntry 
     )
 
 
+def _environment(
+    service: Mapping[str, Any], values: _ComposeValues, folder: Path
+) -> tuple[dict[str, str], list[str]]:
+    """Return a service's variables, and notices; the `.env` file fills names without a value."""
+    env: dict[str, str] = {}
+    notices: list[str] = []
+    for one in as_list(service.get("env_file")):
+        path = one.get("path", "") if isinstance(one, Mapping) else one
+        variables, more = read_env_file(folder / values.text(path))
+        env |= variables
+        notices += more
+    variables, more = known_variables(variables_of(service.get("environment")), values.variables)
+    env |= {name: values.text(value) for name, value in variables.items()}
+    return env, notices + more
+
+
 def _volume(volume: object, values: _ComposeValues) -> str:
     if isinstance(volume, Mapping):
         ends = (values.text(volume.get(key, "")) for key in ("source", "target"))
@@ -226,15 +238,11 @@ class _ComposeValues:
 
     def __init__(self, folder: Path) -> None:
         self.missing: list[str] = []
-        try:
-            text = (folder / ".env").read_text(encoding="utf-8", errors="surrogateescape")
-        except OSError:
-            text = ""
-        self._variables = file_variables(text)
+        self.variables, _ = read_env_file(folder / ".env")
 
     def text(self, value: object) -> str:
         text, missing = expand(
-            scalar_text(value), lambda inner: parameter_value(inner, self._variables)
+            scalar_text(value), lambda inner: parameter_value(inner, self.variables)
         )
         self.missing += missing
         return text

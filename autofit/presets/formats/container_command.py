@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from autofit.presets.formats.env import known_variables, read_env_file
+from autofit.presets.formats.yaml_text import variables_of
 from autofit.presets.server_entry import ServerEntry, is_program
 
 _RUNNERS = ("docker", "podman", "nerdctl")
@@ -35,13 +37,18 @@ def docker_run_server(name: str, argv: Sequence[str]) -> ServerEntry | None:
         if option == "":
             image = value
         elif option in ("-e", "--env"):
-            variable, _, text = value.partition("=")
-            env[variable] = text
+            variables, more = known_variables(variables_of([value]))
+            env |= variables
+            notices += more
         elif option in ("-v", "--volume"):
             volumes.append(value)
         elif option == "--entrypoint":
             entrypoint = [value]
-        elif option in ("--env-file", "--mount"):
+        elif option == "--env-file":
+            variables, more = read_env_file(Path(value).expanduser())
+            env = {**variables, **env}
+            notices += more
+        elif option == "--mount":
             notices.append(f"{option} {value} is not read")
     command = server_command([*entrypoint, *rest], image)
     notices.append(f"runs in the container {image}")

@@ -6,8 +6,10 @@ Values are quoted for a POSIX shell (`set -a; . FILE`), systemd's `EnvironmentFi
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from autofit.presets.command_options import (
     CPU_MOE,
@@ -16,11 +18,12 @@ from autofit.presets.command_options import (
     OVERRIDE_TENSOR,
     Option,
 )
-from autofit.presets.formats.preset_format import PresetFormat
+from autofit.presets.formats.preset_format import LARGEST_BYTES, PresetFile, PresetFormat
 from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import heading
 from autofit.presets.server_entry import ServerEntry
 
+_NAME = re.compile(r"[A-Za-z_]\w*")
 # Variables are read in the order of the help text.
 _APPLIED_OVERRIDES = (OVERRIDE_TENSOR, CPU_MOE, N_CPU_MOE, N_CPU_FFN)
 
@@ -57,29 +60,57 @@ def arguments_without_variable(preset: Preset) -> tuple[str, ...]:
     return tuple(argument for option in options for argument in option.arguments)
 
 
-def file_variables(text: str) -> dict[str, str]:
-    """Return the variables of a file of `NAME=VALUE` lines, as systemd, compose and docker do.
+def file_variables(text: str) -> dict[str, str | None]:
+    """Return the variables of a file of `NAME=VALUE` lines; None for a `NAME` alone.
 
     A value in quotes is unquoted as in a shell. Any other value is the rest of its line.
     """
-    variables = {}
+    variables: dict[str, str | None] = {}
     for line in text.splitlines():
         name, equals, value = line.strip().removeprefix("export ").partition("=")
-        if not equals or name.startswith(("#", ";")):
-            continue
-        value = value.strip()
-        try:
-            plain = "".join(shlex.split(value)) if value[:1] in ("'", '"') else value
-        except ValueError:
-            plain = value
-        variables[name.strip()] = plain
+        name, value = name.strip(), value.strip()
+        if not equals and _NAME.fullmatch(name):
+            variables[name] = None
+        elif equals and not name.startswith(("#", ";")):
+            try:
+                is_quoted = value[:1] in ("'", '"')
+                variables[name] = "".join(shlex.split(value)) if is_quoted else value
+            except ValueError:
+                variables[name] = value
     return variables
+
+
+def known_variables(
+    given: Mapping[str, str | None], defaults: Mapping[str, str | None] | None = None
+) -> tuple[dict[str, str], list[str]]:
+    """Return the variables with a value or a default, and a notice for each of the others."""
+    values = {name: (defaults or {}).get(name) if v is None else v for name, v in given.items()}
+    known = {name: value for name, value in values.items() if value is not None}
+    return known, [f"{name} is not set: no value is given for it"
+                   for name in values if name not in known]  # fmt: skip
+
+
+def read_env_file(path: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the variables of a file that a server's file names, and notices for the user."""
+    try:
+        # Opening a pipe would wait for a writer.
+        if path.is_file() and path.stat().st_size <= LARGEST_BYTES:
+            text = path.read_text(encoding="utf-8", errors="surrogateescape")
+            return known_variables(file_variables(text))
+    except (OSError, ValueError):
+        pass
+    return {}, [f"{path} cannot be read, so its variables are not known"]
+
+
+def _read(file: PresetFile) -> list[ServerEntry]:
+    variables, notices = known_variables(file_variables(file.text))
+    return [ServerEntry("variables", env=variables, notices=tuple(notices))]
 
 
 FORMAT = PresetFormat(
     suffix=".env",
     write=_write,
     recognizes=lambda file: file.data is None and file.path.suffix == ".env",
-    read=lambda file: [ServerEntry("variables", env=file_variables(file.text))],
+    read=_read,
     notices=_notices,
 )

@@ -19,7 +19,7 @@ from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import heading_metadata
 from autofit.presets.server_entry import ServerEntry
 
-_LARGEST_BYTES = 1 << 18
+LARGEST_BYTES = 1 << 18
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
@@ -102,7 +102,7 @@ def open_preset_file(path: Path) -> PresetFile:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise UsageError(f"{path} is not a regular file", _HINT)
-        if status.st_size > _LARGEST_BYTES:
+        if status.st_size > LARGEST_BYTES:
             size = f"{status.st_size / 1024:,.0f} KiB"
             raise UsageError(f"{path} is too large for a launch command: {size}", _HINT)
         data = path.read_bytes()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from autofit.errors import UsageError
 from autofit.presets.command_options import flag_groups
+from autofit.presets.formats.env import read_env_file
 from autofit.presets.formats.preset_format import PresetFile, PresetFormat
 from autofit.presets.formats.shell import command_server
 from autofit.presets.formats.variable_expansion import expand
@@ -124,6 +125,7 @@ def _read(file: PresetFile) -> list[ServerEntry]:
     """Return the server of a unit or drop-in; several `ExecStart` are several servers."""
     commands: list[str] = []
     env: dict[str, str] = {}
+    file_env: dict[str, str] = {}  # takes precedence, whatever the order of the lines
     notices: list[str] = []
     folder: Path | None = None
     for key, value in _settings(file.text):
@@ -132,7 +134,9 @@ def _read(file: PresetFile) -> list[ServerEntry]:
         elif key == "Environment":
             env = {**env, **_variables(value)} if value else {}
         elif key == "EnvironmentFile":
-            notices.append(f"EnvironmentFile {value} is not read, so its variables are not known")
+            variables, more = read_env_file(Path(_home_expanded(value.lstrip("-"))))
+            file_env |= variables
+            notices += more
         elif key == "WorkingDirectory":
             folder = None if value.startswith("~") else Path(value.lstrip("-"))
         elif key in _LIMITS:
@@ -140,7 +144,7 @@ def _read(file: PresetFile) -> list[ServerEntry]:
     name = file.path.stem
     names = [name] if len(commands) == 1 else [f"{name} {i}" for i in range(1, len(commands) + 1)]
     return [
-        _server(own_name, command, env, folder).with_notices(*notices)
+        _server(own_name, command, {**env, **file_env}, folder).with_notices(*notices)
         for own_name, command in zip(names, commands, strict=True)
     ]
 
@@ -163,6 +167,10 @@ def _settings(text: str) -> Iterator[tuple[str, str]]:
         if equals and section == "[Service]":
             yield key.strip(), value.strip()
         setting = ""
+
+
+def _home_expanded(path: str) -> str:
+    return path.replace("%h", str(Path.home())).replace("%%", "%")
 
 
 def _variables(value: str) -> dict[str, str]:
