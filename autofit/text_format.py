@@ -88,6 +88,20 @@ def speedup(ratio: float) -> str:
     return f"{abs(percent):.3g}% {'faster' if percent >= 0 else 'slower'} than"
 
 
+def as_fast(
+    ratio: float, low: float | None = None, high: float | None = None, *, other: str = ""
+) -> str:
+    """Return how fast one side is: `1.80x as fast as A (95% interval 1.73 to 1.88)`."""
+    text = f"{_factor(ratio)}x as fast" + (f" as {other}" if other else "")
+    if low is None or high is None:
+        return text
+    return f"{text} (95% interval {_factor(low)} to {_factor(high)})"
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2f}" if 0.1 <= value < 10 else f"{value:.3g}"  # noqa: PLR2004
+
+
 def gain_sentence(gain: Mapping[str, Any] | None, *, tie: bool) -> str:
     """What the winner gains over the baseline, and how sure that is."""
     if gain is None or gain.get("median") is None:

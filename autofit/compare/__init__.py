@@ -1,1 +1,1 @@
-"""Compare two presets or two runtimes in interleaved rounds. How rounds run is in `session`."""
+"""Comparison of two presets or runtimes, not of candidates: the rounds are in `session`."""

@@ -1,4 +1,4 @@
-"""The tasks of A and B: labels, the context that both have, and facts for study and result."""
+"""The tasks of the two sides of a comparison: labels, common context and facts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autofit.compare.compare_presets import SIDES, SideName
+from autofit.compare.comparison import SIDES, SideName
 from autofit.errors import UsageError
 from autofit.presets.read_preset import ParsedPreset, shorten_apart
 from autofit.runtime.command.redaction import redact_command, redact_variables
@@ -58,7 +58,7 @@ class ComparedTasks:
             yield "A and B are the same command: any difference is noise"
 
     def facts(self) -> dict[SideName, dict[str, Any]]:
-        """Return what the result says about each side besides its measurements."""
+        """Return what the result says about each side apart from its measurements."""
         return {
             name: {
                 "name": label,

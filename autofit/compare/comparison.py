@@ -1,224 +1,243 @@
-"""The verdict of a comparison, in words and as the document that `compare --json` prints."""
+"""The comparison of two launch commands: rounds of fresh processes, answers and KV scores.
+
+Each side is launched as its user would launch it. The first request of a launch is measured
+apart from the second one like it, because page-locking, caches and growing pools make it
+slower. In the first round both sides also answer the same prompts.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
-from typing import Any, Literal
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from autofit.compare.compare_presets import SIDES, ComparisonResult, SideName
-from autofit.session.machine_load import host_report
-from autofit.statistics.estimate import estimate
-from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule, Verdict, decide
-from autofit.trial.measurement import Sample, extremes
-from autofit.trial.metric import METRIC_KEYS, METRICS, Metric, median_metric, time_ratio
-from autofit.trial.outcome import Completed, outcome_to_dict
+from autofit.model.sizes.kv_cache import format_kv_types, kv_types
+from autofit.quality.answer_check import (
+    AnswerCheck,
+    ProgramScore,
+    judge_answers,
+    narrowest_kv_bytes,
+)
+from autofit.quality.output_evaluator import score_kv_types
+from autofit.quality.prompt_set import Answers, PromptSet, collect_answers
+from autofit.runtime.server.request_plan import PlannedRequest, RequestPlan
+from autofit.session.budget_advice import launches_need, shortage
+from autofit.session.finalist import Finalist
+from autofit.session.ranking import Ranking
+from autofit.session.rounds import Contender, round_purpose, run_rounds
+from autofit.session.runner import TrialRunner
+from autofit.session.task import Task
+from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule
+from autofit.trial.candidate import Candidate
+from autofit.trial.metric import Metric
+from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
-# speed: both ran and answered alike; failure, answers: one did not, whatever its speed.
-Because = Literal["speed", "failure", "answers"]
+SideName = Literal["A", "B"]
+SIDES: tuple[SideName, SideName] = ("A", "B")
+_REPEATS = 2
+# Most comparisons are decided after this many rounds.
+_SENSIBLE_ROUNDS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What B is against A, and what that rests on."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the two sides; `model_digest` shows whether both serve the same model."""
 
-    verdict: Verdict
-    because: Because
+    name: SideName
+    task: Task
+    runner: TrialRunner
+    model_digest: str
+
+    @property
+    def candidate(self) -> Candidate:
+        """The settings of the side."""
+        return self.task.baseline
 
 
-def judge(compared: ComparisonResult) -> Judgement:
-    """B against A: whoever fails is worse; B is, too, where it answers otherwise than it may.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonResult:
+    """The ranking of the two sides and the check of their answers.
 
-    Answers may differ where KV types or models do: then only speed counts, and the words tell
-    of the score.
+    `scoring` has the launches that only score a KV type.
     """
-    a_fails, b_fails = (compared.failed(name) is not None for name in SIDES)
-    if a_fails or b_fails:
-        both: Verdict = "undecided"
-        return Judgement(
-            both if a_fails == b_fails else "better" if a_fails else "worse", "failure"
-        )
-    if compared.answers.verdict == "different":
-        return Judgement("worse", "answers")
-    return Judgement(_speed(compared), "speed")
+
+    ranking: Ranking
+    scoring: tuple[Trial, ...]
+    answers: AnswerCheck
+
+    def trials(self, name: SideName) -> tuple[Trial, ...]:
+        """Return the launches of a side, one a round."""
+        return self.ranking.standing(name).trials
+
+    def first_failure(self, name: SideName) -> Trial | None:
+        """Return the first launch of a side that did not complete, None if all did."""
+        return next((trial for trial in self.trials(name) if not trial.is_completed), None)
 
 
-def _speed(compared: ComparisonResult) -> Verdict:
-    if compared.confirmation is None:
-        return "undecided"
-    decision = compared.confirmation.standing("B").against_baseline
-    return decision.verdict if decision else "undecided"
+@dataclass(slots=True, kw_only=True)
+class Comparison:
+    """A comparison of two sides; `run` goes through its rounds.
 
+    Attributes:
+        slot_context: the smaller context of a request, so that both get the same requests.
+        note: called with each message for the user.
+        rounds: the most rounds; fewer than three decide nothing.
+        min_effect: the smallest difference that is no tie, as a share.
+    """
 
-@dataclass(frozen=True, slots=True)
-class _Figure:
-    """A figure of a launch by the key it has in the document."""
-
-    key: str
+    sides: tuple[Side, Side]
+    workload: Workload
+    slot_context: int
     metric: Metric
-    value: Callable[[Trial], float | None]
+    note: Callable[[str], None] = lambda _: None
+    rounds: int = 12
+    min_effect: float = 0.03
+    seed: int = 1
+    _answers: dict[SideName, Answers | None] = field(default_factory=dict)
+    _seconds: list[float] = field(default_factory=list)
 
+    def run(self) -> ComparisonResult:
+        """Launch both sides in turns until their order is known or the budget ends.
 
-def comparison_document(
-    compared: ComparisonResult,
-    workload: Workload,
-    metric: Metric,
-    min_effect: float,
-    about: Mapping[SideName, Mapping[str, Any]],
-) -> dict[str, Any]:
-    """The comparison as JSON data; `about` has what is known of each side beforehand.
+        Raises:
+            Interrupted: the user stopped the run.
+        """
+        prompts = PromptSet(
+            self.workload,
+            self.slot_context,
+            has_retrieval=self._has_same_model and self._has_other_kv,
+        )
+        ranking = run_rounds(
+            [self._contender(side, prompts) for side in self.sides],
+            workload=self.workload,
+            metric=self.metric,
+            rng=random.Random(self.seed),
+            rule=self._plan_rounds,
+            must_run=SIDES,
+            budget_left=self._has_budget,
+            emit=self.sides[0].runner.emit,
+        )
+        answers = self._judge_answers()
+        trials = (trial for side in self.sides for trial in side.runner.trials)
+        return ComparisonResult(
+            ranking=ranking,
+            scoring=tuple(trial for trial in trials if trial.phase == "prove"),
+            answers=answers,
+        )
 
-    Ratios are how many times faster B is than A, whichever way a figure counts; their
-    intervals hold after every round, each by itself.
-    """
-    judgement = judge(compared)
-    confirmation = compared.confirmation
-    rule = confirmation.rule if confirmation else StoppingRule(min_effect=min_effect)
-    figures = list(_figures(workload))
-    ratios = {figure.key: _ratio(compared, figure, rule) for figure in figures}
-    return {
-        "verdict": judgement.verdict,
-        "because": judgement.because,
-        "speed": _speed(compared),
-        "objective": metric,
-        "ratio": ratios.get(METRIC_KEYS[metric]),
-        "ratios": ratios,
-        **{
-            name.lower(): {**about[name], **_side(compared.trials[name], figures)}
-            for name in SIDES
-        },
-        "answers": compared.answers.to_dict(),
-        "equality": compared.answers.to_dict()["equality"],
-        "quality": compared.answers.to_dict()["quality"],
-        "workload": workload.name,
-        "rounds": confirmation.rounds if confirmation else 1,
-        "max_rounds": compared.max_rounds,
-        "min_effect": rule.min_effect,
-        "ended": confirmation.ended if confirmation else "failed",
-        "conditions": host_report([t for trials in compared.trials.values() for t in trials]),
-        "launches": sum(map(len, compared.trials.values())) + len(compared.scoring),
-        "words": [
-            *_verdict_words(compared, judgement, metric, ratios),
-            *compared.answers.messages,
-        ],
-    }
+    def request_plan(self) -> RequestPlan:
+        """Return the longest request as a measured warm-up, then all from the longest on."""
+        order = sorted(
+            range(len(self.workload.requests)),
+            key=lambda index: -self.workload.requests[index].prompt_tokens,
+        )
+        planned = [
+            PlannedRequest(
+                self.workload.requests[index].prompt_tokens,
+                self.workload.requests[index].predicted_tokens,
+                index,
+            )
+            for index in order
+        ]
+        first = replace(planned[0], is_warmup=True)
+        return RequestPlan("full", (first, *planned * _REPEATS)).within(self.slot_context)
 
+    @property
+    def _has_same_model(self) -> bool:
+        a, b = self.sides
+        return a.model_digest == b.model_digest
 
-def _figures(workload: Workload) -> Iterator[_Figure]:
-    def metric_of(metric: Metric) -> Callable[[Trial], float | None]:
-        return lambda trial: median_metric(trial.measurement, workload, metric)
+    @property
+    def _has_other_kv(self) -> bool:
+        a, b = self.sides
+        return kv_types(a.candidate) != kv_types(b.candidate)
 
-    for metric in METRICS:
-        yield _Figure(METRIC_KEYS[metric], metric, metric_of(metric))
-    for key in ("first_request", "second_request"):
-        yield _Figure(f"{key}_pp_per_s", "pp", _request_value(key, lambda s: s.pp_per_s))
-        yield _Figure(f"{key}_ttft_s", "ttft", _request_value(key, lambda s: s.ttft_s))
+    def _contender(self, side: Side, prompts: PromptSet) -> Contender:
+        # Another model may have other tokens, so each side then has its own prompts.
+        own_prompts = prompts if self._has_same_model else replace(prompts)
 
+        def launch(number: int) -> Trial:
+            launched = side.candidate, self.request_plan()
+            purpose = round_purpose(number, side.name)
+            if number == 1:
+                trial, self._answers[side.name] = collect_answers(
+                    side.runner, own_prompts, purpose, *launched, is_verbatim=True
+                )
+            else:
+                trial = side.runner.run(purpose, *launched, is_verbatim=True)
+            self._seconds.append(trial.seconds)
+            return trial
 
-def _request_value(
-    which: str, value: Callable[[Sample], float | None]
-) -> Callable[[Trial], float | None]:
-    """A value of the first request of a launch, or of the second one like it."""
+        return Contender(side.name, launch)
 
-    def read(trial: Trial) -> float | None:
-        samples = trial.measurement.samples if trial.measurement else ()
-        first = [sample for sample in samples if sample.is_warmup]
-        again = [s for s in samples if not s.is_warmup and first and s.request == first[0].request]
-        chosen = first if which == "first_request" else again[: len(first)]
-        told = [found for sample in chosen if (found := value(sample)) is not None]
-        return median(told) if told else None
+    def _plan_rounds(self, first_round: Sequence[Trial]) -> StoppingRule:
+        """Return the rounds that the budget has room for, planned before speeds are known.
 
-    return read
+        The rule spends its probability of error over all its rounds, so a rule that is cut off
+        early would give needlessly wide intervals.
+        """
+        budget = self.sides[0].runner.budget
+        if all(trial.is_completed for trial in first_round):
+            self._warn_of_shortage()
+        most, left_s = self.rounds, budget.left_for_s("confirm")
+        if left_s is not None:
+            most = min(most, 1 + int(left_s / max(0.1, sum(self._seconds))))
+        return StoppingRule(
+            max_rounds=max(MIN_ROUNDS, most),
+            min_effect=self.min_effect,
+            ended_at=self.rounds if self.rounds < MIN_ROUNDS else None,
+        )
 
+    def _warn_of_shortage(self) -> None:
+        """Note that the budget is too small to decide which side is faster, if it is."""
+        launch_s = sum(self._seconds) / len(self._seconds)
+        least, sensible = (
+            len(self.sides) * min(self.rounds, rounds) for rounds in (MIN_ROUNDS, _SENSIBLE_ROUNDS)
+        )
+        purpose = "deciding which is faster" if self.rounds >= MIN_ROUNDS else "measuring both"
+        need = launches_need(launch_s, least, sensible, purpose)
+        message = shortage(self.sides[0].runner.budget, launch_s, need)
+        if message:
+            self.note(message)
 
-def _ratio(
-    compared: ComparisonResult, figure: _Figure, rule: StoppingRule
-) -> dict[str, Any] | None:
-    """How many times faster B is, over the rounds in which both have the figure."""
-    logs = []
-    for a, b in zip(*(compared.trials[name] for name in SIDES), strict=False):
-        ours, theirs = figure.value(a), figure.value(b)
-        if a.is_completed and b.is_completed and ours and theirs:
-            logs.append(math.log(time_ratio(ours, theirs, figure.metric)))
-    decision = decide(logs, rule)
-    return decision.ratio.to_dict() if decision.ratio else None
+    def _has_budget(self) -> bool:
+        """Return whether there is time for a launch; the first round is always launched."""
+        if len(self._seconds) < len(self.sides):
+            return True
+        mean_s = sum(self._seconds) / len(self._seconds)
+        return self.sides[0].runner.budget.allows("confirm", mean_s)
 
+    def _judge_answers(self) -> AnswerCheck:
+        """Judge the answers of both sides, with a score of their KV types if they differ."""
+        if not self._has_same_model:
+            message = "answers not compared: A and B serve different models"
+            return AnswerCheck("unknown", "A", None, None, (message,))
+        reference, other = self.sides
+        by_program, kv = None, ""
+        if self._has_other_kv:
+            if narrowest_kv_bytes(other.candidate) > narrowest_kv_bytes(reference.candidate):
+                reference, other = other, reference
+            kv = f" ({format_kv_types(kv_types(reference.candidate))} KV)"
+            if self._answers[reference.name] is not None and self._answers[other.name] is not None:
+                by_program = self._score_kv_types(other, reference.candidate)
+        return judge_answers(
+            *(self._answers[reference.name], self._answers[other.name]),
+            reference_name=f"{reference.name}{kv}",
+            may_differ=self._has_other_kv,
+            is_sparse=reference.task.inventory.is_moe,
+            by_program=by_program,
+        )
 
-def _side(trials: Sequence[Trial], figures: Sequence[_Figure]) -> dict[str, Any]:
-    """What a side's launches measured; the outcome is that of the first that failed."""
-    failed = next((trial for trial in trials if not trial.is_completed), None)
-    told = {figure.key: _estimate(trials, figure.value) for figure in figures}
-    keys = set(METRIC_KEYS.values())
-    measured = [trial.measurement for trial in trials if trial.measurement]
-    return {
-        "argv": list(trials[0].argv) if trials else [],
-        "env": dict(trials[0].env) if trials else {},
-        "outcome": outcome_to_dict(failed.outcome if failed else Completed()),
-        "estimates": {key: value for key, value in told.items() if key in keys and value},
-        **{
-            request: {
-                key.removeprefix(f"{request}_"): value
-                for key, value in told.items()
-                if key.startswith(request)
-            }
-            for request in ("first_request", "second_request")
-        },
-        "load_s": _estimate(trials, lambda t: t.measurement.load_s if t.measurement else None),
-        "peak_mib": extremes([m.peak_mib for m in measured], max),
-        "free_mib": extremes([m.free_mib for m in measured], min),
-        "trials": [trial.number for trial in trials],
-    }
-
-
-def _estimate(
-    trials: Sequence[Trial], value: Callable[[Trial], float | None]
-) -> dict[str, Any] | None:
-    values = [told for trial in trials if trial.is_completed and (told := value(trial))]
-    found = estimate(values)
-    return found.to_dict() if found else None
-
-
-def _verdict_words(
-    compared: ComparisonResult,
-    judgement: Judgement,
-    metric: Metric,
-    ratios: Mapping[str, Mapping[str, Any] | None],
-) -> Iterator[str]:
-    yield _headline(compared, judgement, ratios.get(METRIC_KEYS[metric]))
-    for name in SIDES:
-        failed = compared.failed(name)
-        if failed is not None:
-            outcome = failed.outcome
-            yield f"{name} failed ({outcome.kind.replace('_', ' ')}): {outcome.evidence}"
-    if judgement.because == "answers":
-        yield f"by speed alone B is {_speed(compared)}"
-
-
-def _headline(
-    compared: ComparisonResult, judgement: Judgement, ratio: Mapping[str, Any] | None
-) -> str:
-    if judgement.because == "failure":
-        who = [name for name in SIDES if compared.failed(name) is not None]
-        told = "neither of the two runs" if len(who) > 1 else f"{who[0]} does not run"
-        return f"{judgement.verdict}: {told}"
-    if judgement.because == "answers":
-        return "worse: B does not answer as A does, and nothing that differs may change answers"
-    interval = ""
-    if ratio and ratio["low"] is not None:
-        interval = f" ({ratio['low']:.3g} to {ratio['high']:.3g})"
-    times = (
-        f"B has {ratio['median']:.3g} times the speed of A{interval}" if ratio else "no figures"
-    )
-    if judgement.verdict == "tie":
-        return f"tie: {times}"
-    if judgement.verdict == "undecided":
-        rounds = compared.confirmation.rounds if compared.confirmation else 0
-        more = "more rounds might tell"
-        if rounds < MIN_ROUNDS:
-            more = f"fewer than {MIN_ROUNDS} rounds decide nothing"
-        return f"undecided: {times}; {more}"
-    return f"{judgement.verdict}: {times}"
+    def _score_kv_types(self, side: Side, wide: Candidate) -> ProgramScore:
+        """Score a side's KV types against those of another candidate, by its own program."""
+        wide_types = dict(zip(KV_TYPE_PARAMS, kv_types(wide), strict=True))
+        return score_kv_types(
+            side.runner,
+            side.task,
+            Finalist(side.candidate, "", is_verbatim=True),
+            side.candidate.with_params(**wide_types),
+            launch_s=sum(self._seconds) / len(self._seconds),
+        )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autofit.session.events import Listener, RoundEnded
@@ -31,10 +31,17 @@ _ROUNDS_FOR_RIVALS = 2
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Something that is launched once a round; `id` is the candidate's key in a tune."""
+    """Something that is launched once a round.
+
+    Attributes:
+        id: the candidate's key in a tune.
+        launch: launches it for the round of a number.
+        max_rounds: the rounds that it takes part in; None for all.
+    """
 
     id: str
     launch: Callable[[int], Trial]
+    max_rounds: int | None = None
 
 
 def round_purpose(number: int, side: str = "") -> TrialPurpose:
@@ -48,10 +55,11 @@ def run_rounds(
     workload: Workload,
     metric: Metric,
     rng: random.Random,
-    rule: StoppingRule | None = None,
+    rule: StoppingRule | Callable[[Sequence[Trial]], StoppingRule] | None = None,
     has_baseline: bool = True,
+    is_fixed: bool = False,
+    must_run: Collection[str] = (),
     budget_left: Callable[[], bool] = lambda: True,
-    made: Sequence[Trial] = (),
     emit: Listener = lambda _: None,
 ) -> Ranking:
     """Launch the contenders in rounds until their order is known.
@@ -61,10 +69,12 @@ def run_rounds(
         workload: the requests that the metric is computed for.
         metric: what is compared.
         rng: draws the order in each round.
-        rule: the stopping rule; its `comparisons` are set here.
+        rule: the stopping rule, or a function that returns it for the trials of the first
+            round; its `comparisons` are set here.
         has_baseline: whether the first contender is the baseline.
+        is_fixed: whether all rounds of the rule are launched, whatever the ratios.
+        must_run: ids whose failure ends the rounds.
         budget_left: is asked before every launch.
-        made: trials of these rounds that exist already; none of them is launched again.
         emit: shows each round.
 
     Raises:
@@ -77,21 +87,14 @@ def run_rounds(
     race = _Race(
         contenders={contender.id: contender for contender in contenders},
         baseline=baseline,
-        rule=replace(rule or StoppingRule(), comparisons=max(len(ids) - 1, 1)),
+        rule=StoppingRule(),
         workload=workload,
         metric=metric,
-        made=_by_round(made),
+        is_fixed=is_fixed,
+        must_run=must_run,
         emit=emit,
     )
-    return race.run(rng, budget_left)
-
-
-def _by_round(trials: Sequence[Trial]) -> dict[tuple[str, int], Trial]:
-    return {
-        (trial.purpose.side or trial.candidate.key, trial.purpose.round): trial
-        for trial in trials
-        if trial.purpose.role == "round" and trial.purpose.round is not None
-    }
+    return race.run(rng, budget_left, rule or StoppingRule())
 
 
 @dataclass(slots=True)
@@ -103,44 +106,56 @@ class _Race:
     rule: StoppingRule
     workload: Workload
     metric: Metric
-    made: Mapping[tuple[str, int], Trial]
+    is_fixed: bool
+    must_run: Collection[str]
     emit: Listener
     rounds: int = 0
     trials: dict[str, list[Trial]] = field(default_factory=dict)
     values: dict[str, dict[int, float]] = field(default_factory=dict)
     dropped: dict[str, Dropped] = field(default_factory=dict)
 
-    def run(self, rng: random.Random, budget_left: Callable[[], bool]) -> Ranking:
+    def run(
+        self,
+        rng: random.Random,
+        budget_left: Callable[[], bool],
+        rule: StoppingRule | Callable[[Sequence[Trial]], StoppingRule],
+    ) -> Ranking:
         self.trials = {name: [] for name in self.contenders}
         self.values = {name: {} for name in self.contenders}
-        ended: Ended = "rounds"
-        for number in range(1, self.rule.last_round + 1):
+        number, ended = 0, None
+        while ended is None:
+            number += 1
             is_complete = self._launch_round(number, rng, budget_left)
-            self._drop_slower(number)
-            if not is_complete:
-                ended = "budget"
-                break
-            self.rounds = number
-            self.emit(self._round_ended())
-            if not self._remaining():
-                ended = "failed"
-                break
-            if number >= MIN_ROUNDS and self._is_decided():
-                ended = "decided"
-                break
+            if number == 1:
+                first = [trial for trials in self.trials.values() for trial in trials]
+                chosen = rule if isinstance(rule, StoppingRule) else rule(first)
+                self.rule = replace(chosen, comparisons=max(len(self.contenders) - 1, 1))
+            if not self.is_fixed:
+                self._drop_slower(number)
+            if is_complete:
+                self.rounds = number
+                self.emit(self._round_ended())
+            ended = self._ended(number) if is_complete else "budget"
         return self._rank(ended)
+
+    def _ended(self, number: int) -> Ended | None:
+        """Return why there are no more rounds after a complete one, None if there are."""
+        if not self._remaining() or not self.dropped.keys().isdisjoint(self.must_run):
+            return "failed"
+        if number >= MIN_ROUNDS and not self.is_fixed and self._is_decided():
+            return "decided"
+        return "rounds" if number >= self.rule.last_round else None
 
     def _launch_round(
         self, number: int, rng: random.Random, budget_left: Callable[[], bool]
     ) -> bool:
         """Launch every remaining contender once; return False if the budget ends before."""
-        remaining = self._remaining()
-        for name in rng.sample(remaining, len(remaining)):
-            trial = self.made.get((name, number))
-            if trial is None:
-                if not budget_left():
-                    return False
-                trial = self.contenders[name].launch(number)
+        limits = {name: self.contenders[name].max_rounds for name in self._remaining()}
+        names = [name for name, most in limits.items() if most is None or number <= most]
+        for name in rng.sample(names, len(names)):
+            if not budget_left():
+                return False
+            trial = self.contenders[name].launch(number)
             self.trials[name].append(trial)
             value = median_metric(trial.measurement, self.workload, self.metric)
             if trial.is_completed and value is not None:

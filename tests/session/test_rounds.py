@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from session.confirm_sample import WORKLOAD, Bench, names, trial_of
-from trial.purpose_sample import purpose_of
 
 from autofit.session.ranking import Ranking
-from autofit.session.rounds import Contender, round_purpose, run_rounds
+from autofit.session.rounds import Contender, run_rounds
 from autofit.statistics.stopping_rule import StoppingRule
-from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric
 from autofit.trial.outcome import Crashed, OutOfMemory
 
@@ -211,55 +210,57 @@ def test_two_rounds_give_no_interval():
     assert result.gain.low is None
 
 
-def test_a_resumed_confirmation_repeats_no_launch():
-    """Given the trials of a cut-off run it launches what is missing and decides the same."""
-    whole = Bench(noise=0.05, seed=3)
-    speeds = {"base": 11.0, "a": 10.0, "b": 10.3}
-    expected = _confirm([whole.contender(name, s) for name, s in speeds.items()])
-    made = whole.trials[:8]
-    rest = iter(whole.trials[8:])
-    launched = []
+def test_fixed_rounds_are_all_launched():
+    """Whatever the ratios, nothing is dropped for its speed and nothing ends the rounds early."""
+    bench = Bench(noise=0.01)
+    contenders = [bench.contender("base", 10.0), bench.contender("slow", 20.0)]
 
-    def launch(name):
-        def run(number):
-            trial = next(rest)
-            launched.append((name, number))
-            assert trial.purpose == round_purpose(number, name)
-            return trial
+    result = _confirm(contenders, is_fixed=True, rule=StoppingRule(max_rounds=8))
 
-        return run
-
-    resumed = _confirm([Contender(name, launch(name)) for name in speeds], made=made)
-
-    assert resumed == expected
-    assert len(launched) == len(whole.trials) - 8
+    assert (result.ended, result.rounds) == ("rounds", 8)
+    assert bench.launches_of("slow") == 8
 
 
-def test_trials_are_recognised_by_their_candidate():
-    """In a tune the id is the candidate's key, so the purpose need not name it."""
-    candidates = [Candidate({"n_cpu_moe": n}) for n in (20, 21)]
-    made = [
-        trial_of(10.0 * (1 + place), candidate=candidate, purpose=round_purpose(number))
-        for number in (1, 2, 3)
-        for place, candidate in enumerate(candidates)
+def test_contender_takes_part_in_its_own_rounds_only():
+    """A contender with fewer rounds leaves the others alone afterwards."""
+    bench = Bench()
+    contenders = [
+        bench.contender("base", 10.0),
+        replace(bench.contender("neighbour", 11.0), max_rounds=2),
     ]
 
-    def refuse(number):
-        raise AssertionError(number)
+    _confirm(contenders, is_fixed=True, rule=StoppingRule(max_rounds=5))
 
-    result = _confirm([Contender(one.key, refuse) for one in candidates], made=made)
-
-    assert result.winner == candidates[0].key
+    assert (bench.launches_of("base"), bench.launches_of("neighbour")) == (5, 2)
 
 
-def test_trials_of_other_phases_are_not_taken():
-    """Only launches made for a round count, whatever else the study holds."""
+def test_failure_of_a_contender_that_must_run_ends_the_rounds():
+    """The round is completed, so that all contenders have the same launches."""
     bench = Bench()
-    other = trial_of(1.0, candidate=Candidate({"name": "base"}), purpose=purpose_of("prove"))
+    lost = Crashed("load", "it died")
+    contenders = [bench.contender("A", 10.0, fails_in=2, outcome=lost), bench.contender("B", 9.0)]
 
-    result = _confirm([bench.contender("base", 10.0), bench.contender("fast", 5.0)], made=[other])
+    result = _confirm(contenders, must_run=("A", "B"))
 
-    assert bench.launches_of("base") == result.rounds
+    assert (result.ended, result.rounds) == ("failed", 2)
+    assert bench.launches_of("B") == 2
+
+
+def test_rule_may_depend_on_the_first_round():
+    """A function plans the rounds once it knows how long launches take."""
+    bench = Bench()
+    seen = []
+
+    def plan(first):
+        seen.extend(first)
+        return StoppingRule(max_rounds=4)
+
+    result = _confirm(
+        [bench.contender("base", 10.0), bench.contender("same", 10.0)], rule=plan, is_fixed=True
+    )
+
+    assert (result.rounds, result.rule.max_rounds) == (4, 4)
+    assert sorted(trial.number for trial in seen) == [1, 2]
 
 
 def test_drift_hits_all_alike():

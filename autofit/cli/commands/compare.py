@@ -115,13 +115,13 @@ def _compare(
 ) -> dict[str, Any]:
     """Compare, and return the result."""
     from autofit.cli.run_setup import open_run  # noqa: PLC0415
-    from autofit.compare.compare_presets import (  # noqa: PLC0415
+    from autofit.compare.compared_tasks import ComparedTasks, label_presets  # noqa: PLC0415
+    from autofit.compare.comparison import (  # noqa: PLC0415
         SIDES,
         Comparison,
         Side,
     )
-    from autofit.compare.compared_tasks import ComparedTasks, label_presets  # noqa: PLC0415
-    from autofit.compare.comparison import comparison_document  # noqa: PLC0415
+    from autofit.compare.comparison_document import comparison_document  # noqa: PLC0415
     from autofit.presets.preset_task import (  # noqa: PLC0415 - heavy, --help is quick
         PresetOptions,
         build_preset_task,
@@ -188,9 +188,7 @@ def _compare(
             min_effect=min_effect / 100,
             seed=seed,
         )
-        document = comparison_document(
-            comparison.run(), pair.workload, objective, min_effect / 100, pair.facts()
-        )
+        document = comparison_document(comparison.run(), pair.workload, objective, pair.facts())
         result = {
             "study": str(run.study.path),
             **document,
