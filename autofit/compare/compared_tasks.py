@@ -9,6 +9,7 @@ from typing import Any
 from autofit.compare.comparison import SIDES, SideName
 from autofit.errors import UsageError
 from autofit.presets.read_preset import ParsedPreset, shorten_apart
+from autofit.presets.unknown_text import without_marks
 from autofit.runtime.command.redaction import redact_command, redact_variables
 from autofit.session.task import Task
 from autofit.session.task_setup import read_environment, study_header
@@ -105,7 +106,7 @@ def label_presets(a: ParsedPreset, b: ParsedPreset) -> tuple[str, str]:
 
 def _command_text(preset: ParsedPreset) -> str:
     variables = (f"{name}={value}" for name, value in redact_variables(preset.server.env).items())
-    return " ".join((*variables, *redact_command(preset.server.argv)))
+    return without_marks(" ".join((*variables, *redact_command(preset.server.argv))))
 
 
 def _slot_count(task: Task) -> int:

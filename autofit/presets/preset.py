@@ -82,7 +82,7 @@ class Preset:
 
     @property
     def given_address(self) -> dict[str, str]:
-        """Where the arguments themselves say to listen, by flag."""
+        """The address flags that the arguments have, with their values."""
         flags = {flag for flag, _ in _flags_and_values(self.address)}
         return {flag: value for flag, value in pairwise(self.arguments) if flag in flags}
 

@@ -23,7 +23,8 @@ from autofit.presets.command_options import (
     keep_override_order,
     with_absolute_paths,
 )
-from autofit.presets.read_preset import ParsedPreset
+from autofit.presets.read_preset import ParsedPreset, refuse_faults
+from autofit.presets.unknown_text import unknown_reasons
 from autofit.runtime.command.argv_reader import ParsedCommand, parse_command
 from autofit.runtime.command.argv_writer import spell_value
 from autofit.runtime.dialect.dialect_file import load_all_dialects
@@ -133,6 +134,10 @@ def parse_preset_command(preset: ParsedPreset, runtime: Runtime) -> PresetComman
             "give the router's preset file itself, and one of its sections with --section",
         )
     rest, downloads = _without_downloads(command.rest)
+    env = {n: value for n, value in command.env.items() if n not in _DOWNLOAD_VARIABLES}
+    params = map(str, command.params.values())
+    used = (*command.program, command.model or "", command.rpc, *rest, *params, *env.values())
+    refuse_faults(preset.label, unknown_reasons(used))
     downloads += [name for name in command.env if name in _DOWNLOAD_VARIABLES]
     notices = [*preset.server.notices]
     if downloads:
@@ -150,7 +155,6 @@ def parse_preset_command(preset: ParsedPreset, runtime: Runtime) -> PresetComman
         model = Path(folder or "", Path(command.model).expanduser()).absolute()
     if folder is not None:
         rest = list(with_absolute_paths(rest, runtime.help, folder.absolute()))
-    env = {n: value for n, value in command.env.items() if n not in _DOWNLOAD_VARIABLES}
     return PresetCommand(
         preset,
         runtime,
@@ -266,6 +270,7 @@ def find_preset_runtime(
             return find_runtime(None, dialect or known.name), ()
     names = {name for known in dialects for name in known.program.names}
     program = _program_of(argv, names)
+    refuse_faults(preset.label, unknown_reasons([program]))
     place = Path(preset.server.folder or "", Path(program).expanduser()).absolute()
     if path is not None:
         found = find_runtime(path, dialect)

@@ -17,6 +17,7 @@ from autofit.presets.formats.registry import FORMATS, recognize_format
 from autofit.presets.formats.shell import shell_servers
 from autofit.presets.preset_heading import heading_metadata
 from autofit.presets.server_entry import ServerEntry, is_program
+from autofit.presets.unknown_text import without_marks, without_private
 from autofit.runtime.command.redaction import redact_command
 from autofit.trial.workload import Workload
 
@@ -26,6 +27,7 @@ _HINT = (
     f"({', '.join(dict.fromkeys(known.suffix for known in FORMATS.values()))}), a script, a "
     "systemd unit, a llama-swap or compose file, or a launch command in quotes"
 )
+_MOST_FAULTS = 5
 _LONGEST_LABEL = 60
 _LABEL_START = 18
 # Characters before the first difference of two commands that both labels keep.
@@ -74,21 +76,27 @@ def read_preset(
     metadata: Mapping[str, Any]
     with _named_faults(label):
         if path is None:
-            kind, entries, metadata = "command", shell_servers(given), heading_metadata(given)
+            entries = shell_servers(without_private(given))
+            kind, metadata = "command", heading_metadata(given)
         else:
             kind, entries, metadata = _read_file(path)
         entries = [e for e in entries if e.argv or e.options or e.env or e.faults]
         server = _chosen(entries, label, section, model)
         _check_encodable(server)
-    if server.faults:
-        raise UsageError(
-            f"{label}: {'; '.join(server.faults)}",
-            "give the command itself with its final values: autofit does not run a shell",
-        )
+    refuse_faults(label, server.faults)
     is_named = len(entries) > 1 or (kind in FORMATS and FORMATS[kind].names_servers)
     section = server.name if is_named else ""
     keys = dict.fromkeys(key for entry in entries for key, _ in entry.options)
     return ParsedPreset(label, kind, server, section, tuple(keys), metadata)
+
+
+def refuse_faults(label: str, faults: Sequence[str]) -> None:
+    """Raise a UsageError that names the parts of a preset that are not understood."""
+    if faults:
+        raise UsageError(
+            f"{label}: {'; '.join(faults[:_MOST_FAULTS])}",
+            "give the command itself with its final values: autofit does not run a shell",
+        )
 
 
 def _existing_path(given: str) -> Path | None:
@@ -173,7 +181,7 @@ def _called(entries: Sequence[ServerEntry], section: str) -> list[ServerEntry]:
 
 
 def _listed(entries: Sequence[ServerEntry]) -> str:
-    models = [PurePath(entry.model).name for entry in entries]
+    models = [without_marks(PurePath(entry.model).name) for entry in entries]
     return ", ".join(
         f"{entry.name} ({model})" if model and model != entry.name else entry.name
         for entry, model in zip(entries, models, strict=True)

@@ -139,6 +139,34 @@ def test_the_written_file_is_the_next_baseline(cli, tmp_path):
     assert lines[-1] == f"next: autofit tune /a.gguf --baseline '{path}'"
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "a.sh",
+            'export LLAMA_API_KEY=$(key)\nllama-server -m /a.gguf --port $P --api-key "$K"\n',
+        ),
+        ("a.sh", "bash -c 'llama-server -m /a.gguf --host=$(hostname -I)'\n"),
+        (
+            "a.service",
+            "[Service]\nExecStart=/bin/llama-server -m /a.gguf --port ${P} --api-key %i\n",
+        ),
+        ("a.yaml", "models: {a: {cmd: 'llama-server -m /a.gguf --api-key ${key}'}}\n"),
+        ("a.yaml", "services: {a: {image: llama, command: '-m /a.gguf --port $P'}}\n"),
+    ],
+)
+def test_unknown_values_that_are_left_out_are_no_fault(imported, tmp_path, name, text):
+    """An address or a key may come from elsewhere, because autofit uses neither."""
+    path = tmp_path / name
+    path.write_text(text)
+
+    found = imported(path)
+
+    assert found["model_path"] == "/a.gguf"
+    assert found["left_out"]
+    assert (found["params"], found["passed_through"]) == ({}, [])
+
+
 def test_a_command_may_come_word_by_word(cli):
     """After `--` the command needs no quotes."""
     ended = cli("import", "--json", "--", "llama-server", "-m", "/a b.gguf", "-ngl", "3")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit.presets.formats.shell_parser import SimpleCommand, parse_shell
+from autofit.presets.unknown_text import unknown_reasons
 
 
 def _commands(text: str) -> list[SimpleCommand]:
@@ -77,7 +78,10 @@ def test_words_are_the_same_as_in_a_shell(line):
 )
 def test_text_for_a_shell_is_a_fault_of_its_command(text, fault):
     """The fault names the line; commands that do not need the text have no fault."""
-    found = {command.words[0]: command.faults for command in _commands(text + "\nz 1")}
+    found = {
+        command.words[0]: (*command.faults, *unknown_reasons(command.words))
+        for command in _commands(text + "\nz 1")
+    }
 
     assert any(fault in one for one in found["a"])
     assert found["z"] == ()
@@ -91,3 +95,15 @@ def test_any_text_is_parsed_or_refused(text):
     except (ValueError, RecursionError):
         return
     assert all(command.words for command in commands)
+
+
+def test_variables_of_the_callers_shell_are_known(monkeypatch):
+    """PATH and its like, which scripts extend, have the value that autofit has."""
+    monkeypatch.setenv("PATH", "/bin")
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+
+    (command,) = _commands(
+        "export PATH=/a:$PATH\nexport LD_LIBRARY_PATH=/l:$LD_LIBRARY_PATH\nrun 1"
+    )
+
+    assert command.env == {"PATH": "/a:/bin", "LD_LIBRARY_PATH": "/l:"}

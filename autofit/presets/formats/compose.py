@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -201,11 +202,9 @@ def _server(name: str, service: Mapping[str, Any], folder: Path) -> ServerEntry 
     if "LLAMA_ARG_MODEL" in env:
         (env["LLAMA_ARG_MODEL"],) = with_host_paths([env["LLAMA_ARG_MODEL"]], volumes, folder)
     found = command_server(name, server_command(argv, image), env)
-    faults = [f"{variable} has no value in this file" for variable in values.missing]
     return replace(
         found.with_notices(*notices),
         argv=with_host_paths(found.argv, volumes, folder),
-        faults=(*found.faults, *faults),
         in_container=True,
     )
 
@@ -237,15 +236,11 @@ class _ComposeValues:
     """Values of a compose file, in which variables are expanded from the `.env` next to it."""
 
     def __init__(self, folder: Path) -> None:
-        self.missing: list[str] = []
         self.variables, _ = read_env_file(folder / ".env")
 
     def text(self, value: object) -> str:
-        text, missing = expand(
-            scalar_text(value), lambda inner: parameter_value(inner, self.variables)
-        )
-        self.missing += missing
-        return text
+        value_of = partial(parameter_value, values=self.variables)
+        return expand(scalar_text(value), value_of, "this file")
 
     def argv(self, value: object) -> list[str]:
         """Return a command, which is a list or a text that is split as in a shell."""

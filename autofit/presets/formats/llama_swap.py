@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from autofit.errors import UsageError
@@ -27,6 +26,7 @@ from autofit.presets.formats.yaml_text import (
 from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import heading
 from autofit.presets.server_entry import ServerEntry
+from autofit.presets.unknown_text import mark_unknown
 from autofit.text_format import one_line
 
 TOP_KEY = "models"
@@ -163,9 +163,8 @@ def _server(name: str, model: Mapping[str, Any], macros: Mapping[str, str]) -> S
             break
         if len(text) > _LONGEST:
             raise ValueError(f"the macros of {name} use each other without end")
-    found = command_server(name, command_words(text), set_variables(model.get("env")))
-    unknown = [f"{macro[0]} is not a macro of this file" for macro in _MACRO.finditer(text)]
-    return replace(found, faults=(*found.faults, *unknown))
+    text = _MACRO.sub(lambda found: mark_unknown(f"{found[0]} is not a macro of this file"), text)
+    return command_server(name, command_words(text), set_variables(model.get("env")))
 
 
 FORMAT = PresetFormat(

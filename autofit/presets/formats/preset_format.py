@@ -18,6 +18,7 @@ from autofit.errors import UsageError
 from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import heading_metadata
 from autofit.presets.server_entry import ServerEntry
+from autofit.presets.unknown_text import without_private
 
 LARGEST_BYTES = 1 << 18
 _BYTE_ORDER_MARKS = {
@@ -113,7 +114,8 @@ def open_preset_file(path: Path) -> PresetFile:
     text = _decoded(data, path)
     if not text.strip():
         raise UsageError(f"{path} is empty", _HINT)
-    return PresetFile(path, text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = without_private(text.replace("\r\n", "\n").replace("\r", "\n"))
+    return PresetFile(path, text)
 
 
 def _decoded(data: bytes, path: Path) -> str:

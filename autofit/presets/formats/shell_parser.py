@@ -8,13 +8,15 @@ is refused. `shlex` splits the words.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofit.presets.formats.variable_expansion import parameter_value
+from autofit.presets.unknown_text import mark_unknown, unknown_reasons
 
 _PIECE = re.compile(
     r"""
@@ -46,21 +48,19 @@ _BLOCK_ENDS = frozenset({"fi", "done", "esac", "}", ")"})
 _BLOCK_WORDS = frozenset({"then", "else", "elif", "do", "in", "!"})
 _WINDOWS_PATH = re.compile(r"(?<![\w./-])[A-Za-z]:\Z")
 _LONGEST_VALUE = 1 << 16
-_MOST_FAULTS = 5
 _MOST_PIECES = 20_000
-# Private characters in a word: one before a redirection's file, and two around the number of a
-# fault, in place of text that only a shell can evaluate.
-_REDIRECTION = "\ue000"
-_MARK = re.compile("\ue001(\\d+)\ue002")
-_PRIVATE = re.compile("[\ue000-\ue002]")
+_REDIRECTION = "\ue000"  # a private character before a redirection's file
+# Extended by scripts, and known: autofit has them from the same shell.
+_INHERITED = ("HOME", "USER", "PATH", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True, slots=True)
 class SimpleCommand:
     """One command with the variables exported before it.
 
-    `folder` is where it runs by the `cd` before it, None without one. `faults` say which parts
-    of it only a shell can evaluate.
+    `folder` is where it runs by the `cd` before it, None without one. Text that only a shell can
+    evaluate is marked as unknown. `faults` say why its folder is not known, or that it may not
+    run at all.
     """
 
     words: tuple[str, ...]
@@ -78,14 +78,9 @@ def parse_shell(
     Raises:
         ValueError: quotes or brackets are not closed, or the text has a here-document.
     """
-    parser = _ShellParser(_PRIVATE.sub("\ufffd", text), dict(env or {}))
+    parser = _ShellParser(text, dict(env or {}))
     parser.parse()
     return parser.commands, parser.values
-
-
-def without_marks(word: str) -> str:
-    """Return a word for messages, with a question mark for text that is not known."""
-    return _MARK.sub("?", word)
 
 
 class _ShellParser:
@@ -98,7 +93,6 @@ class _ShellParser:
         self.exported = env
         self.values = dict(env)
         self.arrays: dict[str, list[str]] = {}
-        self.numbers: dict[str, int] = {}  # the mark's number of each fault
         self.reasons: dict[str, str] = {}  # why a variable has no value, by name
         self.folder: Path | None = None
         self.folder_faults: tuple[str, ...] = ()
@@ -161,7 +155,7 @@ class _ShellParser:
         if not _WINDOWS_PATH.search(self.text, 0, self.position - 2):
             return text
         fault = "a Windows path loses its backslashes unless it is quoted"
-        return self._mark(f"line {self.line}: {fault}")
+        return mark_unknown(f"line {self.line}: {fault}")
 
     def _array(self, start: str) -> str:
         """Keep the words of `NAME=( ... )`; return an assignment of nothing."""
@@ -192,7 +186,7 @@ class _ShellParser:
             raise ValueError(f"line {line}: the output of a command is not closed")
         shown = " ".join(self.text[self.position - len(start) : end + 1].split())
         self.position = end + 1
-        return self._mark(f"line {line}: only a shell can evaluate {shown[:40]}")
+        return mark_unknown(f"line {line}: only a shell can evaluate {shown[:40]}")
 
     def _closing_parenthesis(self) -> int:
         depth = 1
@@ -235,21 +229,14 @@ class _ShellParser:
     def _value(self, expansion: str) -> str:
         name = expansion.strip("${}")
         value = parameter_value(name, self.values)
+        if value is None and name in _INHERITED and name not in self.reasons:
+            value = os.environ.get(name, "")
         if value is None:
             reason = self.reasons.get(re.split(r"\W", name)[0])
-            return self._mark(reason or f"line {self.line}: {expansion} has no value here")
+            return mark_unknown(reason or f"line {self.line}: {expansion} has no value here")
         if len(value) > _LONGEST_VALUE:
             raise ValueError(f"line {self.line}: the value of {name} is too long")
         return value
-
-    def _mark(self, fault: str) -> str:
-        """Return a mark for text that only a shell can evaluate."""
-        return f"\ue001{self.numbers.setdefault(fault, len(self.numbers))}\ue002"
-
-    def _faults(self, words: Sequence[str]) -> tuple[str, ...]:
-        marked = sorted({int(number) for word in words for number in _MARK.findall(word)})
-        faults = list(self.numbers)
-        return tuple(faults[number] for number in marked[:_MOST_FAULTS])
 
     def _end_command(self, operator: str) -> None:
         raw, self.raw = "".join(self.raw), []
@@ -277,7 +264,7 @@ class _ShellParser:
         elif all(_ASSIGNMENT.fullmatch(word) for word in words):
             self._assign(words, exports=self.exports_all)
         elif verb == "cd" and len(words) > 1:
-            self.folder_faults = self._faults(words[-1:])
+            self.folder_faults = unknown_reasons(words[-1:])
             self.folder = (self.folder or Path()) / Path(words[-1]).expanduser()
         elif verb == "set":
             if "allexport" in words or any(re.fullmatch(r"-\w*a\w*", word) for word in words):
@@ -295,7 +282,7 @@ class _ShellParser:
             name, value = (found[1], found[2]) if found else (word, self.values.get(word))
             if value is None:
                 continue
-            faults = self._faults([value])
+            faults = unknown_reasons([value])
             if self.blocks:
                 faults = (f"{self.blocks[-1]} decides the value of {name}",)
             if faults:
@@ -304,12 +291,12 @@ class _ShellParser:
             elif found:
                 self.values[name] = value
             if exports or name in self.exported:
-                self.exported[name] = self._mark(faults[0]) if faults else value
+                self.exported[name] = mark_unknown(faults[0]) if faults else value
 
     def _keep(self, words: list[str]) -> None:
-        faults = self._faults([*words, *self.exported.values()])
+        faults: tuple[str, ...] = ()
         if any(_is_relative(word) for word in words):
-            faults = (*faults, *self.folder_faults)
+            faults = self.folder_faults
         if self.blocks:
             faults = (*faults, f"{self.blocks[-1]} begins a block that contains the command")
         self.commands.append(
@@ -318,7 +305,7 @@ class _ShellParser:
                 line=self.start_line,
                 env=dict(self.exported),
                 folder=self.folder,
-                faults=tuple(dict.fromkeys(faults)),
+                faults=faults,
             )
         )
 

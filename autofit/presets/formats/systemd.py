@@ -23,6 +23,7 @@ from autofit.presets.formats.variable_expansion import expand
 from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import heading
 from autofit.presets.server_entry import ServerEntry
+from autofit.presets.unknown_text import mark_unknown
 from autofit.text_format import one_line
 
 # A model of hundreds of GB is read for minutes; a server that cannot start fails in seconds.
@@ -181,25 +182,18 @@ def _variables(value: str) -> dict[str, str]:
 
 
 def _server(name: str, command: str, env: Mapping[str, str], folder: Path | None) -> ServerEntry:
-    faults: list[str] = []
-
     def specified(found: re.Match[str]) -> str:
-        if found[1] == "%":
-            return "%"
-        if found[1] == "h":
-            return str(Path.home())
-        faults.append(f"only systemd can replace {found[0]} in ExecStart")
-        return found[0]
+        known = {"%": "%", "h": str(Path.home())}.get(found[1])
+        return known or mark_unknown(f"only systemd can replace {found[0]} in ExecStart")
 
     argv: list[str] = []
     for word in shlex.split(_hidden_escapes(command.lstrip("-@:+!|"))):
-        text, missing = expand(_SPECIFIER.sub(specified, word), env.get)
-        faults += [f"{variable} has no value in this unit" for variable in missing]
+        text = expand(_SPECIFIER.sub(specified, word), env.get, "this unit")
         # `$NAME` as a word of its own is split into words, `${NAME}` is not.
-        is_split = re.fullmatch(r"\$[A-Za-z_]\w*", word) is not None and not missing
+        is_split = re.fullmatch(r"\$[A-Za-z_]\w*", word) is not None
         argv += map(_unhidden, text.split() if is_split else [text])
     found = command_server(name, argv, env)
-    return replace(found, folder=found.folder or folder, faults=(*found.faults, *faults))
+    return replace(found, folder=found.folder or folder)
 
 
 def _hidden_escapes(text: str) -> str:

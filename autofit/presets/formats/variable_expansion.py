@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from autofit.presets.unknown_text import mark_unknown
+
 _PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:(?P<mark>:?[-=?])(?P<word>.*))?", re.DOTALL)
 _EXPANSION = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<inner>[^{}]*)\}|(?P<plain>[A-Za-z_]\w*))")
 
@@ -24,20 +26,16 @@ def parameter_value(inner: str, values: Mapping[str, str]) -> str | None:
     return found["word"] if mark.endswith(("-", "=")) else None
 
 
-def expand(text: str, value_of: Callable[[str], str | None]) -> tuple[str, list[str]]:
-    """Return the text with its `${...}` and `$NAME` replaced, and those without a value.
+def expand(text: str, value_of: Callable[[str], str | None], place: str) -> str:
+    """Return the text with its `${...}` and `$NAME` replaced.
 
-    `$$` becomes a dollar. An expansion without a value is left as it is.
+    `$$` becomes a dollar. An expansion without a value in `place` is marked as unknown.
     """
-    missing: list[str] = []
 
     def value(found: re.Match[str]) -> str:
         if found["dollar"]:
             return "$"
         known = value_of(found["plain"] if found["inner"] is None else found["inner"])
-        if known is None:
-            missing.append(found[0])
-            return found[0]
-        return known
+        return mark_unknown(f"{found[0]} has no value in {place}") if known is None else known
 
-    return _EXPANSION.sub(value, text), missing
+    return _EXPANSION.sub(value, text)
