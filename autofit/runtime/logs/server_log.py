@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
-from autofit.runtime.dialect.log_patterns import BufferTypes, Facts
+from autofit.runtime.dialect.log_patterns import UNUSED_FACTS, BufferTypes, Facts
 from autofit.trial.measurement import ReportedMemory
 from autofit.trial.outcome import Where
 from autofit.units import MIB
 
 BufferKind = Literal["weights", "kv", "recurrent", "compute", "output", "cache"]
 Value = int | float | str
-FACT_KINDS = tuple(facts.name for facts in fields(Facts))
+FACT_KINDS = tuple(facts.name for facts in fields(Facts) if facts.name not in UNUSED_FACTS)
 
 _BUFFER_KINDS: dict[str, BufferKind] = {
     "model": "weights",
@@ -28,7 +27,6 @@ _BUFFER_KINDS: dict[str, BufferKind] = {
 }
 _SWITCH_VALUES = {"enabled": "on", "disabled": "off", "true": "on", "false": "off"}
 _HOST_TOTAL = "host_total_mib"
-_MOST_TIMINGS = 256
 _MOST_NOTICES = 20
 _MOST_REFUSED = 20
 
@@ -59,39 +57,23 @@ class LoggedBuffer:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotTiming:
-    """An answered request; `predicted_s` is the time for all tokens but the first."""
-
-    prompt_tokens: int
-    prompt_s: float
-    predicted_tokens: int = 0
-    predicted_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class ServerLog:
     """The facts of one launch.
 
     Attributes:
         devices: the devices in the runtime's order.
-        missing_devices: the addresses of remote devices that did not answer.
         buffers: the memory that the runtime allocated.
         values: facts by name. Settings have autofit's names (`context`, `ubatch`, ...); names
             that begin with `fit` are results of the fitting before the launch.
         reported: the runtime's memory table at the end, by device name or `Host`.
-        timings: the latest answered requests.
-        answered: the number of all answered requests.
         refused_mib: the first allocations that failed.
         notices: lines that users should see.
     """
 
     devices: tuple[LoggedDevice, ...] = ()
-    missing_devices: tuple[str, ...] = ()
     buffers: tuple[LoggedBuffer, ...] = ()
     values: Mapping[str, Value] = field(default_factory=dict)
     reported: Mapping[str, ReportedMemory] = field(default_factory=dict)
-    timings: tuple[SlotTiming, ...] = ()
-    answered: int = 0
     refused_mib: tuple[float, ...] = ()
     notices: tuple[str, ...] = ()
 
@@ -141,12 +123,9 @@ class FactReader:
     def __init__(self, types: BufferTypes) -> None:
         self._types = types
         self._devices: dict[str, LoggedDevice] = {}
-        self._missing: dict[str, None] = {}
         self._buffers: dict[tuple[BufferKind, str], float] = {}
         self._values: dict[str, Value] = {}
         self._reported: dict[str, ReportedMemory] = {}
-        self._timings: deque[SlotTiming] = deque(maxlen=_MOST_TIMINGS)
-        self._answered = 0
         self._refused_mib: list[float] = []
         self._notices: dict[str, str] = {}
         self._readers: dict[str, Callable[[Mapping[str, str], str], None]] = {
@@ -170,12 +149,9 @@ class FactReader:
         """Return all facts so far."""
         return ServerLog(
             devices=tuple(self._devices.values()),
-            missing_devices=tuple(self._missing),
             buffers=self._locate_buffers(),
             values=dict(self._values),
             reported=dict(self._reported),
-            timings=tuple(self._timings),
-            answered=self._answered,
             refused_mib=tuple(self._refused_mib),
             notices=tuple(self._notices.values()),
         )
@@ -199,9 +175,6 @@ class FactReader:
             pci_id=groups.get("pci_id", known.pci_id),
         )
 
-    def _read_missing_device(self, groups: Mapping[str, str], _text: str) -> None:
-        self._missing[groups["endpoint"]] = None
-
     def _read_buffer(self, groups: Mapping[str, str], _text: str) -> None:
         # Builds of 2024 print no kind for weights.
         key = (_BUFFER_KINDS[groups.get("kind", "model")], groups["name"])
@@ -219,20 +192,6 @@ class FactReader:
             unaccounted_mib=mib("unaccounted"),
             total_mib=mib("total"),
         )
-
-    def _read_prompt_timing(self, groups: Mapping[str, str], _text: str) -> None:
-        self._answered += 1
-        self._timings.append(
-            SlotTiming(int(groups["prompt_tokens"]), float(groups["prompt_ms"]) / 1000)
-        )
-
-    def _read_generate_timing(self, groups: Mapping[str, str], _text: str) -> None:
-        if self._timings:
-            self._timings[-1] = replace(
-                self._timings[-1],
-                predicted_tokens=int(groups["predicted_tokens"]),
-                predicted_s=float(groups["predicted_ms"]) / 1000,
-            )
 
     def _read_values(self, groups: Mapping[str, str], _text: str) -> None:
         # The first line with a fact counts: later ones are about a draft model's context. Only
