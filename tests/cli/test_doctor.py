@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from real_llama_cpp import free_port, rpc_device
-from runtime.stand_in import VERSION, write_program, write_script
+from runtime.sample_programs import VERSION, write_program, write_script
 
 from autofit.machine.lock import machine_lock
 

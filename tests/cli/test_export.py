@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from output.tune_sample import RESULT, make_study
-from runtime.stand_in import write_program
+from runtime.sample_programs import write_program
 from study.study_sample import header, trial
 
 from autofit.cli.commands.export import command

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from model_headers import MODELS
-from runtime.stand_in import write_program, write_script
+from runtime.sample_programs import write_program, write_script
 from tune_machine import TuneMachine
 
 from autofit.machine.lock import machine_lock

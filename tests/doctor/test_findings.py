@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from runtime.stand_in import SERVER, runtime_of
+from runtime.sample_programs import SERVER, runtime_of
 
 from autofit.doctor.machine_findings import check_cards, check_host
 from autofit.doctor.runtime_findings import check_runtime, check_settings

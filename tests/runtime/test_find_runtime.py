@@ -1,17 +1,15 @@
-"""Finding a runtime and recognising its dialect."""
+"""The search for a runtime, and the detection of its dialect."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
-from runtime.stand_in import FORK, IK, questions, write_program, write_script
+from runtime.sample_programs import FORK, IK, write_program, write_script
 
 from autofit.errors import UsageError
 from autofit.runtime.dialect.dialect_file import load_all_dialects
 from autofit.runtime.discovery.find_runtime import find_programs, find_runtime
-from autofit.runtime.discovery.program_inspector import ProgramInspector
 
 SLOTS = "--prefetch-experts-slots N              slots (default: 0)\n"
 WEIGHTS = "-pw,   --prefetch-weights <0|1>         prefetch (default: 0)\n"
@@ -84,118 +82,6 @@ def test_without_any_program_the_embedded_runtime_is_taken(
     assert runtime.companions == {}
 
 
-def test_answers_are_kept_until_the_program_changes(tmp_path: Path) -> None:
-    """A program is asked once; after a change of it, or of a library, it is asked again."""
-    program = write_program(tmp_path / "bin")
-    for _ in range(2):
-        find_runtime(program, cache=tmp_path / "cache")
-    assert questions(program) == ["--help", "--version"]
-    (program.parent / "libggml-base.so").write_bytes(b"new")
-    find_runtime(program, cache=tmp_path / "cache")
-    assert len(questions(program)) == 4
-    write_program(tmp_path / "bin", more_help=CACHE)
-    runtime = find_runtime(program, cache=tmp_path / "cache")
-    assert runtime.dialect.name == "llama_server_moe_cache"
-
-
-@pytest.mark.parametrize("damage", ["", "{", "[1]", '{"answers": {"--help": 3}}', "\udcff"])
-def test_a_damaged_record_is_ignored(damage: str, tmp_path: Path) -> None:
-    """Kept answers that cannot be read are asked for again."""
-    program = write_program(tmp_path / "bin")
-    find_runtime(program, cache=tmp_path / "cache")
-    [record] = (tmp_path / "cache").iterdir()
-    record.write_bytes(damage.encode(errors="surrogateescape"))
-    assert find_runtime(program, cache=tmp_path / "cache").dialect.name == "llama_server"
-
-
-def test_a_cache_that_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
-    """Where the cache folder cannot be made, programs are asked each time."""
-    program = write_program(tmp_path / "bin")
-    (tmp_path / "file").write_text("")
-    for _ in range(2):
-        find_runtime(program, cache=tmp_path / "file" / "cache")
-    assert len(questions(program)) == 4
-
-
-@pytest.mark.parametrize(
-    ("script", "message", "hint"),
-    [
-        ("exit 0", "prints nothing", "--runtime"),
-        ("echo hello", "lists no flags", "--runtime"),
-        ("echo broken >&2; exit 3", "ends with status 3: broken", "--runtime"),
-        ("kill -ILL $$", "illegal instruction", "AMX"),
-        ("kill -SEGV $$", "ends with status -11", "--runtime"),
-        (
-            "echo 'x: error while loading shared libraries: libcublas.so.13: no' >&2; exit 127",
-            "needs the shared library libcublas.so.13",
-            "LD_LIBRARY_PATH",
-        ),
-    ],
-)
-def test_a_program_that_is_no_runtime_is_told(
-    script: str, message: str, hint: str, tmp_path: Path
-) -> None:
-    """What is wrong with a program is said, and what to do."""
-    program = write_script(tmp_path / "llama-server", script)
-    with pytest.raises(UsageError) as raised:
-        find_runtime(program, cache=tmp_path / "cache")
-    assert message in raised.value.message
-    assert str(program) in raised.value.message
-    assert hint in raised.value.hint
-
-
-def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
-    """A help that never comes ends with the dialect's time-out."""
-    program = write_script(tmp_path / "llama-server", "exec sleep 50")
-    dialect = tmp_path / "hasty.yaml"
-    dialect.write_text(
-        "description: hasty\nextends: llama_server\nask: {timeout_s: 0.5}\n"
-        "detect: {all: [{flag: --ctx-size}]}\n"
-    )
-    with pytest.raises(UsageError, match="does not answer --help within"):
-        find_runtime(program, str(dialect), cache=tmp_path / "cache")
-
-
-def test_a_program_that_hangs_is_told_of_before_it_is_given_up(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whoever waits learns after two seconds for what, and for how long at most."""
-    program = write_script(tmp_path / "llama-server", "exec sleep 50")
-    inspector = ProgramInspector(program, (str(program),), tmp_path / "cache")
-
-    with pytest.raises(UsageError, match="does not answer --help within 3 s"):
-        inspector.read_output(("--help",), timeout_s=2.6)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"autofit: waiting for `{program} --help`, at most 3 s"
-    ]
-
-
-def test_libraries_beside_a_program_are_found_for_it(tmp_path: Path) -> None:
-    """A program without a run path is started with its own folder in LD_LIBRARY_PATH."""
-    help_program = write_program(tmp_path / "help")
-    program = write_script(
-        tmp_path / "bin" / "llama-server",
-        f'case ":$LD_LIBRARY_PATH:" in *:{tmp_path}/bin:*) exec {help_program} "$@";; esac\n'
-        "echo 'error while loading shared libraries: libllama.so: cannot open' >&2; exit 127",
-    )
-    for _ in range(2):  # the second time from the kept answers
-        runtime = find_runtime(program, cache=tmp_path / "cache")
-        assert runtime.env["LD_LIBRARY_PATH"].split(":")[0] == f"{tmp_path}/bin"
-
-
-def test_files_that_cannot_be_run_are_told(tmp_path: Path) -> None:
-    """A file without the right to be executed, or that is no program, is no runtime."""
-    program = tmp_path / "llama-server"
-    program.write_text("not a program")
-    with pytest.raises(UsageError, match="is not executable"):
-        find_runtime(program, cache=tmp_path / "cache")
-    program.chmod(0o755)
-    program.write_bytes(b"\x7fELF and no more")
-    with pytest.raises(UsageError) as raised:
-        find_runtime(program, cache=tmp_path / "cache")
-    assert str(program) in raised.value.message
-
-
 def test_unknown_places_list_what_there_is(tmp_path: Path) -> None:
     """A path that is not there, and a folder without a runtime, list what was found."""
     write_script(tmp_path / "llama-bench", "exit 0")
@@ -234,11 +120,3 @@ def test_the_real_llama_server_is_found(llama_cpp: Path, tmp_path: Path) -> None
     assert set(runtime.companions) == {"fit_params", "bench", "perplexity"}
     assert {"f16", "q8_0", "q4_0"} < set(runtime.kv_types)
     assert not runtime.supports("prefetch_slots")
-
-
-@pytest.mark.runtime
-def test_a_real_program_without_its_libraries_is_told(llama_cpp: Path, tmp_path: Path) -> None:
-    """The loader's own message names the library that is missing."""
-    shutil.copy(llama_cpp / "llama-server", tmp_path)
-    with pytest.raises(UsageError, match=r"shared library libllama"):
-        find_runtime(tmp_path, cache=tmp_path / "cache")

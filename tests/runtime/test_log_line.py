@@ -1,4 +1,4 @@
-"""Lines of a log: undressed, and read from files of any size and form."""
+"""Log lines: prefixes, encodings, and the index of patterns."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from runtime.log_corpus import all_cases
 
-from autofit.runtime.logs.log_line import LONGEST, LogLine, read_lines, strip_prefixes
+from autofit.runtime.dialect.dialect_file import load_dialect
+from autofit.runtime.dialect.log_patterns import LinePattern
+from autofit.runtime.logs.log_line import (
+    LONGEST,
+    CompiledPattern,
+    LogLine,
+    PatternIndex,
+    read_lines,
+    strip_prefixes,
+)
+from autofit.runtime.logs.log_reader import make_handlers
 
 
 @pytest.mark.parametrize(
@@ -93,3 +104,33 @@ def test_lines_come_back_as_they_were(lines: list[str]):
     found = list(read_lines(io.BytesIO(text.encode())))
 
     assert "".join(found) == text.replace("\n", "").removeprefix("\ufeff")
+
+
+def test_the_index_finds_what_a_search_of_all_patterns_finds():
+    """The quick look at shapes misses no pattern on any line of the corpus."""
+    dialect = load_dialect("llama_server")
+    patterns = [pattern for _, pattern in make_handlers(dialect.log, dialect.failures)]
+    index = PatternIndex(enumerate(patterns))
+    seen = set()
+    for case in all_cases():
+        for line in case.text.splitlines():
+            if line in seen:
+                continue
+            seen.add(line)
+            quick = [e.key for e in index.candidates(line) if e.groups(line) is not None]
+            slow = [
+                n
+                for n, p in enumerate(patterns)
+                if CompiledPattern.of(n, p).groups(line) is not None
+            ]
+            assert quick == slow, line
+
+
+@given(st.lists(st.text(min_size=1, alphabet="ab c"), min_size=1), st.text(alphabet="ab c01"))
+def test_the_index_finds_any_text_in_any_line(texts: list[str], line: str):
+    """Stems and shapes lose nothing, whatever the patterns."""
+    index = PatternIndex((text, LinePattern((text,))) for text in texts)
+
+    found = [e.key for e in index.candidates(line) if e.groups(line) is not None]
+
+    assert found == [text for text in texts if text in line]

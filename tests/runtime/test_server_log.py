@@ -46,10 +46,6 @@ def test_a_cuda_log_is_read():
     assert (log.integer("splits_prompt"), log.integer("splits_generate")) == (74, 50)
     assert log.integer("threads_taken") == 32
     assert log.integer("sched_copies") == 1
-    assert log.answered == len(log.timings) == 3
-    assert log.timings[-1].prompt_tokens == 12000
-    assert log.timings[-1].prompt_s == pytest.approx(1.08237)
-    assert log.timings[-1].predicted_s == pytest.approx(0.63487)
     assert log.headroom_mib["CUDA0"] == pytest.approx(11671 - 9225.76)
 
 
@@ -166,17 +162,11 @@ def test_a_retried_pipeline_is_a_notice():
     assert any("retrying without pipeline parallelism" in notice for notice in notices)
 
 
-def test_a_server_that_was_not_reached_is_told():
-    """An RPC server that the runtime went on without is a missing device."""
-    assert facts("rpc-unreachable-but-ran").missing_devices == ("10.0.0.9:50052",)
-
-
 def test_the_old_build_tells_the_same():
     """Builds with other function names and timings in blocks are read alike."""
     new, old = facts("cuda-ok-ncmoe24"), facts("cuda-ok-old-build")
 
     assert old.buffers == new.buffers
-    assert old.timings == new.timings
     assert old.reported == new.reported
     assert {**old.values, "load_mode": "none"} == dict(new.values)
 

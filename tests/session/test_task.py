@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_headers import MODELS
-from runtime.stand_in import SERVER, runtime_of
+from runtime.sample_programs import SERVER, runtime_of
 from session.task_sample import task
 from tune_machine import TuneMachine
 

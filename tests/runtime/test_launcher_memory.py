@@ -1,4 +1,4 @@
-"""Launches of real processes: what counters tell beside the log."""
+"""Launches of real processes: outcomes that only counters or the process show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server applied against what it was asked."""
+"""The settings that a server applied, compared with the requested ones."""
 
 from __future__ import annotations
 

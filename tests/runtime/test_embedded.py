@@ -1,4 +1,4 @@
-"""The embedded runtime, as a program like any other."""
+"""The embedded runtime as a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of the real llama-server, told by the logs it writes."""
+"""Failures of the real llama-server, diagnosed from its own logs."""
 
 from __future__ import annotations
 
@@ -115,8 +115,6 @@ def test_a_good_run_is_completed(run: Run):
 
     assert diagnosis.kind == "completed"
     assert diagnosis.log.integer("context") == 1024
-    assert diagnosis.log.answered == 1
-    assert diagnosis.log.timings[0].prompt_tokens == 300
     assert diagnosis.log.reported["Host"].model_mib > 0
 
 
