@@ -1,7 +1,7 @@
-"""YAML files that people write: where they are looked up, and their faults with file:line.
+"""YAML files that people write: finding, reading and checking them; faults name file and line.
 
-Look-up order: an explicit path, the working directory's folder, the user's configuration
-folder, the bundled files. YAML is read as 1.2, where `on` is a string.
+A name is searched in the working directory, then in the user's configuration folder, then in the
+shipped files. YAML is read as version 1.2, where `on` is a string.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from autofit.units import MIB
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
-# Brackets within brackets; nobody writes so many.
+# The most nested brackets; people write far fewer.
 _DEEPEST = 40
 _LARGEST_BYTES = 1 << 20
 _BRACKET = re.compile(r"[\[\]{}]")
 
-# Kinds of definition and the folder each lives in, under every root.
+# The folder of each kind of file, below every root.
 FOLDERS = {
     "space": "search_spaces",
     "workload": "search_spaces/workloads",
@@ -48,22 +48,22 @@ FOLDERS = {
 
 
 def bundled_root() -> Path:
-    """The folder that holds the shipped YAML folders: in the wheel, else the repository."""
+    """Return the folder of the shipped YAML folders, in a wheel or in the repository."""
     inside = Path(__file__).parent / "_data"
     return inside if inside.is_dir() else Path(__file__).parent.parent
 
 
 def roots() -> list[Path]:
-    """Where definitions are looked up, in order."""
+    """Return the folders that are searched, in order."""
     try:
         here = [Path.cwd()]
-    except OSError:  # it was removed
+    except OSError:  # the working directory was removed
         here = []
     return [*here, platformdirs.user_config_path("autofit"), bundled_root()]
 
 
 def available(kind: str) -> dict[str, Path]:
-    """Every definition of a kind by name; the first place that has a name wins."""
+    """Return the files of a kind by name; the first root that has a name wins."""
     found: dict[str, Path] = {}
     for root in roots():
         for path in sorted((root / FOLDERS[kind]).glob("*.yaml")):
@@ -72,10 +72,10 @@ def available(kind: str) -> dict[str, Path]:
 
 
 def find(kind: str, name: str) -> Path:
-    """The file of a definition, given its name or an explicit path.
+    """Return the file with a name, or at an explicit path.
 
     Raises:
-        UsageError: there is none; the hint lists what was found where.
+        UsageError: there is none; the hint lists the known names and their folders.
     """
     if "/" in name or name.endswith((".yaml", ".yml")):
         path = Path(name).expanduser()
@@ -93,8 +93,8 @@ def load(path: Path, model: type[ModelT]) -> ModelT:
     """Read a YAML file into a pydantic model.
 
     Raises:
-        UsageError: the file cannot be read or is faulty; every fault is listed as
-            `file:line: what`.
+        UsageError: the file cannot be read or is faulty; every fault has the form
+            `file:line: text`.
     """
     return validate(read_yaml(path), model, path)
 
@@ -103,7 +103,7 @@ def refuse_large_file(path: Path) -> None:
     """Refuse what is not a small regular file, such as a folder or a model.
 
     Raises:
-        UsageError: so it is, or it cannot be read.
+        UsageError: it is something else, or cannot be read.
     """
     try:
         status = path.stat()
@@ -118,13 +118,17 @@ def refuse_large_file(path: Path) -> None:
 
 
 def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML can be anything
-    """The file's data with positions (ruamel.yaml's round-trip types)."""
+    """Return the file's data with positions, in ruamel.yaml's round-trip types.
+
+    Raises:
+        UsageError: the file cannot be read, or is no YAML.
+    """
     data = b""
     try:
         data = path.read_bytes()
         text = data.decode("utf-8")
         # The parser takes seconds for thousands of brackets before it gives up on them.
-        deep = _too_deep(text)
+        deep = _line_of_deep_nesting(text)
         if deep is not None:
             raise UsageError(f"{path}:{deep}: nested more than {_DEEPEST} brackets deep")
         return YAML(typ="rt").load(text)
@@ -146,15 +150,16 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML can be anything
     except RecursionError as error:
         raise UsageError(f"{path}:1: nested too deeply") from error
     except (LookupError, AttributeError, TypeError) as error:
-        # The parser's own constructors stumble so over a mapping merged into itself, or a tag
-        # whose value is no such thing.
-        raise UsageError(f"{path}:1: a `<<` or a `!!` in it makes no sense") from error
+        # The parser raises these for a mapping merged into itself, and for a tag whose value has
+        # another type.
+        raise UsageError(f"{path}:1: it has an invalid `<<` or `!!`") from error
 
 
-def _too_deep(text: str) -> int | None:
-    """The line where brackets are nested too deeply, None where they are not.
+def _line_of_deep_nesting(text: str) -> int | None:
+    """Return the line where brackets are nested too deeply, None if there is none.
 
-    Brackets in quotes and comments count, too: a close look is only for texts with too many.
+    The quick check also counts brackets in quotes and comments. Only texts that fail it are
+    scanned exactly.
     """
     if not _is_deep(found[0] for found in _BRACKET.finditer(text)):
         return None
@@ -178,44 +183,48 @@ def _is_deep(brackets: Iterable[str]) -> bool:
 
 
 def validate(data: Any, model: type[ModelT], path: Path) -> ModelT:  # noqa: ANN401
-    """Check data read by `read_yaml` against a pydantic model, all faults together."""
+    """Check the data of `read_yaml` against a pydantic model, and return the model.
+
+    Raises:
+        UsageError: the data is faulty; the message has all faults.
+    """
     if not isinstance(data, CommentedMap):
         what = "is empty" if data is None else "must be a list of `name: value`"
         raise UsageError(f"{path}:1: the file {what}", "start from a shipped file of this kind")
     try:
         plain = _plain(data)
     except RecursionError as error:
-        raise UsageError(f"{path}:1: nested too deeply, or an anchor holds itself") from error
+        raise UsageError(f"{path}:1: nested too deeply, or an anchor contains itself") from error
     try:
         return model.model_validate(plain)
     except ValidationError as error:
-        faults = [
-            f"{path}:{line_of(data, fault['loc'])}: "
-            f"{'.'.join(str(part) for part in fault['loc']) or 'file'}: {_told(fault, model)}"
-            for fault in error.errors()
-        ]
+        faults = []
+        for fault in error.errors():
+            place = ".".join(str(part) for part in fault["loc"]) or "file"
+            line = line_of(data, fault["loc"])
+            faults.append(f"{path}:{line}: {place}: {_describe_fault(fault, model)}")
         raise UsageError("\n".join(faults), f"`autofit check {path}` shows this again") from error
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A question for the known word that one is close to; empty where none is."""
+    """Return a question for the most similar known word, empty if none is similar."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {close[0]}?" if close else ""
 
 
-def _told(fault: ErrorDetails, model: type[BaseModel]) -> str:
-    """A fault in the words of who wrote the file."""
+def _describe_fault(fault: ErrorDetails, model: type[BaseModel]) -> str:
+    """Return the text of a fault, as the author of the file would put it."""
     if fault["type"] in ("missing", "missing_argument"):
         return "is missing"
     if fault["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
         return fault["msg"].removeprefix("Value error, ")
     *place, key = fault["loc"]
-    question = did_you_mean(str(key), _keys(model.model_json_schema(), place))
+    question = did_you_mean(str(key), _known_keys(model.model_json_schema(), place))
     return f"unknown key; {question}" if question else "unknown key"
 
 
-def _keys(schema: dict[str, Any], place: Sequence[int | str]) -> set[str]:
-    """The keys that a JSON schema knows at a place; none where it is not to be found."""
+def _known_keys(schema: dict[str, Any], place: Sequence[int | str]) -> set[str]:
+    """Return the keys that a JSON schema allows at a place, none for an unknown place."""
     parts = [schema]
     for step in (*place, None):
         reached: list[dict[str, Any]] = []
@@ -232,14 +241,14 @@ def _keys(schema: dict[str, Any], place: Sequence[int | str]) -> set[str]:
 
 
 def line_of(data: Any, location: tuple[int | str, ...]) -> int:  # noqa: ANN401
-    """The line (from 1) of the deepest part of a location that is in the file."""
+    """Return the line (from 1) of the deepest part of a location that the file has."""
     line = 1
     for part in location:
         if isinstance(data, CommentedMap):
             keys = [key for key in data if str(key) == str(part)]
             if not keys:
                 break
-            # A key that came through a merge (`<<`) has no place of its own here.
+            # A key from a merge (`<<`) has no position of its own.
             line = _line(data, keys[0]) or line
             data = data[keys[0]]
         elif isinstance(data, CommentedSeq) and isinstance(part, int) and part < len(data):
@@ -256,7 +265,7 @@ def _line(data: CommentedMap | CommentedSeq, key: Any) -> int | None:  # noqa: A
 
 
 def _plain(data: Any) -> Any:  # noqa: ANN401
-    """The data without ruamel.yaml's types, whose anchored `true` would pass for a 1."""
+    """Return the data in plain types; pydantic would take ruamel.yaml's anchored `true` for 1."""
     if isinstance(data, dict):
         return {str(key): _plain(value) for key, value in data.items()}
     if isinstance(data, list):

@@ -1,4 +1,4 @@
-"""Runs autofit as a user does: a program of its own, with its own folders and lock."""
+"""Runs of autofit as a user starts it: a process of its own, with its own folders and lock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AUTOFIT = [sys.executable, "-m", "autofit"]
 
 @dataclass(frozen=True)
 class Done:
-    """How a run ended and what it wrote."""
+    """A run that ended: its exit code and output."""
 
     code: int
     out: str
@@ -26,12 +26,12 @@ class Done:
 
     @property
     def json(self) -> Any:
-        """The one document on stdout."""
+        """The document on stdout."""
         return json.loads(self.out)
 
     @property
     def launches(self) -> list[str]:
-        """The lines that tell of launches, in order."""
+        """The lines on stderr about launches, in order."""
         return [line for line in self.err.splitlines() if line.startswith("#")]
 
 
@@ -52,21 +52,21 @@ class AutofitProgram:
         self._count = 0
 
     def run(self, *words: object, timeout_s: float = 100, **env: str) -> Done:
-        """Run autofit to its end; no traceback, and no process left."""
+        """Run autofit to its end; fail on a traceback or a process that is left."""
         with self.start(*words, **env) as run:
             return run.finish(timeout_s)
 
     def start(
         self, *words: object, wrapper: Sequence[str] = (), cwd: Path | None = None, **env: str
     ) -> Run:
-        """Start autofit, in the test's folder; killed when the block is left."""
+        """Start autofit in the test's folder; it is killed at the end of the block."""
         self._count += 1
         argv = [*wrapper, *AUTOFIT, *(str(word) for word in words)]
         return Run(self, argv, cwd or self.folder, self.folder / f"run-{self._count}", env)
 
 
 class Run:
-    """One autofit that was started."""
+    """One autofit that runs."""
 
     def __init__(
         self, program: AutofitProgram, argv: list[str], cwd: Path, path: Path, env: dict[str, str]
@@ -89,28 +89,28 @@ class Run:
 
     @property
     def err(self) -> str:
-        """What it has written to stderr so far."""
+        """The text that it wrote to stderr so far."""
         return self._err.read_text(encoding="utf-8", errors="surrogateescape")
 
-    def wait_until_told(self, text: str, limit_s: float = 60) -> None:
-        """Wait until a text stands on stderr; it is an error when the run ends before."""
+    def wait_for_text(self, text: str, limit_s: float = 60) -> None:
+        """Wait until stderr has a text; fail if the run ends before."""
 
-        def is_told() -> bool:
-            is_over = self.process.poll() is not None
-            told = text in self.err
-            assert told or not is_over, self.err
-            return told
+        def is_printed() -> bool:
+            has_ended = self.process.poll() is not None
+            is_there = text in self.err
+            assert is_there or not has_ended, self.err
+            return is_there
 
-        wait_for(is_told, limit_s)
+        wait_for(is_printed, limit_s)
 
     def send(self, *numbers: int) -> None:
-        """Send signals, a little apart."""
+        """Send signals, with a short pause after each."""
         for number in numbers:
             self.process.send_signal(number)
             time.sleep(0.05)
 
     def finish(self, timeout_s: float = 60) -> Done:
-        """Wait for its end; nothing of it may be left."""
+        """Wait for its end; fail if a process of it is left."""
         code = self.process.wait(timeout_s)
         out = self._out.read_text(encoding="utf-8", errors="surrogateescape")
         assert "Traceback" not in self.err, self.err

@@ -1,4 +1,4 @@
-"""A wheel built from the repository works outside of it, its YAML files inside."""
+"""A wheel built from the repository works outside of it, with its YAML files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """The folder that the wheel was installed to."""
+    """Return the folder that the wheel was installed to."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run(
@@ -32,7 +32,7 @@ def installed(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def autofit(installed, tmp_path):
-    """Runs the installed autofit in an empty folder; what it printed."""
+    """Return a function that runs the installed autofit in an empty folder."""
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -48,8 +48,8 @@ def autofit(installed, tmp_path):
     return run
 
 
-def test_the_files_that_people_edit_are_inside(installed):
-    """Every space, dialect, workload and recorded table of the repository, byte for byte."""
+def test_the_wheel_has_all_yaml_files_and_tables(installed):
+    """Every space, dialect, workload and recorded table is in the wheel, byte for byte."""
     for folder, pattern in (
         ("search_spaces", "**/*.yaml"),
         ("search_spaces", "**/*.txt"),
@@ -65,8 +65,8 @@ def test_the_files_that_people_edit_are_inside(installed):
             assert inside.read_bytes() == file.read_bytes()
 
 
-def test_nothing_of_the_tests_is_inside(installed):
-    """The wheel holds the package alone, typed, with its licence."""
+def test_the_wheel_has_no_tests(installed):
+    """The wheel has only the package, typed, and its licence."""
     top = {path.name for path in installed.iterdir()}
 
     assert top == {"autofit", next(name for name in top if name.endswith(".dist-info"))}
@@ -74,19 +74,19 @@ def test_nothing_of_the_tests_is_inside(installed):
     assert (installed / "autofit/py.typed").exists()
 
 
-def test_it_is_the_installed_one_that_runs(installed):
-    """Not the repository's, though that is installed beside the dependencies."""
-    told = subprocess.run(
+def test_the_installed_package_is_imported(installed):
+    """The package of the wheel is imported, not the one of the repository."""
+    printed = subprocess.run(
         [sys.executable, "-P", "-c", "import autofit; print(autofit.__file__)"],
         env={**os.environ, "PYTHONPATH": str(installed)},
         capture_output=True, text=True, timeout=60, check=True,
     ).stdout  # fmt: skip
 
-    assert told.strip() == str(installed / "autofit/__init__.py")
+    assert printed.strip() == str(installed / "autofit/__init__.py")
 
 
 def test_spaces_dialects_and_workloads_are_found(autofit, installed):
-    """Unknown names list what is bundled, and where."""
+    """The hint for an unknown name lists the shipped files with their folder."""
     model = str(installed / "model.gguf")
     from autofit.model.synth.random_model import SynthSpec, write_model  # noqa: PLC0415
 
@@ -99,7 +99,7 @@ def test_spaces_dialects_and_workloads_are_found(autofit, installed):
 
 
 def test_bundled_files_are_valid(autofit, installed):
-    """`check` accepts every file that comes with it."""
+    """`check` accepts every shipped file."""
     data = installed / "autofit/_data"
     files = [*data.glob("search_spaces/**/*.yaml"), *data.glob("runners/*.yaml")]
     done = autofit("check", *(str(file) for file in files))
@@ -108,7 +108,7 @@ def test_bundled_files_are_valid(autofit, installed):
 
 
 def test_a_model_can_be_planned(autofit, tmp_path):
-    """The whole way from a file to a table."""
+    """A model is written, planned and printed as a table."""
     assert autofit("synth", "m.gguf", "--layers", "2", "--header-only").returncode == 0
     done = autofit("plan", "m.gguf", "--device", "CUDA0=24000")
 
@@ -117,8 +117,8 @@ def test_a_model_can_be_planned(autofit, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["demo", "tune", "doctor"])
-def test_commands_explain_themselves(autofit, name):
-    """Help needs nothing of the repository."""
+def test_commands_have_help(autofit, name):
+    """--help works without the repository."""
     done = autofit(name, "--help")
 
     assert done.returncode == 0

@@ -1,1 +1,4 @@
-"""Commands, options and exit codes: wires the parts together."""
+"""The command line: parse options, call one job, print its result and return the exit code.
+
+What a job does belongs to its own package; what is printed for people belongs to `output/`.
+"""

@@ -129,7 +129,7 @@ def _axis_faults(
 ) -> Iterator[str]:  # fmt: skip
     """Yield the parameters that no runtime has, and the values that no runtime takes.
 
-    A tune leaves out what its runtime lacks, so nobody would notice a misspelt name there.
+    A tune skips parameters that its runtime lacks, so it would not report a misspelt name.
     """
     place = ("parameters", name)
     sets = axis.get("sets") if isinstance(axis, dict) else None

@@ -80,7 +80,7 @@ class Examination:
 
     @property
     def would_work(self) -> bool:
-        """Whether a tune would work here."""
+        """True if a tune would work here."""
         return all(finding.level != "fatal" for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:

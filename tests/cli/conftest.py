@@ -1,4 +1,4 @@
-"""Runs the command line inside the test's own process, as `autofit` would."""
+"""The command line, run in the process of the test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofit.cli.main import _run
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended and what it wrote."""
+    """A command that ended: its exit code and output."""
 
     code: int
     out: str
@@ -23,7 +23,7 @@ class Ended:
 def cli(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> Callable[..., Ended]:
-    """Runs `autofit WORDS...` with folders of its own; errors come back as exit codes."""
+    """Return a function that runs `autofit ARGUMENTS...` with folders of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -32,8 +32,8 @@ def cli(
     def run(*words: object) -> Ended:
         capsys.readouterr()
         code = _run([str(word) for word in words])
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        return Ended(code, told.out, told.err)
+        written = capsys.readouterr()
+        assert "Traceback" not in written.err
+        return Ended(code, written.out, written.err)
 
     return run

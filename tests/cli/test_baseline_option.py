@@ -1,4 +1,4 @@
-"""A user's own file as the baseline of a tune: what it decides for all launches."""
+"""A user's own file as the baseline of a tune, and the settings that all launches take over."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ExecStart=nice -n 2 {server} -m {model} -c 4096 -np 2 -ngl 99 -ncmoe 12 -ctk q4_
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
-    """One card."""
+    """A machine with one card."""
     return TuneMachine(tmp_path_factory.mktemp("machine"), 2600.0)
 
 
 @pytest.fixture
 def dry(cli, machine):
-    """Begins a tune on paper; the commands, and what was told beside."""
+    """Return a function that starts a dry run; it returns the commands and stderr."""
 
     def run(baseline, *more, code=0, **changed):
         words = machine.words(None, **{"workload": None, **changed})
@@ -37,15 +37,15 @@ def dry(cli, machine):
 
 @pytest.fixture
 def unit(machine, tmp_path):
-    """The user's systemd unit."""
+    """Write a systemd unit of the user."""
     path = tmp_path / "llama.service"
     path.write_text(OWN.format(server=machine.server, model=machine.model))
     return path
 
 
-def test_what_surrounds_the_baseline_is_every_launchs(dry, unit):
-    """Variables and wrapper are the same, so that only settings differ, and it is said."""
-    (baseline, first), told = dry(unit)
+def test_all_launches_take_over_variables_wrapper_and_task(dry, unit):
+    """Variables, wrapper, context and slots are the same, so that only settings differ."""
+    (baseline, first), printed = dry(unit)
 
     for words in (baseline, first):
         assert "GGML_CUDA_NO_PINNED=1" in words
@@ -56,25 +56,28 @@ def test_what_surrounds_the_baseline_is_every_launchs(dry, unit):
         )
         assert not any("secret" in word for word in words)
     assert baseline[baseline.index("--n-cpu-moe") + 1] == "12"
-    assert "set for every launch, as for the baseline: GGML_CUDA_NO_PINNED=1" in told
-    assert "every launch runs under `nice -n 2`" in told
-    assert "the task has the baseline's own context 4096, parallel 2" in told
-    assert "KV type q4_0 is narrower than what is searched" in told
-    assert "never written down: --api-key, LLAMA_API_KEY" in told
+    for value in (
+        "GGML_CUDA_NO_PINNED=1",
+        "`nice -n 2`",
+        "context 4096, parallel 2",
+        "--kv-floor q4_0",
+        "--api-key, LLAMA_API_KEY",
+    ):
+        assert value in printed
 
 
-def test_the_options_of_the_tune_come_first(dry, unit, machine):
-    """A context, or a workload, of the user's choice is the task."""
-    (baseline, _), told = dry(unit, "--context", "2048", "--parallel", "1")
+def test_options_of_the_tune_have_priority(dry, unit, machine):
+    """A context or workload in the options replaces that of the baseline."""
+    (baseline, _), printed = dry(unit, "--context", "2048", "--parallel", "1")
     assert baseline[baseline.index("--ctx-size") + 1] == "2048"
-    assert "the baseline's own" not in told
+    assert "context 4096" not in printed
 
     (baseline, _), _ = dry(unit, workload=machine.workload)
     assert baseline[baseline.index("--ctx-size") + 1] == "2048"
 
 
-def test_of_several_servers_the_models_own_is_taken(dry, machine, tmp_path):
-    """A router's preset needs no --section where only one section serves MODEL."""
+def test_the_section_of_the_model_is_chosen(dry, machine, tmp_path):
+    """A router's preset needs no --section if only one section serves MODEL."""
     path = tmp_path / "models.ini"
     path.write_text(
         f"[*]\nngl = 7\n[other]\nmodel = /models/other.gguf\n[mine]\nmodel = {machine.model}\n"
@@ -83,40 +86,40 @@ def test_of_several_servers_the_models_own_is_taken(dry, machine, tmp_path):
     (baseline, _), _ = dry(path)
     assert baseline[baseline.index("--n-gpu-layers") + 1] == "7"
 
-    _, told = dry(path, "--section", "other", code=2)
-    assert "serves /models/other.gguf" in told
+    _, printed = dry(path, "--section", "other", code=2)
+    assert "serves /models/other.gguf" in printed
 
 
-def test_a_program_that_is_not_here_is_told(dry, machine, tmp_path):
-    """Another build would be another baseline: it is not taken in silence."""
+def test_a_missing_program_is_an_error(dry, machine, tmp_path):
+    """Another build would be another baseline, so it is used only with --runtime."""
     path = tmp_path / "mine.sh"
     path.write_text(f"/gone/llama-server -m {machine.model} -ngl 3\n")
 
-    _, told = dry(path, runtime=None, code=2)
-    assert "no such runtime: /gone/llama-server" in told
-    assert "--runtime" in told
+    _, printed = dry(path, runtime=None, code=2)
+    assert "no such runtime: /gone/llama-server" in printed
+    assert "--runtime" in printed
 
-    (baseline, _), told = dry(path)
+    (baseline, _), printed = dry(path)
     assert str(machine.server) in baseline
-    assert f"{machine.server} is started, not /gone/llama-server" in told
+    assert f"{machine.server} is started, not /gone/llama-server" in printed
 
 
-def test_words_that_no_other_launch_has_are_told(dry, machine, tmp_path):
-    """Sampling of the baseline alone does not reach the preset, unless every launch has it."""
+def test_arguments_of_the_baseline_alone_are_listed(dry, machine, tmp_path):
+    """A notice lists arguments that do not reach the preset; flags after `--` do."""
     path = tmp_path / "own.sh"
     path.write_text(f"{machine.server} -m {machine.model} --temp -0.7 --no-warmup --fit off\n")
 
-    _, told = dry(path, "--", "--no-warmup")
+    _, printed = dry(path, "--", "--no-warmup")
 
-    assert "only the baseline has `--temp -0.7`; what" in told
-    assert "does not list" not in told
+    assert "only the baseline has `--temp -0.7`;" in printed
+    assert "does not list" not in printed
 
 
-def test_flags_that_the_help_does_not_list_are_told(dry, machine, tmp_path):
-    """A misspelt flag is told before a launch fails of it; values and old spellings are not."""
+def test_flags_that_the_help_does_not_list_are_reported(dry, machine, tmp_path):
+    """A misspelt flag is reported before a launch fails; values and old spellings are not."""
     path = tmp_path / "own.sh"
     path.write_text(f"{machine.server} -m {machine.model} --ngl 9 --ctx_size 2048 --top_k 1\n")
 
-    _, told = dry(path)
+    _, printed = dry(path)
 
-    assert "the help of llama-server does not list --ngl\n" in told
+    assert "the help of llama-server does not list --ngl\n" in printed

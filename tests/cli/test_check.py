@@ -61,7 +61,7 @@ requests:
 
 
 def _faults(err: str, path: Path) -> list[int]:
-    """The lines that a message names in a file."""
+    """Return the lines of a file that a message names."""
     return [
         int(n)
         for n in re.findall(rf"^(?:autofit: )?{re.escape(str(path))}:(\d+): ", err, re.MULTILINE)
@@ -70,7 +70,7 @@ def _faults(err: str, path: Path) -> list[int]:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_shipped_files_are_good(cli, path):
-    """Every file that comes with autofit is good, and of the kind that its folder says."""
+    """Every shipped file is good, and of the kind of its folder."""
     done = cli("check", path)
 
     assert (done.code, done.err) == (0, "")
@@ -109,7 +109,7 @@ def test_page_and_first_example_name_every_option():
 
 @pytest.mark.parametrize("path", BAD, ids=lambda p: f"{p.parents[1].name}/{p.stem}")
 def test_bad_files_are_refused_with_file_and_line(cli, path):
-    """Whatever is wrong with a file, each line of the message leads into it."""
+    """Each line of the message names the file and a line."""
     done = cli("check", path)
 
     assert done.code == 2
@@ -120,12 +120,12 @@ def test_bad_files_are_refused_with_file_and_line(cli, path):
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("dialects/*/*.yaml")), ids=lambda p: p.stem)
-def test_dialects_are_taken_for_dialects(cli, path):
-    """Good or bad, a mapping with a dialect's keys is one, wherever it lies."""
-    told = cli("check", path).out
+def test_dialects_are_recognized(cli, path):
+    """A mapping with a dialect's keys is a dialect, good or bad, in any folder."""
+    printed = cli("check", path).out
 
     unreadable = path.stem in ("not_a_mapping", "yaml_syntax")
-    assert told.endswith("file\n" if unreadable else "dialect\n")
+    assert printed.endswith("file\n" if unreadable else "dialect\n")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_dialects_are_taken_for_dialects(cli, path):
     ],
 )  # fmt: skip
 def test_every_fault_of_a_file_comes_at_once(cli, tmp_path, text, kind, lines):
-    """All faults are told together, each with its own line, and the file's kind."""
+    """All faults are reported together, each with its own line, and the file's kind."""
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     done = cli("check", path)
@@ -156,8 +156,8 @@ def test_every_fault_of_a_file_comes_at_once(cli, tmp_path, text, kind, lines):
     assert sorted(_faults(done.err, path)) == lines
 
 
-def test_who_checks_a_preset_is_told_how(cli, tmp_path):
-    """A preset is none of the files with options, and is checked in another way."""
+def test_a_preset_needs_against_machine(cli, tmp_path):
+    """The hint for a preset names the option that checks it."""
     path = tmp_path / "models.ini"
     path.write_text("version = 1\n[a]\nmodel = a.gguf\n")
 
@@ -171,7 +171,7 @@ def test_who_checks_a_preset_is_told_how(cli, tmp_path):
      b"[" * 1000, b"\xef\xbb\xbf", b"---\na: 1\n---\nb: 2\n", b"x" * (2 << 20)],
     ids=["empty", "comment", "program", "nul", "model", "deep", "mark", "two", "large"],
 )  # fmt: skip
-def test_what_is_no_yaml_is_refused(cli, tmp_path, content):
+def test_a_file_without_yaml_is_refused(cli, tmp_path, content):
     """Empty, binary, endless and huge files are each one fault with a line."""
     path = tmp_path / "file.yaml"
     path.write_bytes(content)
@@ -182,7 +182,7 @@ def test_what_is_no_yaml_is_refused(cli, tmp_path, content):
 
 
 def test_folders_missing_files_loops_and_devices_are_refused(cli, tmp_path):
-    """What is no file, or cannot be read, is a fault beside those of the other files."""
+    """Each unreadable path is one fault, and the other files are checked."""
     loop = tmp_path / "loop.yaml"
     loop.symlink_to("loop.yaml")
     os.mkfifo(tmp_path / "pipe.yaml")
@@ -194,8 +194,8 @@ def test_folders_missing_files_loops_and_devices_are_refused(cli, tmp_path):
     assert "moe.yaml: a good search space" in done.out
 
 
-def test_faults_of_a_parent_are_told_in_its_own_file(cli, tmp_path, monkeypatch):
-    """A dialect that extends a faulty one leads to the line that is at fault."""
+def test_faults_of_a_parent_name_its_own_file(cli, tmp_path, monkeypatch):
+    """A dialect that extends a faulty one names the faulty line of the other file."""
     runners = tmp_path / "runners"
     runners.mkdir()
     (runners / "parent.yaml").write_text("description: x\nlunch: {}\n")

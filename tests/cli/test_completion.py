@@ -1,4 +1,4 @@
-"""What a shell completes, and what `--version` tells."""
+"""Shell completion, and `--version`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _autofit(*words, cwd=None, **variables):
 
 
 def _completed(line, cwd=None):
-    """The words that bash offers at the end of a line; what lies after `,` on each line."""
+    """Return the kind and text of each completion that bash offers at the end of a line."""
     words = line.split(" ")
     out = _autofit(
         cwd=cwd, COMP_WORDS=line, COMP_CWORD=str(len(words) - 1), _AUTOFIT_COMPLETE="bash_complete"
@@ -30,7 +30,7 @@ def _completed(line, cwd=None):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script(shell):
-    """bash, zsh and fish are given a script that asks autofit for words."""
+    """bash, zsh and fish get a script that asks autofit for completions."""
     assert f"_AUTOFIT_COMPLETE={shell}_complete" in _autofit(_AUTOFIT_COMPLETE=f"{shell}_source")
 
 
@@ -51,8 +51,8 @@ def test_a_word_is_completed(line, word):
     assert ["plain", word] in _completed(line)
 
 
-def test_a_file_of_ones_own_is_offered(tmp_path):
-    """A workload in the working directory is offered beside the shipped ones."""
+def test_a_users_file_is_offered(tmp_path):
+    """A workload in the working directory is offered with the shipped ones."""
     folder = tmp_path / "search_spaces" / "workloads"
     folder.mkdir(parents=True)
     (folder / "ours.yaml").write_text("", encoding="utf-8")
@@ -64,11 +64,11 @@ def test_a_file_of_ones_own_is_offered(tmp_path):
 
 
 def test_a_path_is_completed_as_a_file():
-    """A word with a slash is left to the shell's own completion of files."""
+    """A word with a slash is completed by the shell's own completion of files."""
     assert _completed("autofit tune --space ./mi") == [["file", "./mi"]]
 
 
-def test_the_version_tells_what_it_runs_on():
+def test_the_version_has_python_system_and_libraries():
     """`--version` names Python, the system, and each library and extra with its version."""
     lines = dict(line.split(": ", 1) for line in _autofit("--version").splitlines()[1:])
 

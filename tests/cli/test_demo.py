@@ -1,4 +1,4 @@
-"""`autofit demo`: the whole job on a small model, on any machine."""
+"""`autofit demo`: a tune of a small model, and examples."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from autofit.study.study_folder import Study
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_the_result_comes_before_what_else_is_shown(capsys, tmp_path, as_json):
-    """On one stream, in this order; with --json stdout has the document alone."""
+def test_the_result_comes_before_the_examples(capsys, tmp_path, as_json):
+    """Both are on one stream; with --json, stdout has only the document."""
     model = tmp_path / "model.gguf"
     write_model(
         SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="f16"), model
     )
     code = print_demo(RESULT, replace(options(model, model), runtime=None), as_json=as_json)
 
-    told = capsys.readouterr()
-    shown = told.err if as_json else told.out
+    printed = capsys.readouterr()
+    shown = printed.err if as_json else printed.out
     places = [shown.index(word) for word in ("presets/winner.ini", "\nRECORDED", "\nPLANNED")]
     assert code == 0
     assert places == sorted(places)
-    assert told.err == "" or as_json
-    assert not as_json or json.loads(told.out) == RESULT
+    assert printed.err == "" or as_json
+    assert not as_json or json.loads(printed.out) == RESULT
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not find_spec("xllamacpp"), reason="the extra `embedded` is not installed")
-def test_the_demo_comes_to_its_end(tmp_path):
-    """A table with gain or tie, a preset, a report and a study, then what else the tool is for."""
+def test_the_demo_writes_preset_report_and_study(tmp_path):
+    """A real demo ends with gain or tie, a preset, a report and a study, then the examples."""
     program = AutofitProgram(tmp_path)
     done = program.run("demo", "--json", "--study", tmp_path / "study", timeout_s=380)
 

@@ -54,8 +54,8 @@ def _run_broken(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(cli, name):
-    """`--help` of a command names it and what it does."""
+def test_every_command_has_help(cli, name):
+    """`--help` of a command has its name and a description."""
     done = cli(name, "--help")
 
     assert done.code == 0
@@ -64,7 +64,7 @@ def test_every_command_explains_itself(cli, name):
 
 
 def test_help_lists_every_command_without_importing_one(cli):
-    """The commands and exit codes are listed, and nothing heavy is loaded for it."""
+    """The commands and exit codes are listed without importing anything heavy."""
     script = (
         "import sys; from autofit.cli.main import _run; _run(['--help']); "
         "print([m for m in sys.modules if m.startswith('autofit.cli.')], 'numpy' in sys.modules)"
@@ -83,7 +83,7 @@ def test_help_lists_every_command_without_importing_one(cli):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         (["tuna"], "No such command 'tuna'"),
         (["show"], "Missing argument 'STUDY'"),
@@ -91,18 +91,18 @@ def test_help_lists_every_command_without_importing_one(cli):
         (["show", "x", "--port", "many"], "'many' is not a valid integer"),
     ],
 )
-def test_usage_errors_end_with_2_and_lead_to_the_help(cli, words, told):
-    """A wrong command line says what is wrong and which help to read."""
+def test_usage_errors_end_with_2_and_name_the_help(cli, words, text):
+    """A wrong command line names the fault and the help to read."""
     done = cli(*words)
 
     assert done.code == 2
-    assert told in done.err
+    assert text in done.err
     assert "--help`" in done.err
     assert done.out == ""
 
 
 def test_json_errors_are_one_document_on_stdout(cli):
-    """With --json an error is told on stdout, too; not where --json is the runtime's word."""
+    """With --json an error is also on stdout, unless --json is an argument of the runtime."""
     done = cli("show", "nowhere", "--json")
 
     error = json.loads(done.out)["error"]
@@ -123,7 +123,7 @@ def test_json_errors_are_one_document_on_stdout(cli):
     ],
 )
 def test_every_error_has_its_exit_code(tmp_path, error, code):
-    """What ends a run becomes a message, a hint and the documented exit code."""
+    """An error becomes a message, a hint and the documented exit code."""
     done = _run_broken(f"raise errors.{error.__name__}('it went wrong', 'do this')", tmp_path)
 
     assert done.returncode == code
@@ -131,7 +131,7 @@ def test_every_error_has_its_exit_code(tmp_path, error, code):
     assert done.stdout == ""
 
 
-def test_a_fault_of_autofit_leaves_no_traceback_but_a_file(tmp_path):
+def test_an_internal_error_writes_its_traceback_to_a_file(tmp_path):
     """An internal error is one line that names a file with the traceback."""
     done = _run_broken("return {}['missing']", tmp_path, "--json")
 
@@ -154,8 +154,8 @@ def test_a_system_error_names_its_file(tmp_path):
     assert hint.startswith("hint: ")
 
 
-def test_a_pipe_of_ours_that_breaks_is_no_success(tmp_path):
-    """A broken pipe that is not stdout is a failure, not the reader's `head`."""
+def test_a_broken_pipe_other_than_stdout_is_a_failure(tmp_path):
+    """A broken pipe that is not stdout ends with a failure, unlike `| head`."""
     body = "import os; r, w = os.pipe(); os.close(r); os.write(w, b'x')"
     done = _run_broken(body, tmp_path)
 
@@ -167,7 +167,7 @@ def test_a_pipe_of_ours_that_breaks_is_no_success(tmp_path):
 def test_signals_end_a_run_as_interrupted(number):
     """A supervisor's signal ends a waiting command with 130 and the error document.
 
-    A command that measures nothing has nothing to say of what is saved.
+    A command that measures nothing has no hint about what is saved.
     """
     with subprocess.Popen(
         [*AUTOFIT, "explain", "-", "--json"],
@@ -185,8 +185,8 @@ def test_signals_end_a_run_as_interrupted(number):
     assert b"Traceback" not in err
 
 
-def test_ctrl_c_while_python_still_imports_is_quiet():
-    """An interrupt before the command line is read ends with 130 and one line."""
+def test_ctrl_c_during_the_imports_is_quiet():
+    """An interrupt during the imports ends with 130 and one line."""
     script = (
         "import signal, sys\n"
         "class Finder:\n"
@@ -204,8 +204,8 @@ def test_ctrl_c_while_python_still_imports_is_quiet():
 
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGINT"])
-def test_a_signal_that_is_ignored_at_the_start_stays_so(tmp_path, name):
-    """`nohup`, and a shell that ignores SIGINT for a job in the background, are obeyed."""
+def test_a_signal_that_is_ignored_at_the_start_stays_ignored(tmp_path, name):
+    """`nohup` works, and so does a shell that ignores SIGINT for a background job."""
     before = f"import signal; signal.signal(signal.{name}, signal.SIG_IGN)\n"
     body = f"import signal; signal.raise_signal(signal.{name}); print('went on')"
 
@@ -215,8 +215,8 @@ def test_a_signal_that_is_ignored_at_the_start_stays_so(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGINT"])
-def test_a_signal_after_the_end_leaves_the_exit_code(tmp_path, name):
-    """Neither at exit nor while Python takes its modules apart is a result turned into another."""
+def test_a_signal_after_the_end_does_not_change_the_exit_code(tmp_path, name):
+    """A signal at exit, and while Python removes its modules, does not change the exit code."""
     before = (
         "import atexit, os, signal, sys\n"
         "class Late:\n"
@@ -238,8 +238,8 @@ def test_a_signal_after_the_end_leaves_the_exit_code(tmp_path, name):
     [["show", "STUDY"], ["show", "STUDY", "--json"], ["report", "STUDY"], ["--help"]],
     ids=" ".join,
 )
-def test_a_reader_that_leaves_is_no_failure(tmp_path, words):
-    """`autofit ... | head -0` ends well and silently."""
+def test_a_reader_that_closes_the_pipe_is_no_failure(tmp_path, words):
+    """`autofit ... | head -0` succeeds silently."""
     make_study(tmp_path / "study")
     read_fd, write_fd = os.pipe()
     os.close(read_fd)
@@ -260,8 +260,8 @@ def test_a_reader_that_leaves_is_no_failure(tmp_path, words):
 @pytest.mark.parametrize(
     ("redirection", "code"), [(">&-", 2), (">&- 2>&-", 2), (">/dev/full", 2), ("2>/dev/full", 2)]
 )
-def test_errors_keep_their_exit_code_where_nobody_listens(redirection, code):
-    """Closed or full streams change neither the exit code nor bring a traceback."""
+def test_errors_keep_their_exit_code_on_closed_streams(redirection, code):
+    """Closed and full streams do not change the exit code, and print no traceback."""
     line = f'"$0" -m autofit show nowhere --json {redirection}'
     done = subprocess.run(
         ["sh", "-c", line, sys.executable],
@@ -276,8 +276,8 @@ def test_errors_keep_their_exit_code_where_nobody_listens(redirection, code):
     assert "Exception ignored" not in done.stderr
 
 
-def test_a_full_disk_under_stdout_is_told(tmp_path):
-    """Output that could not be written is a failure."""
+def test_a_full_disk_under_stdout_is_a_failure(tmp_path):
+    """Output that cannot be written ends with a failure."""
     make_study(tmp_path / "study")
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
         done = subprocess.run(
@@ -300,7 +300,7 @@ def test_a_full_disk_under_stdout_is_told(tmp_path):
     ids=" ".join,
 )
 def test_a_closed_stdout_is_a_failure(tmp_path, words):
-    """A result that nobody could get is told, text and raw bytes alike."""
+    """A result that cannot be written is a failure, as text and as raw bytes."""
     make_study(tmp_path / "study")
     given = " ".join(str(tmp_path / "study") if word == "STUDY" else word for word in words)
     done = subprocess.run(
@@ -315,8 +315,8 @@ def test_a_closed_stdout_is_a_failure(tmp_path, words):
     assert done.stderr == "autofit: stdout is closed: the result could not be written\n"
 
 
-def test_words_of_raw_bytes_are_told_in_json():
-    """A path that is no Unicode neither breaks the message nor the document."""
+def test_arguments_of_raw_bytes_are_reported_in_json():
+    """A path that is not Unicode breaks neither the message nor the document."""
     done = subprocess.run(
         [*AUTOFIT, "show", os.fsdecode(b"\xff"), "--json"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Paths that cannot be used are told in words, with what to do, whatever the command."""
+"""Paths that cannot be used: each command reports the fault, with a hint."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from autofit.cli.options.paths import check_writable, describe_path_error
 from autofit.errors import UsageError
 
 LONG = "x" * 300
-# How the system says it, which is no help to a user.
+# The wording of the system, which does not help users.
 RAW = re.compile(r"\[?Errno|strerror")
 
 
 @contextmanager
-def nobody():
-    """Without the rights of the superuser, who may write everywhere."""
+def without_root():
+    """Give up the rights of the superuser, who may write everywhere."""
     was = os.geteuid()
     if was == 0:
         os.seteuid(65534)
@@ -42,7 +42,7 @@ def there(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("target", "told", "hint"),
+    ("target", "fault", "hint"),
     [
         ("nowhere/models.ini", "there is no folder nowhere", "mkdir -p nowhere"),
         ("folder", "folder is a folder", "the name of a file in it"),
@@ -64,12 +64,12 @@ def there(tmp_path, monkeypatch):
     ids=lambda words: "-".join(word for word in words if word[0] != "-")[:20],
 )
 @pytest.mark.usefixtures("there")
-def test_where_nothing_can_be_written_is_told_before_any_work(cli, words, target, told, hint):
-    """What, where and what to do, with exit code 2; nothing is printed or made."""
+def test_an_unwritable_target_is_refused_before_any_work(cli, words, target, fault, hint):
+    """The exit code is 2, with fault and hint; nothing is printed or made."""
     ended = cli(*words, target)
 
     assert ended.code == 2, ended.err
-    assert told in ended.err
+    assert fault in ended.err
     assert hint in ended.err
     assert ended.out == ""
     assert not RAW.search(ended.err)
@@ -79,7 +79,7 @@ def test_where_nothing_can_be_written_is_told_before_any_work(cli, words, target
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "fault"),
     [
         ("folder", "folder"),
         ("file/night.json", "a file, not a folder"),
@@ -89,24 +89,24 @@ def test_where_nothing_can_be_written_is_told_before_any_work(cli, words, target
     ],
 )
 @pytest.mark.usefixtures("there")
-def test_where_no_baseline_can_be_kept_is_told_before_a_night(cli, target, told):
-    """A folder that is not there is made, everything else is refused."""
+def test_an_unwritable_baseline_is_refused_before_a_night(cli, target, fault):
+    """A missing folder is made; everything else is refused."""
     ended = cli("sweep", "demo", "--dry-run", "--update-baseline", "--baseline", target)
 
     assert ended.code == 2, ended.err
-    assert told in ended.err
+    assert fault in ended.err
     assert "hint: " in ended.err
     assert not RAW.search(ended.err)
 
 
-def test_a_folder_that_may_not_be_written_to_is_told():
-    """Also for a file in it that could be replaced otherwise."""
-    # Not below pytest's own folder, into which nobody else may look.
+def test_a_folder_without_write_permission_is_refused():
+    """It is refused also for a file in it that exists."""
+    # pytest's own folder is closed to other users.
     with tempfile.TemporaryDirectory() as name:
         target = Path(name) / "models.ini"
         target.write_text("")
         Path(name).chmod(0o555)
-        with nobody(), pytest.raises(UsageError) as raised:
+        with without_root(), pytest.raises(UsageError) as raised:
             check_writable(target)
         Path(name).chmod(0o755)
         check_writable(target)
@@ -135,8 +135,8 @@ def test_a_folder_that_may_not_be_written_to_is_told():
     ids=lambda words: "-".join(words)[:24],
 )
 @pytest.mark.usefixtures("there")
-def test_no_command_shows_what_the_system_calls_a_fault(cli, words):
-    """A path that cannot be read is a fault of the command line, and there is a hint."""
+def test_no_command_shows_the_wording_of_the_system(cli, words):
+    """An unreadable path is a fault of the command line, with a hint."""
     ended = cli(*words)
 
     assert ended.code == 2, ended.err
@@ -144,8 +144,8 @@ def test_no_command_shows_what_the_system_calls_a_fault(cli, words):
     assert not RAW.search(ended.err)
 
 
-def test_what_is_wrong_beside_the_path_is_no_usage_error():
-    """A full disk, and what no words are kept for."""
+def test_a_fault_of_the_system_is_no_usage_error():
+    """A full disk and an unknown fault end with 1."""
     full = describe_path_error(OSError(errno.ENOSPC, "No space left on device", "/a/b"))
     odd = describe_path_error(OSError(errno.EIO, "Input/output error", "/a/b"))
     bare = describe_path_error(OSError("odd"))
@@ -156,14 +156,14 @@ def test_what_is_wrong_beside_the_path_is_no_usage_error():
     assert bare.message == "odd"
 
 
-def test_a_working_directory_that_is_gone_is_told(there, monkeypatch):
-    """Nothing can be found from it, and no file is at fault."""
+def test_a_removed_working_directory_is_reported(there, monkeypatch):
+    """The error names the working directory instead of a file."""
     gone = there / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    told = describe_path_error(FileNotFoundError(errno.ENOENT, "No such file or directory"))
+    error = describe_path_error(FileNotFoundError(errno.ENOENT, "No such file or directory"))
     monkeypatch.chdir(there)
 
-    assert "working directory" in told.message
-    assert told.exit_code == 2
+    assert "working directory" in error.message
+    assert error.exit_code == 2

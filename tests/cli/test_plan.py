@@ -1,4 +1,4 @@
-"""`autofit plan`: memory on devices, there or not, without a launch."""
+"""`autofit plan`: memory on devices, which need not exist, without a launch."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ PLAN = _closed({
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory) -> TuneMachine:
-    """Two cards that the model does not fit."""
+    """A machine with two cards, too small for the model."""
     return TuneMachine(tmp_path_factory.mktemp("plan"), 2600.0, 2300.0)
 
 
 @pytest.fixture
 def plan(cli, machine):
-    """Plans with --json; the document, its form checked."""
+    """Return a function that plans with --json and returns the checked document."""
 
     def of(*words: object, model: object = None, code: int | None = 0) -> dict:
         done = cli("plan", model or machine.model, *words, "--json")
@@ -77,7 +77,7 @@ def plan(cli, machine):
 
 
 def test_every_layout_is_planned(plan, machine):
-    """Each has its place for every layer, and the recommended one is repeated at the top."""
+    """Each layout places every layer, and the recommended one is repeated at the top level."""
     document = plan("--runtime", machine.server)
 
     names = [layout["name"] for layout in document["layouts"]]
@@ -98,7 +98,7 @@ def test_every_layout_is_planned(plan, machine):
 
 
 def test_rows_add_up(plan, machine):
-    """A device's total is what its parts are, and experts are on a device or on the host."""
+    """A device's total is the sum of its parts, and all experts are placed."""
     document = plan("--runtime", machine.server)
 
     for layout in document["layouts"]:
@@ -112,7 +112,7 @@ def test_rows_add_up(plan, machine):
 
 
 def test_the_recommended_arguments_start_a_server(plan, machine, tmp_path):
-    """What is planned to fit runs with exactly these words, a full ubatch included."""
+    """A server with the arguments of the plan runs, a full ubatch included."""
     words = plan("--runtime", machine.server)["args"]
 
     with RunningServer(machine.server, machine.model, tmp_path / "log", words) as server:
@@ -120,8 +120,8 @@ def test_the_recommended_arguments_start_a_server(plan, machine, tmp_path):
         server.stop()
 
 
-def test_a_machine_that_is_not_there_can_be_planned_for(cli, tmp_path, monkeypatch):
-    """Neither runtime nor device need exist, and a real model's header is enough."""
+def test_a_machine_that_does_not_exist_can_be_planned(cli, tmp_path, monkeypatch):
+    """Neither runtime nor device must exist, and the header of a model is enough."""
     monkeypatch.setenv("PATH", str(tmp_path))
     model = MODELS["qwen3moe"]().write(tmp_path / "model.gguf")
     done = cli("plan", model, "--dialect", "ik_llama_server", "--device", "CUDA0=24000", "--json")
@@ -134,7 +134,7 @@ def test_a_machine_that_is_not_there_can_be_planned_for(cli, tmp_path, monkeypat
 
 
 def test_less_memory_moves_experts_to_the_host(plan, machine):
-    """A smaller loan of the same device leaves more layers' experts on the host."""
+    """Less memory of the same device leaves the experts of more layers on the host."""
     large, small = (
         plan("--runtime", machine.server, "--space", machine.space, "--device", f"CUDA0={mib}")[
             "devices"
@@ -146,8 +146,8 @@ def test_less_memory_moves_experts_to_the_host(plan, machine):
     assert small["total_mib"] <= 1600
 
 
-def test_a_placement_of_ones_own_is_planned_as_given(plan, machine):
-    """With the layers said, there is one layout, and it is told whether it fits."""
+def test_a_users_placement_is_planned_unchanged(plan, machine):
+    """With the layers set there is one layout, which fits or not."""
     words = ("--runtime", machine.server, "--device", "CUDA0=2300")
     good = plan(*words, "--set", "n_gpu_layers=99", "--set", "n_cpu_moe=8")
     bad = plan(*words, "--set", "n_gpu_layers=99", "--set", "n_cpu_moe=0", code=3)
@@ -158,8 +158,8 @@ def test_a_placement_of_ones_own_is_planned_as_given(plan, machine):
     assert (bad["recommended"], bad["devices"][0]["fits"]) == (None, False)
 
 
-def test_what_fits_nowhere_ends_with_3(cli, machine):
-    """The tables are shown all the same, and what to do is said."""
+def test_a_model_that_fits_nowhere_ends_with_3(cli, machine):
+    """The tables are still printed, with a hint."""
     done = cli("plan", machine.model, "--runtime", machine.server, "--device", "CUDA0=100")
 
     assert done.code == 3
@@ -169,7 +169,7 @@ def test_what_fits_nowhere_ends_with_3(cli, machine):
 
 
 def test_a_plan_is_shown_as_tables(cli, machine):
-    """Without --json there are tables, prices, and arguments to paste."""
+    """Without --json, stdout has tables, exchange rates and arguments to paste."""
     done = cli("plan", machine.model, "--runtime", machine.server)
 
     assert done.code == 0
@@ -179,8 +179,8 @@ def test_a_plan_is_shown_as_tables(cli, machine):
     assert "--n-gpu-layers" in words
 
 
-def test_more_context_costs_what_is_said(plan, machine):
-    """The price of context is the difference between two plans."""
+def test_more_context_costs_its_exchange_rate(plan, machine):
+    """The exchange rate of context is the difference between two plans."""
     words = ("--runtime", machine.server, "--set", "n_gpu_layers=99", "--set", "n_cpu_moe=12",
              "--set", "cache_type=f16")  # fmt: skip
     short, long = (plan(*words, "--context", tokens) for tokens in (8192, 16384))
@@ -192,16 +192,16 @@ def test_more_context_costs_what_is_said(plan, machine):
 
 
 @pytest.mark.parametrize(
-    ("kind", "pin", "told"),
+    ("kind", "pin", "expected"),
     [
         ("env", "prefetch_slots=3", ("prefetch", 216)),
         ("cache", "moe_cache_mib=400", ("expert cache", 400)),
     ],
 )
-def test_what_is_taken_for_experts_is_planned(cli, tmp_path, kind, pin, told):
-    """It is part of the rest, by name, and layers make room for it; variables are printed."""
+def test_expert_caches_and_slots_are_planned(cli, tmp_path, kind, pin, expected):
+    """Their memory is listed by name, fewer layers fit, and variables are printed."""
     machine = ExpertMachine(tmp_path, kind)
-    what, mib = told
+    what, mib = expected
     key = f"{what.replace(' ', '_')}_mib"
     words = (machine.model, "--runtime", machine.server, "--dialect", machine.dialect)
     table = cli("plan", *words, "--set", pin).out
@@ -219,7 +219,7 @@ def test_what_is_taken_for_experts_is_planned(cli, tmp_path, kind, pin, told):
 
 
 def test_without_a_device_all_is_planned_for_system_ram(cli, tmp_path, llama_cpp):
-    """A machine without an accelerator gets one layout, without devices, that fits its memory."""
+    """A machine without an accelerator gets one layout that fits its memory."""
     model = MODELS["qwen3moe"]().write(tmp_path / "model.gguf")
     done = cli("plan", model, "--runtime", llama_cpp, "--json")
 
@@ -250,7 +250,7 @@ def test_a_model_larger_than_system_ram_does_not_fit_it(cli, tmp_path, llama_cpp
 
 @pytest.mark.parametrize("pin", ["n_cpu_moe=8", "n_gpu_layers=5"])
 def test_a_pinned_placement_stays_on_the_devices_named(plan, machine, pin):
-    """With one of two cards named, the plan and its arguments use only that one."""
+    """If one of two cards is named, the plan and its arguments use only that one."""
     document = plan("--runtime", machine.server, "--device", "CUDA1=2300", "--set", pin)
 
     assert [row["name"] for row in document["devices"]] == ["CUDA1"]
@@ -263,7 +263,7 @@ def test_a_pinned_placement_stays_on_the_devices_named(plan, machine, pin):
 
 @pytest.mark.parametrize("count", [9, 11, 12])
 def test_a_pinned_number_of_host_layers_has_slices(plan, machine, count):
-    """Several devices share the layers as they have room, and the arguments say so exactly."""
+    """Several devices share the layers by their room, and the arguments have the exact split."""
     document = plan("--runtime", machine.server, "--set", f"n_cpu_moe={count}")
 
     words = document["args"]
@@ -279,8 +279,8 @@ def test_a_pinned_number_of_host_layers_has_slices(plan, machine, count):
     assert given["params"]["tensor_split"] == "7,6"
 
 
-def test_a_device_that_looks_misspelt_is_questioned(plan, machine):
-    """A plan is made for what was named, with a word about what may have been meant."""
+def test_a_device_that_looks_misspelt_gets_a_notice(plan, machine):
+    """The plan is for the named device, with a notice about the likely one."""
     words = ("--runtime", machine.server, "--device", "CUDA00=2300")
 
     notices = plan(*words, code=None)["notices"]
@@ -289,8 +289,8 @@ def test_a_device_that_looks_misspelt_is_questioned(plan, machine):
     assert plan("--runtime", machine.server, "--device", "CUDA7=2600")["notices"] == []
 
 
-def test_room_is_never_for_more_layers_than_lie_in_system_ram(plan, machine):
-    """Two layers on the host and much memory: two have room. A layout that is cut has none."""
+def test_room_is_for_at_most_the_layers_in_system_ram(plan, machine):
+    """With two layers on the host and much memory, two have room; a cut layout has none."""
     words = ("--runtime", machine.server, "--device", "CUDA0=90000")
     (notice,) = plan(*words, "--set", "n_cpu_moe=2")["notices"]
     assert "room for 2 more expert layers" in notice
@@ -299,8 +299,8 @@ def test_room_is_never_for_more_layers_than_lie_in_system_ram(plan, machine):
     assert tight["notices"] == []
 
 
-def test_a_narrower_cache_that_reaches_less_far_is_explained(cli, tmp_path):
-    """One layer on a card: its cache made f16 costs more than q8_0 saves, and that is said."""
+def test_a_narrower_cache_with_less_context_is_explained(cli, tmp_path):
+    """With one layer on a card, an f16 copy of its cache costs more than q8_0 saves."""
     spec = SynthSpec(layers=6, experts=8, used=2, header_only=True)
     write_model(spec, tmp_path / "model.gguf")
     done = cli("plan", tmp_path / "model.gguf", "--device", "ROCm0=700", "--device", "ROCm1=700",
@@ -310,7 +310,7 @@ def test_a_narrower_cache_that_reaches_less_far_is_explained(cli, tmp_path):
 
 
 def test_a_path_of_raw_bytes_is_planned(cli, machine, tmp_path):
-    """A name that is no Unicode comes out as it went in."""
+    """A name that is not Unicode is printed unchanged."""
     path = tmp_path / os.fsdecode(b"m\xff.gguf")
     MODELS["qwen3moe"]().write(tmp_path / "model.gguf").rename(path)
     done = cli("plan", path, "--device", "CUDA0=24000", "--runtime", machine.server, "--json")

@@ -1,4 +1,4 @@
-"""`autofit probe`, on simulated machines through real processes."""
+"""`autofit probe` on simulated machines, in real processes."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def fake(tmp_path):
 
 @pytest.fixture
 def words(fake):
-    """What every command here says."""
+    """The arguments of every command here."""
     model = fake.write_model(MODEL)
     return ["probe", model, "--runtime", fake.server, "--dialect", fake.dialect, "--yes"]
 
 
 def test_probe_prints_the_boundary_as_json(cli, fake, words, tmp_path):
-    """The document has the keys of a tune's boundary, and the study keeps every launch."""
+    """The document has the keys of a tune's boundary, and the study has every launch."""
     study = tmp_path / "study"
 
     ended = cli(*words, "--kv", "q8_0", "--ubatch", 1024, "--study", study, "--json")
@@ -62,7 +62,7 @@ def test_probe_prints_the_boundary_as_json(cli, fake, words, tmp_path):
 
 
 def test_probe_shows_a_table(cli, words, tmp_path):
-    """Without --json people read it; `show` repeats it from the study."""
+    """Without --json a table is printed; `show` repeats it from the study."""
     ended = cli(*words, "--kv", "f16", "--study", tmp_path / "study")
     shown = cli("show", tmp_path / "study")
 
@@ -72,8 +72,8 @@ def test_probe_shows_a_table(cli, words, tmp_path):
     assert "1 of 1 boundaries proven" in shown.out
 
 
-def test_nothing_is_advised_on_failures_that_were_looked_for(cli, words, tmp_path):
-    """Neither `show` nor the report say what to change; `explain` does, when asked about a log."""
+def test_expected_failures_have_no_advice(cli, words, tmp_path):
+    """Neither `show` nor the report give advice; `explain` does, for a log."""
     study = tmp_path / "study"
     cli(*words, "--kv", "q8_0", "--study", study)
     failed = next(
@@ -90,7 +90,7 @@ def test_nothing_is_advised_on_failures_that_were_looked_for(cli, words, tmp_pat
 
 
 def test_nothing_fits(cli, tmp_path):
-    """It is said so, by an exit code too, and the document is printed all the same."""
+    """The exit code is 3, and the document is still printed."""
     fake = FakeMachine(tmp_path, replace(MACHINE, devices=(replace(CARD, total_mib=500),)))
     model = fake.write_model(MODEL)
 
@@ -103,7 +103,7 @@ def test_nothing_fits(cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "text"),
     [
         (["--layout", "balanced"], "known: single:CUDA0"),
         (["--kv", "q3_K"], "--kv q3_K"),
@@ -113,19 +113,17 @@ def test_nothing_fits(cli, tmp_path):
         (["--ubatch", "16384"], "ubatch <= batch"),
     ],
 )
-def test_what_cannot_be_probed_is_refused_before_any_launch(cli, fake, words, more, said):
-    """With the reason and what to do instead."""
+def test_faulty_options_are_refused_before_any_launch(cli, fake, words, more, text):
+    """The error names the fault."""
     ended = cli(*words, *more)
 
     assert ended.code == 2
-    assert said in ended.err
+    assert text in ended.err
     assert fake.launches == 0
 
 
-def test_a_spent_budget_tells_what_is_proven_and_goes_on_with_a_larger_one(
-    cli, fake, words, tmp_path
-):
-    """No launch begins any more; open boundaries are named with what is known of them."""
+def test_a_used_up_budget_leaves_boundaries_open_until_a_resume(cli, fake, words, tmp_path):
+    """No launch begins any more; open boundaries are named, and a larger budget proves them."""
     study = tmp_path / "study"
     words = [*words, "--kv", "q8_0,f16", "--study", study, "--json"]
 
@@ -159,13 +157,13 @@ def test_a_spent_budget_tells_what_is_proven_and_goes_on_with_a_larger_one(
 
 
 def test_interrupted_probe_is_resumed_without_repeating_a_launch(fake, words, tmp_path):
-    """Ctrl-C ends it after the stage under way; what was launched is not launched again."""
+    """Ctrl-C ends it after the stage under way; a resume repeats no launch."""
     study = tmp_path / "study"
     program = AutofitProgram(tmp_path)
     words = [*words, "--kv", "q8_0", "--study", study, "--json"]
 
     with program.start(*words) as run:
-        run.wait_until_told("#1 boundary")
+        run.wait_for_text("#1 boundary")
         run.send(signal.SIGINT)
         stopped = run.finish()
 

@@ -22,7 +22,7 @@ def test_markdown_goes_to_the_study_and_to_stdout(cli, tmp_path):
 
 @pytest.mark.parametrize("named", ["presets/winner.ini", "/moved/since/presets/winner.ini"])
 def test_preset_of_the_tune_is_in_the_report(cli, tmp_path, named):
-    """The preset is shown, also of a study that was moved."""
+    """The report has the preset, also for a study that was moved."""
     study = make_study(tmp_path / "study", result={**RESULT, "preset": named})
     study.write_output("presets/winner.ini", PRESET)
 
@@ -30,7 +30,7 @@ def test_preset_of_the_tune_is_in_the_report(cli, tmp_path, named):
 
 
 def test_html_goes_to_a_file_and_nothing_to_stdout(cli, tmp_path):
-    """With --html the one file is written, and report.md as always."""
+    """With --html one file is written, and report.md as always."""
     study = make_study(tmp_path / "study")
     done = cli("report", study.path, "--html", tmp_path / "report.html")
 
@@ -41,7 +41,7 @@ def test_html_goes_to_a_file_and_nothing_to_stdout(cli, tmp_path):
 
 
 def test_report_of_a_study_without_a_winner(cli, tmp_path):
-    """Where nothing was proven, or the tune has not ended, there still is a report."""
+    """A study without a proof, or that has not ended, still has a report."""
     lost = make_study(tmp_path / "lost", result={**RESULT, "winner": None, "preset": None})
     unfinished = make_study(tmp_path / "unfinished", result=None)
 
@@ -49,8 +49,8 @@ def test_report_of_a_study_without_a_winner(cli, tmp_path):
     assert "--resume" in cli("report", unfinished.path).out
 
 
-def test_places_that_cannot_be_written_are_told(cli, tmp_path):
-    """A folder, or a file in a folder that is not there, is refused with a hint."""
+def test_unwritable_targets_are_refused(cli, tmp_path):
+    """A folder, or a file in a missing folder, is refused with a hint."""
     study = make_study(tmp_path / "study")
 
     into_folder = cli("report", study.path, "--html", tmp_path)
@@ -62,8 +62,8 @@ def test_places_that_cannot_be_written_are_told(cli, tmp_path):
     assert (full.code, "No space left" in full.err) == (1, True)
 
 
-def test_study_that_cannot_be_written_is_still_reported(cli, tmp_path):
-    """Where report.md cannot be written the report is printed, with a notice."""
+def test_read_only_study_is_still_reported(cli, tmp_path):
+    """If report.md cannot be written, the report is still printed, with a notice."""
     study = make_study(tmp_path / "study")
     (study.path / "report.md").mkdir()
     done = cli("report", study.path)
@@ -73,8 +73,8 @@ def test_study_that_cannot_be_written_is_still_reported(cli, tmp_path):
     assert "report.md was not written" in done.err
 
 
-def test_missing_study_is_told(cli, tmp_path):
-    """A study that is not there ends with 2."""
+def test_missing_study_is_a_usage_error(cli, tmp_path):
+    """A study that does not exist ends with 2."""
     shutil.rmtree(make_study(tmp_path / "study").path)
 
     assert cli("report", tmp_path / "study").code == 2

@@ -1,4 +1,4 @@
-"""`autofit show`: studies, single launches, and what is said where there is none."""
+"""`autofit show`: studies, single launches, and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def study(tmp_path):
 
 
 def test_study_is_shown(cli, study):
-    """The conclusion and every launch come out on stdout."""
+    """The conclusion and every launch are printed on stdout."""
     done = cli("show", study)
 
     assert done.code == 0
@@ -28,33 +28,33 @@ def test_study_is_shown(cli, study):
     assert done.err == ""
 
 
-def test_json_holds_everything(cli, study):
-    """The document has header, result, every trial with its samples, and what was skipped."""
-    told = json.loads(cli("show", study, "--json").out)
+def test_json_has_everything(cli, study):
+    """The document has header, result, every trial with samples, and skipped candidates."""
+    document = json.loads(cli("show", study, "--json").out)
 
-    assert told["study"] == str(study)
-    assert told["model_name"] == "Qwen3-30B-A3B-Q4_K_M"
-    assert told["result"]["winner"] == RESULT["winner"]
-    assert [trial["number"] for trial in told["trials"]] == list(range(1, 18))
-    assert told["trials"][0]["measurement"]["samples"]
-    assert len(told["skipped"]) == 1
+    assert document["study"] == str(study)
+    assert document["model_name"] == "Qwen3-30B-A3B-Q4_K_M"
+    assert document["result"]["winner"] == RESULT["winner"]
+    assert [trial["number"] for trial in document["trials"]] == list(range(1, 18))
+    assert document["trials"][0]["measurement"]["samples"]
+    assert len(document["skipped"]) == 1
 
 
 def test_command_of_a_launch_can_be_pasted(cli, study, monkeypatch):
-    """The command has a port, and takes away variables that autofit would have taken away."""
+    """The command has a port, and removes the variables that autofit removed."""
     monkeypatch.setenv("LLAMA_ARG_THREADS", "3")
 
     assert cli("show", study, "--command", 3, "--port", 8123).out == (
         "env -u LLAMA_ARG_THREADS GGML_NO_BACKTRACE=1 "
         "llama-server -m 'model with space.gguf' --port 8123\n"
     )
-    told = json.loads(cli("show", study, "--command", 3, "--json").out)
-    assert told["argv"][-2:] == ["--port", "8080"]
-    assert told["unset"] == ["LLAMA_ARG_THREADS"]
+    document = json.loads(cli("show", study, "--command", 3, "--json").out)
+    assert document["argv"][-2:] == ["--port", "8080"]
+    assert document["unset"] == ["LLAMA_ARG_THREADS"]
 
 
-def test_user_config_that_would_change_the_command_is_told(cli, study, tmp_path):
-    """A settings file of llama.cpp, which autofit hides from its servers, is named."""
+def test_user_config_that_changes_the_command_is_named(cli, study, tmp_path):
+    """A notice names a settings file of llama.cpp that autofit hides from its servers."""
     config = tmp_path / "config" / "llama.cpp" / "config.ini"
     config.parent.mkdir(parents=True)
     config.write_text("threads = 1\n")
@@ -62,8 +62,8 @@ def test_user_config_that_would_change_the_command_is_told(cli, study, tmp_path)
     assert str(config) in cli("show", study, "--command", 3).err
 
 
-def test_unknown_launch_lists_what_there_is(cli, study):
-    """A number without a launch says how far they go."""
+def test_unknown_launch_is_an_error_with_the_last_number(cli, study):
+    """The error for an unknown number has the last number."""
     done = cli("show", study, "--command", 99)
 
     assert done.code == 2
@@ -72,7 +72,7 @@ def test_unknown_launch_lists_what_there_is(cli, study):
 
 
 def test_name_of_a_study_is_enough(cli, study, tmp_path, monkeypatch):
-    """A name is looked up in results/ of the working directory; study.json means its folder."""
+    """A name is searched in results/ of the working directory; study.json means its folder."""
     shutil.move(study, tmp_path / "results" / "mine")
     monkeypatch.chdir(tmp_path)
 
@@ -84,7 +84,7 @@ def test_name_of_a_study_is_enough(cli, study, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "code", "told"),
+    ("content", "code", "text"),
     [
         (None, 2, "it has no study.json"),
         (b"", 1, "is damaged"),
@@ -94,8 +94,8 @@ def test_name_of_a_study_is_enough(cli, study, tmp_path, monkeypatch):
         (b'{"schema": 99999}', 1, "newer autofit"),
     ],
 )
-def test_folders_that_are_no_study_are_told(cli, tmp_path, content, code, told):
-    """A folder without a readable head says what is wrong with it."""
+def test_folders_without_a_study_are_refused(cli, tmp_path, content, code, text):
+    """The error for a folder without a readable header names the fault."""
     folder = tmp_path / "folder"
     folder.mkdir()
     if content is not None:
@@ -103,7 +103,7 @@ def test_folders_that_are_no_study_are_told(cli, tmp_path, content, code, told):
     done = cli("show", folder)
 
     assert done.code == code
-    assert told in done.err
+    assert text in done.err
     assert "hint: " in done.err
 
 
@@ -114,8 +114,8 @@ def test_file_is_no_study(cli, tmp_path):
     assert cli("show", tmp_path / "model.gguf").code == 2
 
 
-def test_raw_bytes_of_a_command_come_back(tmp_path):
-    """A model's path that is no Unicode is printed as the bytes it has."""
+def test_raw_bytes_of_a_command_are_printed(tmp_path):
+    """A model's path that is not Unicode is printed as its bytes."""
     study = make_study(tmp_path / "study")
     file = study.path / "trials" / "0003.json"
     data = json.loads(file.read_text())

@@ -1,4 +1,4 @@
-"""`autofit sweep` on simulated machines, in real processes: what a night finds, and names."""
+"""`autofit sweep` on simulated machines, in real processes: the regressions of a night."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class SecondNight:
-    """A night on which every machine but one has something wrong with it."""
+    """A night on which every machine but one has a problem."""
 
     def __init__(self, folder) -> None:
         self.nights = nights = Nights(folder)
@@ -52,7 +52,7 @@ def test_a_first_night_has_nothing_to_compare_with(second):
     assert second.baseline_bytes < 20_000
 
 
-def test_nothing_is_raised_where_nothing_changed(second):
+def test_an_unchanged_machine_has_no_regression(second):
     """An entry on an unchanged machine is the same in speed, memory, boundary and answers."""
     entry = found(second.document, "well")
 
@@ -63,8 +63,8 @@ def test_nothing_is_raised_where_nothing_changed(second):
     assert "well" not in second.document["regressions"]
 
 
-def test_a_growth_that_moves_the_boundary_is_caught(second):
-    """400 MiB more: the kept settings no longer fit, and fewer layers do, shown by launches."""
+def test_more_memory_moves_the_boundary(second):
+    """With 400 MiB more the kept settings no longer fit; launches show that fewer layers do."""
     assert set(second.kinds("grown")) == {"new_failure", "boundary_moved"}
     metrics = {m["metric"]: m for m in found(second.document, "grown")["metrics"]}
     moved = metrics["boundary single:CUDA0 f16"]
@@ -73,7 +73,7 @@ def test_a_growth_that_moves_the_boundary_is_caught(second):
 
 
 def test_every_other_regression_is_named(second):
-    """A crash, other answers, a flag that is gone and a hang are each called what they are."""
+    """A crash, other answers, a removed flag and a hang have their own kinds."""
     assert second.kinds("crashes") == ["new_failure"]
     assert second.kinds("rewords") == ["output_changed"]
     assert second.kinds("drops-a-flag") == ["preset_rejected"]
@@ -83,7 +83,7 @@ def test_every_other_regression_is_named(second):
 
 
 def test_a_hung_entry_costs_its_own_time_only(second):
-    """It is ended after its time-out with all that it started, and those after it are run."""
+    """It is killed after its time-out with its processes, and later entries run."""
     entry = found(second.document, "hangs")
 
     assert 5 <= entry["seconds"] < 50
@@ -91,8 +91,8 @@ def test_a_hung_entry_costs_its_own_time_only(second):
     assert second.nights.machines["hangs"].owners == []
 
 
-def test_missing_hardware_is_seen(second):
-    """An entry whose device is not here is reported as skipped, with the reason."""
+def test_missing_hardware_is_skipped(second):
+    """An entry with a missing device is skipped, with the reason."""
     entry = found(second.document, "no-card")
 
     assert entry["verdict"] == "skipped"
@@ -101,7 +101,7 @@ def test_missing_hardware_is_seen(second):
 
 
 def test_a_regression_ends_with_its_own_exit_code(second):
-    """Exit 5, the names on stderr, and the reports where they were asked for."""
+    """The exit code is 5, with the names on stderr and the requested reports."""
     assert second.done.code == 5
     assert "autofit: worse than before: grown, crashes" in second.done.err
     text = second.junit.read_text(encoding="utf-8")
@@ -111,7 +111,7 @@ def test_a_regression_ends_with_its_own_exit_code(second):
 
 
 def test_a_finished_sweep_is_judged_again_without_a_launch(second):
-    """--resume of a sweep that is done launches nothing and says the same."""
+    """--resume of a finished sweep launches nothing and has the same verdict."""
     launches = second.nights.launches
     again = second.nights.sweep("--resume")
 

@@ -1,4 +1,4 @@
-"""The suite that comes with autofit for the demo's model, on the embedded runtime."""
+"""The shipped suite of the demo's model, on the embedded runtime."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_short_form_runs(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(2500)
 def test_the_whole_suite_runs(tmp_path):
-    """Found by its name, it keeps a night in the working directory, and compares the next."""
+    """The suite is found by name; its baseline is in the working directory."""
     program = AutofitProgram(tmp_path)
     first = program.run("sweep", "demo", "--update-baseline", "--json", timeout_s=1200)
 

@@ -1,4 +1,4 @@
-"""`autofit sweep` before anything is launched: words, suites, shards, merges, folders."""
+"""`autofit sweep` without a launch: arguments, suites, shards, merges and folders."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _record(name: str, **changed: object) -> EntryRecord:
 
 
 def test_a_dry_run_shows_the_commands_and_leaves_nothing(cli, suite, tmp_path):
-    """Every entry with its share of the time and its first command; nothing is made."""
+    """A dry run prints each entry with its budget and first command, and makes nothing."""
     ended = cli("sweep", suite, "--dry-run", "--json")
 
     assert ended.code == 0, ended.err
@@ -59,26 +59,26 @@ def test_a_dry_run_shows_the_commands_and_leaves_nothing(cli, suite, tmp_path):
 
 
 def test_shards_share_the_entries(cli, suite):
-    """Every entry is in exactly one shard, the same whenever it is asked."""
+    """Every entry is in exactly one shard."""
     names = []
     for shard in ("1/3", "2/3", "3/3"):
-        told = json.loads(cli("sweep", suite, "--shard", shard, "--dry-run", "--json").out)
-        names += [line["about"].partition(":")[0] for line in told["commands"]]
+        document = json.loads(cli("sweep", suite, "--shard", shard, "--dry-run", "--json").out)
+        names += [line["about"].partition(":")[0] for line in document["commands"]]
 
     assert sorted(names) == sorted(["one", "two+chat", "two+batch", "three"])
 
 
-def test_only_takes_combinations_together(cli, suite):
-    """The name in the file stands for all that it was made into."""
-    told = json.loads(cli("sweep", suite, "--only", "two", "--dry-run", "--json").out)
+def test_only_selects_all_combinations_of_an_entry(cli, suite):
+    """The name in the file selects all entries that were made of it."""
+    document = json.loads(cli("sweep", suite, "--only", "two", "--dry-run", "--json").out)
 
-    assert [line["about"].partition(":")[0] for line in told["commands"]] == [
+    assert [line["about"].partition(":")[0] for line in document["commands"]] == [
         "two+chat", "two+batch",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         (["--only", "four"], "no entry 'four'"),
         (["--shard", "4/3"], "--shard '4/3' is not I/N"),
@@ -98,16 +98,16 @@ def test_only_takes_combinations_together(cli, suite):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_words_are_told_before_anything_is_launched(cli, suite, words, told):
-    """Each is refused with what is wrong with it."""
+def test_wrong_arguments_are_refused_before_a_launch(cli, suite, words, text):
+    """The error names the fault."""
     ended = cli("sweep", suite, *words)
 
     assert ended.code in (1, 2)
-    assert told in ended.err
+    assert text in ended.err
 
 
 def test_a_faulty_suite_names_file_and_line(cli, suite):
-    """As `autofit check` does."""
+    """A faulty suite is reported as by `autofit check`."""
     suite.write_text(SUITE.replace("mode: compare", "mode: compere"))
     ended = cli("sweep", suite)
 
@@ -116,8 +116,8 @@ def test_a_faulty_suite_names_file_and_line(cli, suite):
     assert cli("sweep", "nowhere.yaml").code == 2
 
 
-def test_a_faulty_name_is_told_in_words(cli, suite):
-    """With what a name may hold, and no regular expression."""
+def test_a_faulty_name_is_described(cli, suite):
+    """The error lists the allowed characters instead of a regular expression."""
     suite.write_text(SUITE.replace("name: one", "name: the one"))
     ended = cli("sweep", suite)
 
@@ -125,8 +125,8 @@ def test_a_faulty_name_is_told_in_words(cli, suite):
     assert "'the one': a name has only letters, digits" in ended.err
 
 
-def test_a_damaged_baseline_is_replaced_as_its_hint_says(cli, suite, tmp_path):
-    """It is never written over, and once moved away a new one is begun."""
+def test_a_damaged_baseline_is_kept_until_it_is_moved(cli, suite, tmp_path):
+    """A damaged baseline is never overwritten; once it is moved away, a new one is made."""
     damaged = tmp_path / "night.baseline.json"
     damaged.write_text('{"schema": 1, "entr')
     ended = cli("sweep", suite, "--update-baseline", "--dry-run")
@@ -138,8 +138,8 @@ def test_a_damaged_baseline_is_replaced_as_its_hint_says(cli, suite, tmp_path):
     assert ended.code == 0, ended.err
 
 
-def test_a_baseline_that_cannot_be_kept_costs_no_night(cli, suite):
-    """Not even root writes to /proc/sys; nothing is launched for it."""
+def test_an_unwritable_baseline_costs_no_night(cli, suite):
+    """/proc/sys, where not even root can write, is refused before a launch."""
     ended = cli("sweep", suite, "--update-baseline", "--baseline", "/proc/sys/night.json")
 
     assert ended.code == 2
@@ -147,8 +147,8 @@ def test_a_baseline_that_cannot_be_kept_costs_no_night(cli, suite):
     assert "--baseline FILE" in ended.err
 
 
-def test_a_preset_that_is_not_there_is_a_fault_of_the_suite(cli, suite):
-    """It is told before anything is launched, not taken for a regression of the build."""
+def test_a_missing_preset_is_a_fault_of_the_suite(cli, suite):
+    """A missing preset is refused before a launch, and is no regression of the build."""
     suite.write_text(SUITE.replace("against: ./old", "against: ./old, preset: ./none.json"))
     ended = cli("sweep", suite)
 
@@ -157,8 +157,8 @@ def test_a_preset_that_is_not_there_is_a_fault_of_the_suite(cli, suite):
     assert cli("sweep", suite, "--dry-run").code == 0
 
 
-def test_a_model_is_no_suite(cli, tmp_path):
-    """A file of gigabytes is refused before it is read as YAML."""
+def test_a_model_is_refused_as_a_suite(cli, tmp_path):
+    """A large file is refused before it is read as YAML."""
     path = tmp_path / "model.gguf"
     with path.open("wb") as file:
         file.truncate(3 << 30)
@@ -168,8 +168,8 @@ def test_a_model_is_no_suite(cli, tmp_path):
     assert "too large for YAML" in ended.err
 
 
-def test_a_machine_in_use_is_left_alone(cli, suite, tmp_path):
-    """Exit 4 while another autofit measures, and no folder is made."""
+def test_a_machine_in_use_ends_with_4(cli, suite, tmp_path):
+    """The exit code is 4 while another autofit measures, and no folder is made."""
     with machine_lock("another", folder=tmp_path / "lock"):
         ended = cli("sweep", suite)
 
@@ -177,8 +177,8 @@ def test_a_machine_in_use_is_left_alone(cli, suite, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def test_what_is_not_here_is_skipped_or_fails(cli, suite):
-    """A missing model is seen in the report; with `missing: fail` the sweep fails for it."""
+def test_missing_hardware_is_skipped_or_fails(cli, suite):
+    """A missing model is skipped; with `missing: fail` the sweep fails."""
     ended = cli("sweep", suite, "--only", "one", "--json")
 
     assert ended.code == 0, ended.err
@@ -191,7 +191,7 @@ def test_what_is_not_here_is_skipped_or_fails(cli, suite):
 
 
 def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
-    """The records of all folders are judged and kept together; what no folder has is a failure."""
+    """The records of all folders are judged together; an entry without a record is a failure."""
     read = suite_of(yaml_files.read_yaml(suite), suite)
     for number, names in ((1, ["one", "two+batch"]), (2, ["two+chat"])):
         head = replace(NightHead.of(read, (), (number, 2)), names=tuple(names))
@@ -217,8 +217,8 @@ def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
     assert "of another suite" in cli("sweep", suite, "shard-1", "--merge").err
 
 
-def test_a_sweep_of_another_suite_is_not_gone_on_with(cli, suite, tmp_path):
-    """A suite that has changed since would mix what does not belong together."""
+def test_a_sweep_of_a_changed_suite_is_not_resumed(cli, suite, tmp_path):
+    """A suite that has changed since would mix different entries."""
     head = NightHead.of(suite_of(yaml_files.read_yaml(suite), suite), (), None)
     NightFolder.create(tmp_path / "results/sweeps/night-1", head, today=None)
     suite.write_text(SUITE + "# changed\n")
@@ -228,8 +228,8 @@ def test_a_sweep_of_another_suite_is_not_gone_on_with(cli, suite, tmp_path):
     assert "the suite has changed since" in ended.err
 
 
-def test_a_part_of_a_suite_is_gone_on_with_as_it_was_begun(cli, suite, tmp_path):
-    """Without its --only it has other entries, and that is what is told."""
+def test_a_part_of_a_suite_is_resumed_with_the_same_options(cli, suite, tmp_path):
+    """A resume without the --only of the beginning is refused, with the entries."""
     head = NightHead.of(suite_of(yaml_files.read_yaml(suite), suite), ("one",), None)
     NightFolder.create(tmp_path / "part", head, today=None)
     ended = cli("sweep", suite, "--folder", "part", "--resume")
@@ -240,7 +240,7 @@ def test_a_part_of_a_suite_is_gone_on_with_as_it_was_begun(cli, suite, tmp_path)
 
 
 def test_a_damaged_record_is_named(cli, suite, tmp_path):
-    """Nothing is guessed: the file is named, and what to do about it."""
+    """The error names the damaged file, with a hint."""
     head = NightHead.of(suite_of(yaml_files.read_yaml(suite), suite), ("one",), None)
     night = NightFolder.create(tmp_path / "night", head, today=None)
     night.write_record(_record("one", status="failed", failure=Failure("crashed", "it died")))

@@ -15,13 +15,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def nights(tmp_path):
-    """A suite that has no entry yet."""
+    """A suite without entries."""
     return Nights(tmp_path)
 
 
 def test_two_builds_are_compared_in_one_night(nights, tmp_path):
-    """Without a baseline: one fork is slower, one answers otherwise, one is the same."""
-    for name, fault in (("slow", ("speed", 1.5)), ("odd", ("wrong-text",)), ("alike", None)):
+    """Without a baseline: one fork is slower, one has other answers, one is the same."""
+    for name, fault in (("slow", ("speed", 1.5)), ("odd", ("wrong-text",)), ("same", None)):
         machine = nights.add(
             name, mode="compare", rounds=5, answers=True, against=str(tmp_path / "old")
         )
@@ -34,14 +34,14 @@ def test_two_builds_are_compared_in_one_night(nights, tmp_path):
     assert done.code == 5, done.err
     assert "slower" in found(done.json, "slow")["kinds"]
     assert found(done.json, "odd")["kinds"] == ["output_changed"]
-    assert found(done.json, "alike")["verdict"] == "same"
+    assert found(done.json, "same")["verdict"] == "same"
     speed = next(m for m in found(done.json, "slow")["metrics"] if m["metric"] == "request_s")
     assert speed["against"] == "reference"
     assert speed["ratio"] == pytest.approx(1 / 1.5, rel=0.1)
 
 
-def test_a_tune_sees_whether_the_kept_settings_still_run(nights):
-    """The night's tune finds other settings, and the baseline's no longer fit: a regression."""
+def test_a_tune_also_launches_the_kept_settings(nights):
+    """If the settings of the baseline no longer fit, that is a regression of the tune."""
     machine = nights.add("tuned", mode="tune", preset=None, budget="60s", max_launches=4,
                          boundary=True)  # fmt: skip
     nights.entries["tuned"] = {k: v for k, v in nights.entries["tuned"].items() if v is not None}
@@ -58,8 +58,8 @@ def test_a_tune_sees_whether_the_kept_settings_still_run(nights):
     assert any("tonight's tune has found others" in note for note in entry["notes"])
 
 
-def test_a_flag_that_is_gone_from_the_help_is_named(nights, tmp_path):
-    """A build without a flag that the kept settings need no longer takes them."""
+def test_a_removed_flag_is_a_rejected_preset(nights, tmp_path):
+    """A build without a flag of the kept settings rejects them."""
     machine = nights.add("fork", preset=f"{SERVED} --prefetch-experts-slots 2")
     machine.change(runtime=RuntimeTraits(prefetch="slots"))
     machine.dialect.write_text(machine._dialect())
@@ -75,8 +75,8 @@ def test_a_flag_that_is_gone_from_the_help_is_named(nights, tmp_path):
     assert found(done.json, "fork")["kinds"] == ["preset_rejected"]
 
 
-def test_an_old_build_is_measured_beside_the_new_one(nights, tmp_path):
-    """Remeasured with the old build at hand, both are slow on a slow night: nothing is raised."""
+def test_an_old_build_is_measured_with_the_new_one(nights, tmp_path):
+    """On a slow night both builds are slow, so there is no regression."""
     old = TuneMachine(tmp_path / "old", 2600.0)
     machine = nights.add("served", rounds=4, against=str(old.server))
     nights.write()
@@ -94,8 +94,8 @@ def test_an_old_build_is_measured_beside_the_new_one(nights, tmp_path):
     assert any("is not here" in note for note in found(alone.json, "served")["notes"])
 
 
-def test_a_short_night_ends_a_boundary_in_time_and_keeps_what_was_proven(nights):
-    """Where each launch takes seconds the boundary is left open, and that is said."""
+def test_a_short_night_leaves_a_boundary_open(nights):
+    """If launches are slow, the boundary stays open, with a note."""
     machine = nights.add("slow", boundary=True, budget="5m")
     machine.fail("slow-load", 4)
     nights.write(budget="8s")

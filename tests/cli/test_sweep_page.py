@@ -22,8 +22,8 @@ def _blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE)
 
 
-def test_the_workflow_is_one(tmp_path):
-    """The GitHub Actions workflow is valid by the schema of workflows."""
+def test_the_workflow_is_valid(tmp_path):
+    """The GitHub Actions workflow matches the schema of workflows."""
     (text,) = _blocks("yaml")
     path = tmp_path / "nightly.yml"
     path.write_text(text, encoding="utf-8")
@@ -47,8 +47,8 @@ LINES = [
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_every_command_line_can_be_typed(line):
-    """The options shown are those of the program."""
+def test_every_command_line_is_valid(line):
+    """The options on the page are options of the program."""
     words = shlex.split(re.sub(r"\$\{\{.*?\}\}", "1", line.split("||")[0]), comments=True)
     start = next(place for place, word in enumerate(words) if word.endswith("autofit"))
     name, *rest = words[start + 1 :]
@@ -57,8 +57,8 @@ def test_every_command_line_can_be_typed(line):
     assert command.make_context(name, rest).params
 
 
-def test_the_units_of_systemd_can_be_read():
-    """A service that starts one program, and a timer that starts it every night."""
+def test_the_systemd_units_are_valid():
+    """The units are a service with one program and a nightly timer."""
     service, timer = _blocks("ini")
     parsed = configparser.ConfigParser(interpolation=None, strict=True)
     parsed.optionxform = str

@@ -1,4 +1,4 @@
-"""Sweeps that are stopped or killed, and gone on with."""
+"""Sweeps that are stopped or killed, and resumed."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def _launched(nights: Nights) -> dict[str, int]:
     return {name: machine.launches for name, machine in nights.machines.items()}
 
 
-def test_a_killed_sweep_goes_on_without_repeating_a_launch(nights, tmp_path):
-    """After kill -9 nothing is left running, and only what is missing is launched."""
+def test_a_killed_sweep_resumes_without_repeating_a_launch(nights, tmp_path):
+    """After kill -9 no process is left, and a resume launches only what is missing."""
     with nights.program.start("sweep", nights.suite) as run:
-        run.wait_until_told("second (2 of 2): remeasure")
+        run.wait_for_text("second (2 of 2): remeasure")
         folder = next((tmp_path / "results" / "sweeps").iterdir()) / "entries" / "second"
         while not list(folder.glob("remeasure/trials/*.json")):
             assert run.process.poll() is None, run.err
@@ -52,10 +52,10 @@ def test_a_killed_sweep_goes_on_without_repeating_a_launch(nights, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_sweep_says_how_to_go_on(nights, number):
-    """Exit 130, everything saved, nothing left running; --resume goes on."""
+def test_a_stopped_sweep_has_a_hint_to_resume(nights, number):
+    """The exit code is 130, everything is saved, no process is left; --resume continues."""
     with nights.program.start("sweep", nights.suite, "--json") as run:
-        run.wait_until_told("second (2 of 2): remeasure")
+        run.wait_for_text("second (2 of 2): remeasure")
         run.send(number)
         done = run.finish()
 
@@ -68,9 +68,9 @@ def test_a_stopped_sweep_says_how_to_go_on(nights, number):
 
 @pytest.mark.slow
 def test_a_second_sweep_is_refused_while_one_runs(nights, tmp_path):
-    """Exit 4, and no folder is made for it."""
+    """The second sweep ends with 4, and no folder is made for it."""
     with nights.program.start("sweep", nights.suite) as run:
-        run.wait_until_told("first (1 of 2): remeasure")
+        run.wait_for_text("first (1 of 2): remeasure")
         with nights.program.start("sweep", nights.suite, "--json") as other:
             code = other.process.wait(60)
         assert code == 4

@@ -1,4 +1,4 @@
-"""What a tune does when a KV type costs too much of the answers' quality."""
+"""A tune in which a KV type reduces the quality of answers too much."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tune_machine import TuneMachine
 POOR = RuntimeTraits(kv_text_change={"q8_0": 0.3}, kv_logprob_error={"q8_0": 0.25})
 
 
-def test_a_kv_type_that_was_found_poor_is_not_recommended_with_other_layers(cli, tmp_path):
-    """Nothing with it is proven or meets the baseline; the search goes on with what is wider."""
+def test_a_poor_kv_type_is_excluded_from_the_search(cli, tmp_path):
+    """No candidate with it is proven or raced; the search continues with wider types."""
     machine = TuneMachine(tmp_path, 2700.0)
     machine.change(runtime=POOR)
     # With this context q8_0 leaves room for one more layer's experts.

@@ -1,4 +1,4 @@
-"""A whole tune as a program where a variable turns prefetch on, and slots shrink in silence."""
+"""A whole tune in which a variable enables prefetch, and slots shrink without an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VARIABLE = "GGML_SCHED_PREFETCH_EXPERTS"
 
 
 class Tuned:
-    """A finished tune with what it was made with."""
+    """A finished tune, its machine and its study."""
 
     def __init__(self, folder: Path) -> None:
         self.program = AutofitProgram(folder)
@@ -34,8 +34,8 @@ def tuned(tmp_path_factory) -> Tuned:
     return Tuned(tmp_path_factory.mktemp("experts"))
 
 
-def test_slots_that_shrank_are_no_success(tuned):
-    """The server answered all requests with fewer; its device tells, and the launch says so."""
+def test_fewer_slots_than_requested_are_out_of_memory(tuned):
+    """A server that answers with fewer slots than requested is out of memory."""
     shrunk = [t for t in Study.open(tuned.study).trials() if t.outcome.kind != "completed"]
 
     assert shrunk
@@ -48,8 +48,8 @@ def test_slots_that_shrank_are_no_success(tuned):
         assert tuned.done.json["winner"]["params"] != dict(trial.candidate.params)
 
 
-def test_the_memory_of_slots_is_what_the_device_gives(tuned, tmp_path):
-    """A server of the winner takes as much more at its first large batch as is told."""
+def test_the_memory_of_slots_matches_the_device(tuned, tmp_path):
+    """A server of the winner needs the reported memory at its first large batch."""
     winner = tuned.done.json["winner"]
     count = winner["params"]["prefetch_slots"]
     words = [word for word in winner["argv"][1:] if word != str(tuned.machine.model)]
@@ -70,8 +70,8 @@ def test_the_memory_of_slots_is_what_the_device_gives(tuned, tmp_path):
     assert (tuned.cost["source"], tuned.cost["slots_taken"]) == ("memory", count)
 
 
-def test_the_memory_of_slots_is_told_everywhere(tuned):
-    """At the end of the tune, in its report, and by `show`."""
+def test_the_memory_of_slots_is_in_all_outputs(tuned):
+    """It is at the end of the tune, in the report and in `show`."""
     count = tuned.cost["value"]
     mib = f"{count * SLOT_MIB:.0f} MiB on CUDA0"
     shown = tuned.program.run("show", tuned.study)

@@ -1,4 +1,4 @@
-"""Tunes in which much goes wrong: each ends with a clear word, a code and nothing left running."""
+"""Tunes with failures: each ends with a result, an exit code and no process left."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture
 def machine(tmp_path) -> TuneMachine:
-    """A card that the model does not fit."""
+    """A machine with a card that is too small for the model."""
     return TuneMachine(tmp_path, 2600.0)
 
 
 @pytest.fixture
 def tune(cli, monkeypatch, tmp_path):
-    """Runs a tune with --json; whatever came of it, nothing is left running."""
+    """Return a function that runs a tune with --json and checks that no process is left."""
     stage = Stage(tmp_path)
     monkeypatch.setenv(MARK, stage.mark)
 
@@ -47,7 +47,7 @@ def tune(cli, monkeypatch, tmp_path):
 
 
 def test_a_baseline_that_fails_leaves_no_gain(tune, machine):
-    """The user's own command is refused by the runtime: a winner is proven, the gain is null."""
+    """If the runtime refuses the user's command, a winner is proven and the gain is null."""
     command = f"llama-server -m {machine.model} --no-such-flag"
     result, err = tune(machine, "--baseline", command, code=0, max_launches=2)
 
@@ -57,12 +57,11 @@ def test_a_baseline_that_fails_leaves_no_gain(tune, machine):
     assert result["gain"] is None
     assert result["tie"] is False
     assert result["winner"]["proven"] is True
-    assert "the command given with --baseline failed (rejected" in err
-    assert "no gain to tell" in err
+    assert "--baseline failed (rejected" in err
 
 
 def test_a_runtime_that_fails_in_every_launch(tune, machine):
-    """Nothing works: the result says so with every failure, and what to try."""
+    """If every launch fails, the result has every failure, and a hint."""
     machine.fail("oom-kv")
     result, err = tune(machine, code=3)
 
@@ -78,14 +77,14 @@ def test_a_runtime_that_fails_in_every_launch(tune, machine):
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind", "told"),
+    ("fault", "kind", "reason"),
     [
         ("illegal:load", "crashed", "illegal_instruction"),
         ("impossible-speed", "incorrect", None),
     ],
 )
-def test_every_kind_of_failure_is_told_apart(tune, machine, fault, kind, told):
-    """What ends each launch is the outcome of its trial, with its evidence."""
+def test_every_kind_of_failure_has_its_outcome(tune, machine, fault, kind, reason):
+    """The failure of a launch is the outcome of its trial, with evidence."""
     name, _, stage = fault.partition(":")
     machine.fail(name, stage or None)
     result, _ = tune(machine, code=3, max_launches=1)
@@ -93,11 +92,11 @@ def test_every_kind_of_failure_is_told_apart(tune, machine, fault, kind, told):
     outcome = result["baseline"]["outcome"]
     assert outcome["kind"] == kind
     assert outcome["evidence"]
-    assert told is None or outcome["reason"] == told
+    assert reason is None or outcome["reason"] == reason
 
 
 def test_a_model_that_fits_nowhere(tune, tmp_path):
-    """Neither the card nor the host has room: 3, and the memory that lacked is named."""
+    """If neither card nor host has room, the exit code is 3 and the memory is named."""
     small = TuneMachine(tmp_path, 700.0)
     small.change(host=type(HOST)(ram_mib=1050, other_mib=1000, refuses=True))
     result, _ = tune(small, code=3)
@@ -108,7 +107,7 @@ def test_a_model_that_fits_nowhere(tune, tmp_path):
 
 @pytest.mark.slow
 def test_a_server_that_will_not_end(tune, machine):
-    """SIGTERM ignored: each launch is killed after its grace, and the tune goes on."""
+    """A server that ignores SIGTERM is killed after its grace time, and the tune continues."""
     machine.fail("ignore-term", launches=[1])
     result, _ = tune(machine, code=0, max_launches=1)
 
@@ -134,8 +133,8 @@ mount -o remount,ro "$place"
 @needs_small_disk
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["0001.running", "0003.log"])
-def test_a_disk_that_fills_up_and_one_that_is_read_only(machine, tmp_path, when):
-    """A full disk ends the tune with what to do; with room again it goes on; read-only is told."""
+def test_a_full_and_a_read_only_disk_end_the_tune(machine, tmp_path, when):
+    """A full disk ends the tune with a hint; with room it resumes; read-only is an error."""
     place = tmp_path / "disk"
     place.mkdir()
     stage = Stage(tmp_path)

@@ -1,4 +1,4 @@
-"""Wrong words, files and runtimes: a tune says what is wrong, and starts nothing."""
+"""Wrong arguments, files and runtimes: a tune reports the fault and starts nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def machine(tmp_path_factory) -> TuneMachine:
 
 @pytest.fixture
 def refused(cli, machine, tmp_path):
-    """Runs a tune that must not begin; returns its error document."""
+    """Return a function that runs a tune that must not begin, and returns its error document."""
 
     def run(
         *more: object,
@@ -51,32 +51,32 @@ def refused(cli, machine, tmp_path):
 
 
 def test_a_missing_model(refused, tmp_path):
-    """A file that is not there is named."""
+    """A missing file is named."""
     error = refused(model=tmp_path / "none.gguf")
 
     assert "none.gguf: no such file" in error["message"]
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "text"),
     [
         (b"", "is empty"),
         (b"hello, world", "is not a GGUF file"),
         (b"GGUF\x03\x00\x00\x00", "ends inside its header"),
     ],
 )
-def test_a_file_that_is_no_model(refused, tmp_path, content, told):
-    """A file that is no GGUF, or ends in its header, is told with what to do."""
+def test_a_file_that_is_no_model(refused, tmp_path, content, text):
+    """A file that is no GGUF, or ends in its header, is reported with a hint."""
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     error = refused(model=path)
 
-    assert told in error["message"]
+    assert text in error["message"]
     assert error["hint"]
 
 
 def test_a_model_that_ends_early(refused, tmp_path):
-    """A download that was cut off is found before anything is launched."""
+    """An incomplete download is found before a launch."""
     path = tmp_path / "model.gguf"
     write_model(SPEC, path)
     os.truncate(path, path.stat().st_size - 5000)
@@ -86,8 +86,8 @@ def test_a_model_that_ends_early(refused, tmp_path):
     assert "download" in error["hint"]
 
 
-def test_a_shard_that_is_missing(refused, tmp_path):
-    """The missing file of a model in several is named."""
+def test_a_missing_shard(refused, tmp_path):
+    """The missing file of a model in several files is named."""
     first = MODELS["qwen3moe"]().write(tmp_path / "big.gguf", shards=3)
     (tmp_path / "big-00002-of-00003.gguf").unlink()
     error = refused(model=first)
@@ -95,8 +95,8 @@ def test_a_shard_that_is_missing(refused, tmp_path):
     assert "big-00002-of-00003.gguf" in error["message"]
 
 
-def test_a_runtime_that_is_not_there(refused, tmp_path):
-    """A missing runtime leads to those that were found."""
+def test_a_missing_runtime(refused, tmp_path):
+    """The hint for a missing runtime lists those that were found."""
     error = refused(runtime=tmp_path / "nowhere")
 
     assert "no such runtime" in error["message"]
@@ -105,7 +105,7 @@ def test_a_runtime_that_is_not_there(refused, tmp_path):
 
 @pytest.mark.parametrize("dialect", [None, "llama_server"])
 def test_a_program_that_is_no_runtime(refused, tmp_path, dialect):
-    """Any other program is no runtime, whether its dialect is named or not."""
+    """Another program is no runtime, with or without --dialect."""
     program = write_script(tmp_path / "editor", "echo I edit texts")
     error = refused(runtime=program, dialect=dialect)
 
@@ -113,7 +113,7 @@ def test_a_program_that_is_no_runtime(refused, tmp_path, dialect):
 
 
 def test_a_runtime_for_another_processor(refused, tmp_path):
-    """A build that dies of an illegal instruction is told as such."""
+    """A build that ends with an illegal instruction is reported as such."""
     program = write_script(tmp_path / "llama-server", f"kill -{signal.SIGILL:d} $$")
     error = refused(runtime=program, dialect=None)
 
@@ -121,8 +121,8 @@ def test_a_runtime_for_another_processor(refused, tmp_path):
     assert "another CPU" in error["hint"]
 
 
-def test_a_runtime_without_a_flag_that_is_asked_for(refused, tmp_path):
-    """A pinned parameter that this build lacks is named with those that it has."""
+def test_a_runtime_without_a_requested_flag(refused, tmp_path):
+    """A pinned parameter that this build lacks is named, with those that it has."""
     program = write_program(tmp_path)
     write_script(
         tmp_path / "llama-server",
@@ -140,7 +140,7 @@ def test_a_runtime_without_a_flag_that_is_asked_for(refused, tmp_path):
     ("option", "kind"), [("dialect", "dialect"), ("space", "space"), ("workload", "workload")]
 )
 def test_unknown_names_list_the_known(refused, option, kind):
-    """A name that nothing has lists what was found where."""
+    """The hint for an unknown name lists the known names and their folders."""
     error = refused(**{option: "nonesuch"})
 
     assert error["message"] == f"unknown {kind} 'nonesuch'"
@@ -148,7 +148,7 @@ def test_unknown_names_list_the_known(refused, option, kind):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         (["--device", "CUDA7=100"], "no device CUDA7"),
         (["--device", "CUDA0"], "is not NAME=MIB"),
@@ -187,16 +187,16 @@ def test_unknown_names_list_the_known(refused, option, kind):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_words_are_told_before_anything_starts(refused, words, told):
-    """Each option says what is wrong with its value."""
+def test_wrong_options_are_refused_before_a_launch(refused, words, text):
+    """The error names the option and the fault."""
     error = refused(*words)
 
-    assert told in error["message"]
+    assert text in error["message"]
     assert error["kind"] == "usage"
 
 
 @pytest.mark.parametrize(
-    ("words", "told", "hint"),
+    ("words", "text", "hint"),
     [
         (["--port", "9000"], "--port after `--`", "autofit chooses the port"),
         (["--host=0.0.0.0"], "--host after `--`", "autofit chooses the address"),
@@ -213,21 +213,21 @@ def test_wrong_words_are_told_before_anything_starts(refused, words, told):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_arguments_that_autofit_sets_are_refused_after_the_dashes(refused, words, told, hint):
+def test_arguments_that_autofit_sets_are_refused_after_the_dashes(refused, words, text, hint):
     """They would win over autofit's own and break every launch; the hint gives the alternative."""
     error = refused("--set", "threads=3", after=tuple(words))
 
-    assert told in error["message"]
+    assert text in error["message"]
     assert hint in (error["hint"] or "")
 
 
-def test_a_device_without_a_size_shows_a_real_one(refused):
+def test_the_hint_for_a_device_without_size_has_an_example(refused):
     """The hint can be pasted."""
     assert refused("--device", "CUDA0")["hint"] == "for example --device CUDA0=12288"
 
 
 def test_a_machine_in_use_leaves_no_folder(cli, machine, tmp_path, monkeypatch):
-    """A tune that must not begin ends with 4, and nothing is left of the study it would make."""
+    """A tune that must not begin ends with 4 and makes no study."""
     monkeypatch.chdir(tmp_path)
     with machine_lock("results/other"):
         done = cli(*machine.words(None))
@@ -237,7 +237,7 @@ def test_a_machine_in_use_leaves_no_folder(cli, machine, tmp_path, monkeypatch):
 
 
 def test_resume_needs_a_study(cli, machine):
-    """Without --study there is nothing to go on with."""
+    """--resume without --study is an error."""
     done = cli(*machine.words(None), "--resume")
 
     assert done.code == 2
@@ -247,8 +247,8 @@ def test_resume_needs_a_study(cli, machine):
 @pytest.mark.parametrize(
     "words", [["--objective", "tg"], ["--objective", "pareto"], ["--require", "tg>=20"]]
 )
-def test_generation_is_judged_only_where_there_is_any(refused, machine, tmp_path, words):
-    """A workload of single tokens has no rate of generation to search for or to require."""
+def test_generation_is_judged_only_if_requests_generate(refused, machine, tmp_path, words):
+    """A workload of single tokens has no generation rate to improve or require."""
     path = tmp_path / "single.yaml"
     path.write_text(machine.workload.read_text().replace("33", "1"))
 
@@ -258,22 +258,22 @@ def test_generation_is_judged_only_where_there_is_any(refused, machine, tmp_path
     assert "predicted_tokens" in error["hint"]
 
 
-def test_a_constraint_that_nothing_keeps(refused, tmp_path):
-    """A pinned value that no other value goes with is told with the constraint."""
+def test_a_constraint_that_no_values_keep(refused, tmp_path):
+    """A pinned value that breaks a constraint is reported with the constraint."""
     error = refused("--set", "ubatch=100000", space="moe")
 
     assert "ubatch <= batch" in error["message"]
 
 
-def test_a_kv_floor_that_leaves_nothing(refused, tmp_path):
+def test_a_kv_floor_above_all_values(refused, tmp_path):
     """A floor above all values of the space ends with 3."""
     error = refused("--kv-floor", "f32", code=3)
 
     assert "no value of cache_type is left" in error["message"]
 
 
-def test_a_folder_that_is_no_study_is_left_alone(cli, machine, tmp_path):
-    """A study is not begun in a folder with something else in it."""
+def test_a_folder_with_other_files_is_left_unchanged(cli, machine, tmp_path):
+    """A study does not begin in a folder with other files."""
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "letter.txt").write_text("dear")
     done = cli(*machine.words(tmp_path / "study"))
@@ -285,8 +285,8 @@ def test_a_folder_that_is_no_study_is_left_alone(cli, machine, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["file", "file/study"])
-def test_a_place_that_cannot_be_written(cli, machine, tmp_path, name):
-    """A study's folder that cannot be made is named, with what to do."""
+def test_an_unwritable_study_folder(cli, machine, tmp_path, name):
+    """A study's folder that cannot be made is named, with a hint."""
     (tmp_path / "file").write_text("")
     done = cli(*machine.words(tmp_path / name))
 
@@ -296,10 +296,10 @@ def test_a_place_that_cannot_be_written(cli, machine, tmp_path, name):
 
 
 def test_help_names_every_option(cli):
-    """`tune --help` lists what the README tells of."""
-    told = cli("tune", "--help").out
+    """`tune --help` lists the documented options."""
+    text = cli("tune", "--help").out
 
     for option in ("--runtime", "--device", "--rpc", "--set", "--env", "--wrapper", "--objective",
                    "--require", "--kv-floor", "--baseline", "--budget", "--max-launches",
                    "--study", "--resume", "--seed", "--dry-run", "--json", "--yes"):  # fmt: skip
-        assert option in told
+        assert option in text

@@ -1,4 +1,4 @@
-"""Options of a tune: what the user asks for reaches every launch, the preset and the result."""
+"""Options of a tune reach every launch, the preset and the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = "".join(
 
 
 class Tuned:
-    """A finished tune of two cards with most options given."""
+    """A finished tune of two cards with most options."""
 
     def __init__(self, folder: Path) -> None:
         self.program = AutofitProgram(folder)
@@ -58,8 +58,8 @@ def tuned(tmp_path_factory) -> Tuned:
     return Tuned(tmp_path_factory.mktemp("options"))
 
 
-def test_everything_asked_for_reaches_every_launch(tuned):
-    """Words after `--`, wrapper, variables and pinned settings are in each command."""
+def test_options_reach_every_launch(tuned):
+    """Arguments after `--`, wrapper, variables and pinned settings are in each command."""
     assert tuned.done.code == 0, tuned.done.err
     for trial in tuned.trials:
         argv = list(trial.argv)
@@ -78,8 +78,8 @@ def test_everything_asked_for_reaches_every_launch(tuned):
     )
 
 
-def test_the_preset_carries_what_was_asked_for(tuned):
-    """The winner's command starts under the wrapper with the user's words and variables."""
+def test_options_reach_the_preset(tuned):
+    """The winner's command has the wrapper and the user's arguments and variables."""
     winner = tuned.done.json["winner"]
 
     assert winner["argv"][:4] == ["nice", "-n", "1", str(tuned.machine.server)]
@@ -93,7 +93,7 @@ def test_the_preset_carries_what_was_asked_for(tuned):
 
 
 def test_devices_are_used_in_the_order_given(tuned):
-    """Only the devices named are used, in that order, and none beyond what it is lent."""
+    """Only the named devices are used, in that order, and within their limits."""
     params = tuned.done.json["winner"]["params"]
 
     assert params["devices"].split(",")[0] == "CUDA1"
@@ -111,7 +111,7 @@ def test_the_kv_floor_is_kept(tuned):
 
 
 def test_the_users_own_command_is_the_baseline(tuned):
-    """The baseline is launched with the user's own settings and words, at the task's context."""
+    """The baseline runs with the user's settings and arguments, at the task's context."""
     baseline = tuned.done.json["baseline"]
 
     assert baseline["params"] == {"n_gpu_layers": 3, "context": 4096, "parallel": 2}
@@ -122,8 +122,8 @@ def test_the_users_own_command_is_the_baseline(tuned):
     assert "--top-k" not in tuned.done.json["winner"]["argv"]
 
 
-def test_requests_go_out_side_by_side(tuned):
-    """With two slots each kind of request is sent twice at once, from the user's own text."""
+def test_requests_are_sent_in_parallel(tuned):
+    """With two slots each kind of request is sent twice at the same time, from the user's text."""
     measured = tuned.trials[0].measurement.samples
 
     assert len(measured) % 2 == 0
@@ -131,7 +131,7 @@ def test_requests_go_out_side_by_side(tuned):
 
 
 def test_the_objective_decides(tuned):
-    """The gain is of the metric asked for: rates are compared the other way round."""
+    """The gain is of the requested metric; a higher rate is a gain."""
     result = tuned.done.json
 
     assert result["objective"] == "tg"
@@ -144,7 +144,7 @@ def test_the_objective_decides(tuned):
 
 
 def test_another_model_or_task_is_no_resume(tuned):
-    """A study goes on under its own conditions only; each difference is named."""
+    """A study resumes only under its own conditions; each difference is named."""
     words = tuned.machine.words(tuned.study, context=4096)
     other = tuned.program.run(*words, "--resume", "--json")
 
@@ -155,8 +155,8 @@ def test_another_model_or_task_is_no_resume(tuned):
         assert what in message.lower(), message
 
 
-def test_a_dry_run_prints_what_a_shell_takes(tuned, tmp_path):
-    """Each line that is no comment starts a server when pasted into sh; nothing is launched."""
+def test_a_dry_run_prints_shell_commands(tuned, tmp_path):
+    """Each line that is no comment starts a server in sh; nothing is launched."""
     before = tuned.machine.launches
     words = tuned.machine.words(None, env="GGML_X=a b", wrapper="nice -n 1")
     done = tuned.program.run(*words, "--dry-run", "--", "--alias", "it's mine")
@@ -181,27 +181,27 @@ def test_a_dry_run_prints_what_a_shell_takes(tuned, tmp_path):
 
 
 def test_a_dry_run_is_one_document_with_json(tuned):
-    """The same commands as without --json, each with what it is for."""
+    """The document has the same commands as the text, each with its purpose."""
     words = [*tuned.machine.words(None), "--dry-run"]
     lines = tuned.program.run(*words).out.splitlines()
 
     commands = tuned.program.run(*words, "--json").json["commands"]
 
-    assert [line for told in commands for line in (f"# {told['about']}", told["command"])] == lines
+    assert [line for each in commands for line in (f"# {each['about']}", each["command"])] == lines
     assert len(commands) == 2
 
 
 @pytest.mark.parametrize("number", [1, -1])
 def test_a_launch_of_this_study_can_be_repeated(tuned, tmp_path, number):
-    """`show --command` quotes the user's words and variables as sh needs them."""
+    """`show --command` quotes the user's arguments and variables for sh."""
     trial = tuned.trials[number]
     shown = tuned.program.run("show", tuned.study, "--command", trial.number)
 
     line = shown.out.strip()
     assert "GGML_CUDA_NO_PINNED=1" in line
-    told = subprocess.run(
+    printed = subprocess.run(
         ["sh", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True, check=True,
         timeout=20,
     ).stdout.splitlines()  # fmt: skip
-    start = told.index("nice")
-    assert [word.replace("8080", "{port}") for word in told[start:]] == list(trial.argv)
+    start = printed.index("nice")
+    assert [word.replace("8080", "{port}") for word in printed[start:]] == list(trial.argv)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory) -> tuple[Path, Done, Done]:
-    """The folder of a tune, the tune, and what `show` says of it."""
+    """The folder of a tune, the tune, and the output of `show`."""
     folder = tmp_path_factory.mktemp("pareto")
     program = AutofitProgram(folder)
     machine = TuneMachine(folder, 2600.0)
@@ -25,8 +25,8 @@ def tuned(tmp_path_factory) -> tuple[Path, Done, Done]:
     return folder / "study", program.run(*words, "--json"), program.run("show", "study")
 
 
-def test_nothing_on_the_front_beats_another(tuned) -> None:
-    """Every candidate is better than each other one in something, and keeps what is required."""
+def test_no_candidate_of_the_front_dominates_another(tuned) -> None:
+    """Every candidate is better than each other one in a metric, and keeps the requirements."""
     _, done, _ = tuned
     assert done.code == 0, done.err
     front = done.json["pareto"]
@@ -39,8 +39,8 @@ def test_nothing_on_the_front_beats_another(tuned) -> None:
     assert all(row["tg_per_s"] >= 0.5 for row in front)
 
 
-def test_the_preset_is_the_one_with_the_fewest_seconds(tuned) -> None:
-    """The objective of the preset is seconds per request, and the answer says so."""
+def test_the_preset_has_the_fewest_seconds_per_request(tuned) -> None:
+    """The objective of the preset is seconds per request, and the output says so."""
     study, done, shown = tuned
 
     assert done.json["objective"] == "request_s"
@@ -51,15 +51,15 @@ def test_the_preset_is_the_one_with_the_fewest_seconds(tuned) -> None:
 
 
 def test_the_ends_of_the_front_are_within_the_budget(tuned) -> None:
-    """Looking for what is best by one rate alone takes no launches beyond those allowed."""
+    """The search for the best of a single rate stays within the allowed launches."""
     _, done, _ = tuned
 
     phases = done.json["launches_by_phase"]
     assert phases["baseline"] + phases["boundary"] + phases["search"] <= 8
 
 
-def test_what_was_spent_and_what_more_would_bring_is_told(tuned) -> None:
-    """Seconds by phase, why the search ended, and the gain expected of one more launch."""
+def test_seconds_and_the_end_of_the_search_are_reported(tuned) -> None:
+    """The result has the seconds by phase, and the reason why the search ended."""
     _, done, shown = tuned
     result = done.json
 

@@ -36,7 +36,7 @@ parameters:
 
 @pytest.fixture
 def words(tmp_path):
-    """The words of a short tune of a small model."""
+    """The arguments of a short tune of a small model."""
     model = tmp_path / "small.gguf"
     write_model(SPEC, model)
     (tmp_path / "brief.yaml").write_text(WORKLOAD)
@@ -49,7 +49,7 @@ def words(tmp_path):
 
 @pytest.mark.runtime
 def test_two_remote_devices_are_tuned(llama_cpp, tmp_path, words):
-    """llama-server places layers on two RPC devices within their limits, and is proven so."""
+    """llama-server places layers on two RPC devices within their limits, and the proof passes."""
     program = AutofitProgram(tmp_path)
     with ExitStack() as stack:
         ends = [stack.enter_context(rpc_device(llama_cpp)) for _ in range(2)]
@@ -76,7 +76,7 @@ def test_two_remote_devices_are_tuned(llama_cpp, tmp_path, words):
 @pytest.mark.slow
 @pytest.mark.runtime
 def test_a_processor_is_tuned(llama_cpp, tmp_path, words):
-    """llama-server without a device: settings of the processor, measured and proven."""
+    """Without a device the settings of the processor are measured and proven."""
     (tmp_path / "small.yaml").write_text(SPACE.replace("layouts: [{layouts}]\n", ""))
     done = AutofitProgram(tmp_path).run(*words, "--runtime", llama_cpp, timeout_s=200)
 
@@ -90,7 +90,7 @@ def test_a_processor_is_tuned(llama_cpp, tmp_path, words):
 
 @pytest.mark.skipif(not find_spec("xllamacpp"), reason="the extra `embedded` is not installed")
 def test_the_embedded_runtime_is_tuned(tmp_path, words):
-    """The runtime inside Python is launched, measured and proven like any other."""
+    """The embedded runtime is launched, measured and proven like others."""
     (tmp_path / "small.yaml").write_text(SPACE.replace("layouts: [{layouts}]\n", ""))
     done = AutofitProgram(tmp_path).run(*words, "--dialect", "embedded", timeout_s=200)
 

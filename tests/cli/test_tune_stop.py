@@ -1,4 +1,4 @@
-"""A tune that is stopped at any moment, and goes on: nothing left, lost or repeated."""
+"""A tune that is stopped at any moment, and resumed: nothing is left, lost or repeated."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ CARD_MIB = 2600.0
 
 @pytest.fixture
 def program(tmp_path) -> AutofitProgram:
-    """Where autofit runs."""
+    """Runs of autofit in a folder."""
     return AutofitProgram(tmp_path)
 
 
 @pytest.fixture
 def machine(tmp_path) -> TuneMachine:
-    """A card that the model does not fit."""
+    """A machine with a card that is too small for the model."""
     return TuneMachine(tmp_path, CARD_MIB)
 
 
 def kept(study) -> dict[str, bytes]:
-    """Every trial's file and its bytes."""
+    """Return the bytes of every trial's file."""
     return {path.name: path.read_bytes() for path in study.glob("trials/*.json")}
 
 
 def assert_nothing_is_repeated(study) -> None:
-    """No launch that a study holds was made twice."""
+    """Assert that a study has no launch twice."""
     trials = Study.open(study).trials()
     made = Counter((trial.candidate.key, trial.purpose.identity) for trial in trials)
     assert made.most_common(1)[0][1] == 1, made
 
 
-def test_a_tune_that_is_stopped_in_every_phase_ends_as_one(program, machine, tmp_path):
+def test_a_tune_that_is_stopped_in_every_phase_has_a_result(program, machine, tmp_path):
     """Ctrl-C once and twice, SIGTERM and kill -9 lose at most the launch under way."""
     study = tmp_path / "study"
     words = machine.words(study, max_launches=4)
@@ -54,10 +54,10 @@ def test_a_tune_that_is_stopped_in_every_phase_ends_as_one(program, machine, tmp
         (" confirm runtime_fit", (signal.SIGKILL,)),
         ("phase prove", (signal.SIGINT,)),
     ]
-    for count, (told, numbers) in enumerate(stops):
+    for count, (text, numbers) in enumerate(stops):
         before = kept(study)
         with program.start(*words, *["--resume"] * (count > 0)) as run:
-            run.wait_until_told(told)
+            run.wait_for_text(text)
             run.send(*numbers)
             done = run.finish()
 
@@ -86,7 +86,7 @@ def test_a_tune_that_is_stopped_in_every_phase_ends_as_one(program, machine, tmp
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(4))
 def test_kills_at_random_moments_lose_nothing(program, machine, tmp_path, seed):
-    """However often autofit is killed, what it had measured stays, and the tune ends well."""
+    """After any number of kills the measured trials are there, and the tune has a result."""
     rng = random.Random(seed)
     study = tmp_path / "study"
     words = machine.words(study, max_launches=4)
@@ -108,11 +108,11 @@ def test_kills_at_random_moments_lose_nothing(program, machine, tmp_path, seed):
     assert len(trials) <= machine.launches <= len(trials) + kills
 
 
-def test_ctrl_c_while_a_model_loads_for_long_ends_at_once(program, machine, tmp_path):
-    """A load that hangs does not hold up the first Ctrl-C."""
+def test_ctrl_c_during_a_hanging_load_ends_at_once(program, machine, tmp_path):
+    """A load that hangs does not delay the first Ctrl-C."""
     machine.fail("hang-load", 3600)
     with program.start(*machine.words()) as run:
-        run.wait_until_told("phase baseline")
+        run.wait_for_text("phase baseline")
         wait_for(lambda: machine.owners, 30)
         run.send(signal.SIGINT)
         done = run.finish(30)
@@ -122,14 +122,14 @@ def test_ctrl_c_while_a_model_loads_for_long_ends_at_once(program, machine, tmp_
 
 
 def test_the_second_ctrl_c_ends_a_request_that_hangs(program, machine, tmp_path):
-    """The first Ctrl-C waits for the stage under way and says so, the second does not."""
+    """The first Ctrl-C waits for the stage under way, the second does not."""
     machine.fail("hang-request", 3600)
     with program.start(*machine.words()) as run:
         wait_for(lambda: machine.owners, 60)
         wait_for(lambda: "slot" in _log(tmp_path) or "listening" in _log(tmp_path), 30)
         time.sleep(1.0)
         run.send(signal.SIGINT)
-        run.wait_until_told("Ctrl-C again stops at once", 10)
+        run.wait_for_text("Ctrl-C again stops at once", 10)
         assert run.process.poll() is None
         run.send(signal.SIGINT)
         done = run.finish(30)
@@ -143,11 +143,11 @@ def _log(folder) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def test_two_at_once_are_refused(program, machine, tmp_path):
+def test_a_second_autofit_is_refused(program, machine, tmp_path):
     """The second autofit on a machine ends with 4, names the first, and leaves no folder."""
     machine.fail("hang-load", 3600)
     with program.start(*machine.words("first")) as run:
-        run.wait_until_told("phase baseline")
+        run.wait_for_text("phase baseline")
         second = AutofitProgram(tmp_path / "second")
         second.folder.mkdir()
         second.env["AUTOFIT_LOCK_DIR"] = program.env["AUTOFIT_LOCK_DIR"]

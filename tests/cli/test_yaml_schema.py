@@ -30,8 +30,8 @@ def _valid(kind, data):
 
 
 @pytest.mark.parametrize("kind", SCHEMA_PATHS)
-def test_a_shipped_schema_is_the_one_that_the_program_has(kind):
-    """A schema beside the files it describes is what `check --schema` prints."""
+def test_a_shipped_schema_is_current(kind):
+    """The schema in the folder of its files is what `check --schema` prints."""
     shipped = json.loads((ROOT / SCHEMA_PATHS[kind]).read_text(encoding="utf-8"))
 
     assert shipped == _printed(kind), f"autofit check --schema {kind} > {SCHEMA_PATHS[kind]}"
@@ -41,7 +41,7 @@ def test_a_shipped_schema_is_the_one_that_the_program_has(kind):
 @pytest.mark.parametrize(
     ("kind", "path"), SHIPPED, ids=lambda value: getattr(value, "name", value)
 )
-def test_a_shipped_file_is_good_for_its_schema(kind, path):
+def test_a_shipped_file_matches_its_schema(kind, path):
     """Every shipped file names its schema in its first line and is valid against it."""
     text = path.read_text(encoding="utf-8")
 
@@ -69,12 +69,12 @@ def test_a_shipped_file_is_good_for_its_schema(kind, path):
     ],
 )
 def test_a_schema_finds_a_fault(kind, data):
-    """A misspelt key, an unknown word or a value out of range is a fault for a schema too."""
+    """A schema rejects a misspelt key, an unknown word and a value out of range."""
     assert not _valid(kind, data)
 
 
-def test_a_file_that_extends_another_may_leave_out_and_take_away():
-    """The schema of dialects takes a file that extends another, with keys left out or null."""
+def test_a_file_that_extends_another_may_remove_keys():
+    """The schema of dialects accepts a file that extends another, with missing or null keys."""
     assert _valid("dialect", {"extends": "llama_server", "parameters": {"repack": None}})
 
 
@@ -88,7 +88,7 @@ def test_a_file_that_extends_another_may_leave_out_and_take_away():
     ],
 )
 def test_every_key_is_shown_in_an_example(kind, example):
-    """The shipped file that says so shows or explains every key of its kind."""
+    """A shipped file shows or explains every key of its kind."""
     schema = _printed(kind)
     text = (ROOT / SCHEMA_PATHS[kind].parent / example).read_text(encoding="utf-8")
     keys = {*schema["properties"], *(key for part in schema["$defs"].values()
@@ -99,8 +99,8 @@ def test_every_key_is_shown_in_an_example(kind, example):
     assert not missing
 
 
-def test_a_key_is_explained():
-    """An editor can show what each key of a space, a workload or a suite means."""
+def test_every_key_has_a_description():
+    """The schema describes each key of a space, a workload and a suite, for editors."""
     for kind in ("space", "workload", "suite"):
         schema = _printed(kind)
         for properties in [

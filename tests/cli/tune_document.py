@@ -1,4 +1,4 @@
-"""What `tune --json` promises, as a JSON schema."""
+"""The JSON schema of the document that `tune --json` prints."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One module per command of `autofit`."""
+"""One module per command of `autofit`; each defines `command`."""
