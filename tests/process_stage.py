@@ -1,4 +1,4 @@
-"""A place for one test's processes, which looks for what they left behind."""
+"""The processes of one test, and a check that none of them is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Stage:
-    """A place for one test's processes, each known by a mark in its environment."""
+    """The processes of one test, identified by a mark in their environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -28,25 +28,25 @@ class Stage:
         self.env = {**os.environ, MARK: self.mark}
 
     def server(self, *options: str) -> list[str]:
-        """The command line of the misbehaving program."""
+        """Return the command line of the misbehaving program."""
         script = str(FAKES / "process_server.py")
         return [sys.executable, script, "--report", str(self.report_path), *options]
 
     def owner(self, argv: list[str], *, stops: bool) -> list[str]:
-        """The command line of a program that holds `argv` as autofit would."""
+        """Return the command line of a program that runs `argv` like autofit does."""
         script = str(FAKES / "process_owner.py")
         return [sys.executable, script, str(self.log_path), str(int(stops)), *argv]
 
     def reports(self) -> list[str]:
-        """What the programs reported so far."""
+        """Return the reports of the programs so far."""
         return self.report_path.read_text().splitlines() if self.report_path.exists() else []
 
     def wait_reports(self, count: int) -> list[str]:
-        """The reports, as soon as there are that many."""
+        """Wait for a number of reports and return them."""
         return wait_for(lambda: found if len(found := self.reports()) >= count else [])
 
     def living(self) -> list[psutil.Process]:
-        """Processes of this test that are not dead, guards included."""
+        """Return the living processes of this test, including guards."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -63,7 +63,7 @@ class Stage:
 
 
 def wait_for(look: Callable[[], T], limit_s: float = 20.0) -> T:
-    """The first true answer."""
+    """Return the first true answer."""
     deadline = time.monotonic() + limit_s
     while not (answer := look()):
         assert time.monotonic() < deadline, "waited in vain"

@@ -21,7 +21,7 @@ from autofit.machine.host_load import watch_host
 from autofit.machine.lock import machine_lock
 from autofit.memory.memory_model import MemoryModel
 from autofit.output.text.console import TuneConsole
-from autofit.process import removed_variables, system_config
+from autofit.process.environment import removed_variables, system_config
 from autofit.runtime.planner.planner import PlannerUsage, RuntimePlanner
 from autofit.runtime.server.launcher import Launcher
 from autofit.session.budget import Budget

@@ -18,7 +18,7 @@ from autofit.output.report.markdown_report import markdown_report
 from autofit.output.text.trial_row import command_line
 from autofit.presets.formats.registry import find_format, write_preset
 from autofit.presets.preset_source import winner_preset, written_preset
-from autofit.process import removed_variables
+from autofit.process.environment import removed_variables
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
 from autofit.search.optuna_study import SearchStudy
 from autofit.session.candidate_factory import CandidateFactory

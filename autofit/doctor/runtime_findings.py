@@ -8,8 +8,12 @@ from pathlib import Path
 
 from autofit.doctor.machine_findings import Finding
 from autofit.machine.gpu import Vendor
-from autofit.process import removed_variables, system_config, user_config
-from autofit.process.environment import SYSTEM_CONFIG
+from autofit.process.environment import (
+    SYSTEM_CONFIG,
+    removed_variables,
+    system_config,
+    user_config,
+)
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.trial.device import Device
 

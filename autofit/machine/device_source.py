@@ -18,7 +18,7 @@ from autofit.machine.linux_gpus import (
 from autofit.machine.memory_counter import UNKNOWN, MemoryCounter, MemorySource
 from autofit.machine.nvml import NvidiaMemory, find_nvidia_gpus
 from autofit.machine.rpc_servers import RpcMemory, split_endpoint
-from autofit.process import run
+from autofit.process.helper_program import run_to_end
 from autofit.trial.device import Device
 
 _COMMAND_TIMEOUT_S = 5.0
@@ -38,7 +38,7 @@ class MemoryCommand:
         Raises:
             AutofitError: the command fails, or prints no counter.
         """
-        finished = run(self._argv, env=self._env, timeout_s=_COMMAND_TIMEOUT_S)
+        finished = run_to_end(self._argv, env=self._env, timeout_s=_COMMAND_TIMEOUT_S)
         matches = (_LINE.match(line) for line in finished.stdout.splitlines())
         counters = {
             match[1]: MemoryCounter(used_mib=float(match[4]), free_mib=float(match[3]))

@@ -1,4 +1,4 @@
-"""The environment of a child: the user's, less what would silently change a runtime."""
+"""The environment of a child process: the user's, without settings that change a runtime."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import platformdirs
 
-# Which devices and libraries there are is a fact of the machine, not a setting to be tuned.
-KEPT = frozenset(
+# These name devices and libraries of the machine. They are not settings to tune.
+_KEPT = frozenset(
     {
         "GGML_BACKEND_PATH",
         "GGML_CUDA_DEVICES",
@@ -21,12 +21,12 @@ KEPT = frozenset(
         "LLAMA_CACHE",
     }
 )
-# LLAMA_: arguments (LLAMA_ARG_*), LLAMA_API_KEY (every request would need it), debug switches.
-REMOVED_PREFIXES = ("LLAMA_", "GGML_")
-# Switches of the CUDA driver that change speed; a candidate sets them where it wants them.
-REMOVED = frozenset({"CUDA_SCALE_LAUNCH_QUEUES", "CUDA_LAUNCH_BLOCKING"})
-# An abort of a Linux build otherwise starts a debugger, which takes many seconds.
-ADDED = {"GGML_NO_BACKTRACE": "1"}
+# LLAMA_: arguments (LLAMA_ARG_*), LLAMA_API_KEY (each request would need it), debug switches.
+_REMOVED_PREFIXES = ("LLAMA_", "GGML_")
+# Switches of the CUDA driver that change speed; a candidate can set them.
+_REMOVED = frozenset({"CUDA_SCALE_LAUNCH_QUEUES", "CUDA_LAUNCH_BLOCKING"})
+# Without it, an abort of a Linux build starts a debugger, which takes many seconds.
+_ADDED = {"GGML_NO_BACKTRACE": "1"}
 
 SYSTEM_CONFIG = Path("/etc/llama.cpp/config.ini")
 
@@ -38,13 +38,17 @@ def scrubbed_environment(
     also_remove: Collection[str] = (),
     config_home: Path | None = None,
 ) -> dict[str, str]:
-    """The environment for a runtime: `environ` (default: ours) without settings, plus `extra`.
+    """Return the environment of a runtime: `environ` without settings, plus `extra`.
 
-    `also_remove` names variables that are parameters of a dialect. `XDG_CONFIG_HOME` leads to
-    an empty folder (`config_home`, default: one of our own), since llama.cpp reads
-    `llama.cpp/config.ini` there before its arguments; the user's own folder stays reachable
-    for others, such as the Vulkan loader, through `XDG_CONFIG_DIRS`. `extra` is what the user
-    or the candidate asked for, and wins over all of this.
+    `XDG_CONFIG_HOME` is an empty folder, because llama.cpp reads `llama.cpp/config.ini` there
+    before its arguments. Others, such as the Vulkan loader, find the user's own folder by
+    `XDG_CONFIG_DIRS`.
+
+    Args:
+        extra: variables from the user or the candidate, which have precedence.
+        environ: the environment to start from; ours by default.
+        also_remove: variables that are parameters of a dialect.
+        config_home: the empty folder; one of ours by default.
     """
     ours = os.environ if environ is None else environ
     removed = set(removed_variables({}, environ=ours, also_remove=also_remove))
@@ -54,7 +58,7 @@ def scrubbed_environment(
         **kept,
         "XDG_CONFIG_HOME": str(config_home or _empty_config_home()),
         "XDG_CONFIG_DIRS": f"{_user_config_home(ours)}:{config_dirs}",
-        **ADDED,
+        **_ADDED,
         **extra,
     }
 
@@ -65,35 +69,35 @@ def removed_variables(
     environ: Mapping[str, str] | None = None,
     also_remove: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Names of the variables that `scrubbed_environment` takes away, for a notice."""
+    """Return the names of the variables that `scrubbed_environment` removes."""
     ours = os.environ if environ is None else environ
     return tuple(
         sorted(
             name
             for name in ours
             if name not in extra
-            and name not in ADDED
+            and name not in _ADDED
             and (
-                name in REMOVED
+                name in _REMOVED
                 or name in also_remove
-                or (name.startswith(REMOVED_PREFIXES) and name not in KEPT)
+                or (name.startswith(_REMOVED_PREFIXES) and name not in _KEPT)
             )
         )
     )
 
 
 def system_config(path: Path = SYSTEM_CONFIG) -> Path | None:
-    """The machine-wide settings file of llama.cpp, if there is one with content.
+    """Return the machine-wide settings file of llama.cpp, if it has content.
 
-    Nothing but root's hand keeps a runtime from reading it, so the user should be told.
+    Every runtime reads it, and only root can change that, so the user should know.
     """
     return path if _has_content(path) else None
 
 
 def user_config(environ: Mapping[str, str] | None = None) -> Path | None:
-    """The user's own settings file of llama.cpp, if there is one with content.
+    """Return the user's settings file of llama.cpp, if it has content.
 
-    A runtime that autofit starts does not read it; one started by hand does.
+    Only a runtime that the user starts reads it.
     """
     path = _user_config_home(os.environ if environ is None else environ) / "llama.cpp/config.ini"
     return path if _has_content(path) else None
@@ -111,5 +115,5 @@ def _user_config_home(environ: Mapping[str, str]) -> Path:
 
 
 def _empty_config_home() -> Path:
-    """A folder of ours that stays empty; it need not exist."""
+    """Return a folder that stays empty; it need not exist."""
     return platformdirs.user_cache_path("autofit") / "empty-config-home"

@@ -1,18 +1,18 @@
-"""The guard: starts one program in a session of its own, and sees that it ends with autofit.
+"""The guard: a script that starts one program and ends it when autofit ends.
 
-A script, run by `autofit.process.supervision` as `python -I -S guard.py`. It imports little
-(it costs every launch some 25 ms) and nothing of autofit. Its standard input is a socket:
+`autofit.process.supervision` runs it as `python -I -S guard.py`. It imports little, because it
+costs every launch some 25 ms, and nothing of autofit. Its standard input is a socket:
 
     from autofit   a length and a marshalled (executable, argv, env, cwd, pid of autofit),
                    then lines `stop GRACE_S`
-    to autofit     lines `started PID` or `failed STEP ERRNO`, then `exited STATUS` (negative:
-                   a signal) when the program is dead, `gone` when all it started is dead
-                   too, `stuck` when something survives SIGKILL
+    to autofit     lines `started PID` or `failed STEP ERRNO`, then `exited STATUS` (negative
+                   for a signal) when the program is dead, `gone` when everything that it
+                   started is dead too, `stuck` when a process survives SIGKILL
 
-The end of the socket, another parent and a signal to the guard all mean that autofit is gone:
-the program gets SIGTERM, some time, then SIGKILL, and so does whatever it left behind when it
-ended. SIGTERM is sent once to each process, for a second one makes llama-server exit with 1
-and lose its memory table.
+If the socket ends, the parent changes or the guard gets a signal, autofit is gone. The program
+then gets SIGTERM, and SIGKILL after a grace period. The same happens to processes that are left
+when the program ends. SIGTERM is sent once to each process: a second one makes llama-server exit
+with 1 and lose its memory table.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import signal
 import sys
 import time
 
-TYPE_CHECKING = False  # the name alone is enough for a type checker; `typing` loads slowly
+TYPE_CHECKING = False  # type checkers know the name, and `typing` loads slowly
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GRACE_S = 5.0  # for what the program leaves behind
-ORPHAN_GRACE_S = 1.0  # when autofit is gone: nobody will read the program's last words
-STUCK_S = 10.0  # after SIGKILL; longer means a process that hangs inside a driver
+GRACE_S = 5.0  # for processes that are left when the program ends
+ORPHAN_GRACE_S = 1.0  # without autofit the program's last output has no reader
+STUCK_S = 10.0  # after SIGKILL; a process that lives longer hangs inside a driver
 PARENT_CHECK_S = 2.0
 KILL_EVERY_S = 0.1
 
@@ -38,16 +38,16 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 FATAL = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-# What Python or a parent such as nohup may have changed, and a program expects untouched.
+# Python, or a parent such as nohup, can have changed these, but a program expects the defaults.
 TO_RESTORE = (*FATAL, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 
 
 def _prctl(option: int, value: int) -> bool:
-    """Linux's prctl; False where there is none."""
+    """Call Linux's prctl; return False on other systems and on failure."""
     if not sys.platform.startswith("linux"):
         return False
     try:
-        import ctypes  # noqa: PLC0415 - only Linux has a use for it
+        import ctypes  # noqa: PLC0415 - only Linux needs it
 
         return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
@@ -58,11 +58,11 @@ def _send(kill: Callable[[int, int], None], target: int, number: int) -> None:
     try:  # noqa: SIM105 - contextlib loads slowly
         kill(target, number)
     except (ProcessLookupError, PermissionError):
-        pass  # it ended by itself, or has become another user
+        pass  # it has ended, or has changed its user
 
 
 class Guard:
-    """One program and everything it starts, until all of it is dead."""
+    """The supervisor of one program and everything that it starts."""
 
     def __init__(self, socket_fd: int) -> None:
         self.socket_fd = socket_fd
@@ -71,11 +71,11 @@ class Guard:
         self.is_leader_dead = False
         self.has_children = True
         self.is_autofit_gone = False
-        self.is_orphaned = False  # once the program was told to end for it
-        self.kill_at: float | None = None  # set once SIGTERM was sent
+        self.is_orphan_stopped = False
+        self.kill_at: float | None = None  # set when SIGTERM is sent
         self.is_stuck = False
         self.inbox = b""
-        # Orphans of any depth, also those in a session of their own, become our children.
+        # Orphans of any depth, even in their own session, become our children.
         self.is_reaper = _prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.wake_fd, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
@@ -86,18 +86,18 @@ class Guard:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
     def on_fatal_signal(self, *_: object) -> None:
-        """Somebody ends the guard: the program must not outlive it."""
+        """Note that the guard must end, and the program with it."""
         self.is_autofit_gone = True
 
-    def tell(self, line: str) -> None:
-        """Send autofit a line, if it is still there."""
+    def send_line(self, line: str) -> None:
+        """Send autofit a line."""
         try:
             os.write(self.socket_fd, line.encode() + b"\n")
         except OSError:
             self.is_autofit_gone = True
 
     def read_exactly(self, size: int) -> bytes:
-        """Bytes of the first message; ends the guard when autofit is gone before it."""
+        """Read a part of the first message; end the guard if autofit is gone."""
         data = b""
         while len(data) < size:
             part = os.read(self.socket_fd, size - len(data))
@@ -107,7 +107,7 @@ class Guard:
         return data
 
     def start(self) -> None:
-        """Start the program; ends the guard when that fails."""
+        """Start the program; end the guard if that fails."""
         size = int.from_bytes(self.read_exactly(4), "big")
         executable, argv, env, cwd, self.parent = marshal.loads(self.read_exactly(size))  # noqa: S302 - from our own parent
         fault_read, fault_write = os.pipe()
@@ -119,15 +119,15 @@ class Guard:
         fault = os.read(fault_read, 64)
         os.close(fault_read)
         if fault:
-            self.tell("failed " + fault.decode())
+            self.send_line("failed " + fault.decode())
             sys.exit(0)
-        self.tell(f"started {self.leader}")
-        # The program alone holds the pipes now, so their end can be seen.
+        self.send_line(f"started {self.leader}")
+        # Only the program has the pipes open from now on, so that they end with it.
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 1)
         os.dup2(null, 2)
 
-    def become(  # noqa: PLR0917 - what a program is started with
+    def become(  # noqa: PLR0917 - everything that a program is started with
         self,
         executable: str,
         argv: list[str],
@@ -136,11 +136,11 @@ class Guard:
         fault_fd: int,
         guard: int,
     ) -> None:
-        """In the child: turn into the program, or tell why not. Does not return."""
+        """Execute the program in the child process, or report why not; never return."""
         step = "start"
         try:
             os.setsid()
-            # Should the guard itself be killed, the program goes with it.
+            # If the guard itself is killed, the kernel kills the program.
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != guard:
                 os._exit(127)
@@ -153,21 +153,21 @@ class Guard:
             if cwd is not None:
                 os.chdir(cwd)
             step = "exec"
-            os.execve(executable, argv, env)  # noqa: S606 - what a guard is for
+            os.execve(executable, argv, env)  # noqa: S606 - the purpose of a guard
         except (OSError, ValueError) as error:
             os.write(fault_fd, f"{step} {getattr(error, 'errno', 0)}".encode())
         finally:
             os._exit(127)
 
     def forbid_core(self) -> None:
-        """No core files: a server that aborts would first write all of its memory to disk."""
+        """Forbid core files: a server that aborts would write all its memory to disk."""
         import resource  # noqa: PLC0415 - only the child needs it
 
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
     def reap(self) -> None:
-        """Collect every dead child and tell of the program's own death."""
+        """Collect every dead child, and report the exit of the program."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -178,22 +178,22 @@ class Guard:
                 return
             if pid == self.leader:
                 self.is_leader_dead = True
-                self.tell(f"exited {os.waitstatus_to_exitcode(status)}")
+                self.send_line(f"exited {os.waitstatus_to_exitcode(status)}")
 
     def is_gone(self) -> bool:
-        """Whether the program and all that it started are dead."""
+        """Return whether the program and everything that it started are dead."""
         if not self.is_leader_dead:
             return False
         if self.is_reaper:
             return not self.has_children
         try:
             os.killpg(self.leader, 0)
-        except (ProcessLookupError, PermissionError):  # the latter: only zombies, on macOS
+        except (ProcessLookupError, PermissionError):  # the latter for zombies on macOS
             return True
         return False
 
     def descendants(self) -> dict[int, int] | None:
-        """The process group of every living descendant; None without /proc."""
+        """Return the process group of every living descendant; None without /proc."""
         parents: dict[int, int] = {}
         groups: dict[int, int] = {}
         try:
@@ -227,7 +227,7 @@ class Guard:
                 _send(os.kill, pid, number)
 
     def stop(self, grace_s: float) -> None:
-        """Send SIGTERM unless that was done, and SIGKILL when the grace is over."""
+        """Send SIGTERM the first time, and plan SIGKILL for the end of the grace period."""
         kill_at = time.monotonic() + grace_s
         if self.kill_at is None:
             self.kill_at = kill_at
@@ -236,16 +236,16 @@ class Guard:
             self.kill_at = min(self.kill_at, kill_at)
 
     def kill_when_due(self) -> None:
-        """Send SIGKILL once the grace is over, again and again: new processes may appear."""
+        """Send SIGKILL after the grace period, repeatedly because new processes can appear."""
         if self.kill_at is None or time.monotonic() < self.kill_at:
             return
         self.signal_all(signal.SIGKILL)
         if not self.is_stuck and time.monotonic() > self.kill_at + STUCK_S:
             self.is_stuck = True
-            self.tell("stuck")
+            self.send_line("stuck")
 
     def listen(self) -> None:
-        """Wait for a signal, a message or the next thing that is due."""
+        """Wait for a signal, a message, or the next action that is due."""
         wait_s = PARENT_CHECK_S
         if self.kill_at is not None and not self.is_stuck:
             due_s = self.kill_at - time.monotonic() if self.is_reaper else 0.0
@@ -260,7 +260,7 @@ class Guard:
             self.is_autofit_gone = True
 
     def take_message(self) -> None:
-        """Obey what autofit sent; its end of file means that autofit is gone."""
+        """Read requests from autofit; the end of the socket means that autofit is gone."""
         try:
             data = os.read(self.socket_fd, 4096)
         except OSError:
@@ -272,14 +272,14 @@ class Guard:
             self.stop(float(line.split()[1]))
 
     def serve(self) -> None:
-        """Watch over the program until all of it is dead."""
+        """Supervise the program until everything that it started is dead."""
         while True:
             self.reap()
             if self.is_gone():
-                self.tell("gone")
+                self.send_line("gone")
                 return
-            if self.is_autofit_gone and not self.is_orphaned:
-                self.is_orphaned = True
+            if self.is_autofit_gone and not self.is_orphan_stopped:
+                self.is_orphan_stopped = True
                 self.stop(ORPHAN_GRACE_S)
             elif self.is_leader_dead and self.kill_at is None:
                 self.stop(GRACE_S)

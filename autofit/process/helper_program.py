@@ -1,4 +1,4 @@
-"""Short programs that answer and end: `--help`, `--list-devices`, estimators."""
+"""Runs of short programs: `--help`, `--list-devices`, planners."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autofit.process.output import open_pipe
-from autofit.process.supervision import Supervised
+from autofit.process.supervision import Supervised, open_pipe
 
-OUTPUT_BYTES = 4 << 20
-CHUNK_BYTES = 1 << 16
-GRACE_S = 1.0
+_OUTPUT_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 16
+_GRACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """What a program answered; `returncode` is negative for a signal.
+class ProgramResult:
+    """The result of a program; `returncode` is negative for a signal.
 
-    Of each stream the first 4 MiB are kept; bytes that are not UTF-8 are replaced.
+    Each stream has at most its first 4 MiB. Bytes that are not UTF-8 are replaced.
     """
 
     returncode: int
@@ -32,7 +31,7 @@ class Finished:
 
 
 class _Stream:
-    """One pipe, read without ever waiting for it."""
+    """A pipe that is read without waiting."""
 
     def __init__(self) -> None:
         self.read_fd, self.write_fd = open_pipe()
@@ -42,16 +41,16 @@ class _Stream:
         self._data = bytearray()
 
     def read(self) -> None:
-        """Take at most one full pipe of what is there."""
+        """Read the available data, at most the capacity of a pipe."""
         for _ in range(16):
             try:
-                data = os.read(self.read_fd, CHUNK_BYTES)
+                data = os.read(self.read_fd, _CHUNK_BYTES)
             except BlockingIOError:
                 return
             if not data:
                 self.is_open = False
                 return
-            room = OUTPUT_BYTES - len(self._data)
+            room = _OUTPUT_BYTES - len(self._data)
             self._data += data[:room]
             self.is_truncated |= len(data) > room
 
@@ -68,22 +67,22 @@ class _Stream:
         os.close(self.read_fd)
 
 
-def run(
+def run_to_end(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
     timeout_s: float,
     cwd: Path | None = None,
     merge_stderr: bool = False,
-) -> Finished:
-    """Run a program to its end; it and all that it started are dead when this returns.
+) -> ProgramResult:
+    """Run a program to its end; afterwards everything that it started is dead.
 
-    With `merge_stderr` both streams come as stdout, in the order in which they were printed.
-    A program that takes longer than the limit is stopped and `timed_out` is set.
+    With `merge_stderr` both streams are in stdout, in the order in which they were printed. A
+    program that exceeds the limit is stopped, and `timed_out` is set.
 
     Raises:
-        UsageError: there is no such program, or it cannot run here.
-        AutofitError: the system refused to start it, or it survived SIGKILL.
+        UsageError: the program does not exist, or cannot run here.
+        AutofitError: the system failed to start it, or it survived SIGKILL.
     """
     stdout = _Stream()
     streams = [stdout] if merge_stderr else [stdout, _Stream()]
@@ -96,10 +95,10 @@ def run(
                 stream.close_writer()
             timed_out = _read_until_exit(supervised, streams, timeout_s)
         finally:
-            returncode = supervised.stop(GRACE_S)
+            returncode = supervised.stop(_GRACE_S)
         for stream in streams:
             stream.read()
-        return Finished(
+        return ProgramResult(
             returncode,
             stdout.text(),
             "" if merge_stderr else streams[-1].text(),
@@ -112,7 +111,10 @@ def run(
 
 
 def _read_until_exit(supervised: Supervised, streams: list[_Stream], timeout_s: float) -> bool:
-    """Read until the program exits, whoever else holds its pipes; True when it timed out."""
+    """Read until the program exits, and return whether it timed out.
+
+    Other processes can keep its pipes open after its exit.
+    """
     deadline = time.monotonic() + timeout_s
     poller = select.poll()
     poller.register(supervised.fileno(), select.POLLIN)

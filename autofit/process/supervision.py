@@ -1,9 +1,10 @@
-"""A program under a guard: the connection by which autofit starts, watches and stops it."""
+"""A program under a guard, and autofit's connection to the guard."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import marshal
 import os
 import select
@@ -20,15 +21,17 @@ from pathlib import Path
 from autofit.errors import AutofitError, UsageError
 from autofit.process import guard as guard_program
 
-START_LIMIT_S = 60.0  # for the guard's first answer; it takes 0.03 s on an idle machine
-ANSWER_MARGIN_S = 5.0
+PIPE_BYTES = 1 << 20
+_START_LIMIT_S = 60.0  # for the guard's first answer, which takes 0.03 s on an idle machine
+_ANSWER_MARGIN_S = 5.0
+_NO_PROCESS_HINT = "check the limit of processes (`ulimit -u`) and the free memory"
 
 
 class Supervised:
-    """One program with everything it starts, and the guard that ends it with autofit.
+    """A program with everything that it starts, and the guard that ends it with autofit.
 
-    The guard is the program's parent, so it sees every death and keeps no program alive that
-    autofit has lost, whatever way autofit ended. Methods may be called from any thread.
+    The guard is the parent of the program. It notices every death, and ends the program
+    whenever autofit ends. Methods can be called from any thread.
     """
 
     def __init__(
@@ -43,8 +46,8 @@ class Supervised:
         """Start the program; its standard input is empty.
 
         Raises:
-            UsageError: there is no such program, or it cannot run here.
-            AutofitError: the system refused to start it.
+            UsageError: the program does not exist, or cannot run here.
+            AutofitError: the system failed to start it.
         """
         executable = find_executable(argv, env)
         self.pid = 0
@@ -59,7 +62,7 @@ class Supervised:
             _send(self._socket, executable, argv, env, cwd)
             first = self._first_answer()
         except BaseException:
-            self._socket.close()  # the guard ends what it may have started
+            self._socket.close()  # the guard then ends what it has started
             raise
         finally:
             theirs.close()
@@ -69,50 +72,50 @@ class Supervised:
             raise _start_error(executable, rest, cwd)
         self.pid = int(rest)
         self._socket.setblocking(False)
-        self._take_in(b"")  # it may have ended already
+        self._take_in(b"")  # the program can have ended already
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when there is news of the program."""
+        """Return a descriptor that becomes readable when the guard sends a line."""
         return self._socket.fileno()
 
     def poll(self) -> int | None:
-        """The exit status, negative for a signal; None while the program runs."""
+        """Return the exit status, negative for a signal; None while the program runs."""
         self._receive(0.0)
         return self._status
 
     def wait(self, limit_s: float) -> int | None:
-        """The exit status, waited for at most the limit."""
+        """Wait for the exit status, at most `limit_s`."""
         deadline = time.monotonic() + limit_s
         while self._status is None and (left_s := deadline - time.monotonic()) > 0:
             self._receive(left_s)
         return self._status
 
     def stop(self, grace_s: float) -> int:
-        """End the program and all that it started; returns its exit status.
+        """End the program and everything that it started; return its exit status.
 
-        SIGTERM is sent once however often this is called, SIGKILL after the grace, which a
-        later call can only shorten.
+        The first call sends SIGTERM. SIGKILL follows after the grace period, which a later call
+        can only shorten.
 
         Raises:
-            AutofitError: something survived SIGKILL, as a process that hangs in a driver does.
+            AutofitError: a process survived SIGKILL, because it hangs in a driver.
         """
         if not self._is_gone:
-            with contextlib.suppress(OSError):  # a lost guard is `_receive`'s business
+            with contextlib.suppress(OSError):  # `_receive` notices a lost guard
                 self._socket.send(f"stop {max(grace_s, 0.0)}\n".encode())
-            limit_s = max(grace_s, 0.0) + guard_program.STUCK_S + ANSWER_MARGIN_S
+            limit_s = max(grace_s, 0.0) + guard_program.STUCK_S + _ANSWER_MARGIN_S
             deadline = time.monotonic() + limit_s
-            while not self._is_settled() and (left_s := deadline - time.monotonic()) > 0:
+            while not self._is_over() and (left_s := deadline - time.monotonic()) > 0:
                 self._receive(left_s)
         if not self._is_gone:
             raise AutofitError(
-                f"process {self.pid} does not end, not even by SIGKILL",
-                "it probably hangs inside a device driver: see `dmesg`; the machine may have to "
-                "be restarted before the device can be used again",
+                f"process {self.pid} does not end, even after SIGKILL",
+                "it probably hangs in a device driver: see `dmesg`; restart the machine if the "
+                "device cannot be used",
             )
         self._finish()
         return self._status if self._status is not None else -signal.SIGKILL
 
-    def _is_settled(self) -> bool:
+    def _is_over(self) -> bool:
         return self._is_gone or self._is_stuck
 
     def _finish(self) -> None:
@@ -121,7 +124,7 @@ class Supervised:
         self._socket.close()
 
     def _first_answer(self) -> str:
-        self._socket.settimeout(START_LIMIT_S)
+        self._socket.settimeout(_START_LIMIT_S)
         try:
             while b"\n" not in self._inbox:
                 data = self._socket.recv(4096)
@@ -133,14 +136,14 @@ class Supervised:
                 self._inbox += data
         except TimeoutError as error:
             raise AutofitError(
-                f"starting a process took longer than {START_LIMIT_S:.0f} s",
+                f"starting a process took longer than {_START_LIMIT_S:.0f} s",
                 "the machine is out of memory or too busy to measure anything",
             ) from error
         first, _, self._inbox = self._inbox.partition(b"\n")
         return first.decode()
 
     def _receive(self, limit_s: float) -> None:
-        """Take in what the guard has to tell, waiting at most the limit for it."""
+        """Read lines of the guard, after waiting at most `limit_s`."""
         if self._is_gone:
             return
         poller = select.poll()
@@ -151,10 +154,10 @@ class Supervised:
             try:
                 data = self._socket.recv(4096)
             except OSError:
-                return  # another thread took it, or has just finished
+                return  # another thread has read it, or has just finished
             self._take_in(data)
             if not data and not self._is_gone:
-                self._guard_is_lost()
+                self._handle_lost_guard()
 
     def _take_in(self, data: bytes) -> None:
         *lines, self._inbox = (self._inbox + data).split(b"\n")
@@ -167,8 +170,8 @@ class Supervised:
             elif word == "stuck":
                 self._is_stuck = True
 
-    def _guard_is_lost(self) -> None:
-        """Somebody killed the guard: the kernel has killed the program, we kill its group."""
+    def _handle_lost_guard(self) -> None:
+        """Kill the program's group: the guard was killed, and the kernel killed the program."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         if self._status is None:
@@ -177,15 +180,15 @@ class Supervised:
 
 
 def find_executable(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """The absolute path of the program that argv starts.
+    """Return the absolute path of the program that argv starts.
 
     Raises:
-        UsageError: there is none, it may not be run, or argv cannot be passed to a program.
+        UsageError: there is none, it is not executable, or argv cannot be passed to a program.
     """
     if not argv or not argv[0]:
         raise UsageError("no program to start", "name the runtime with --runtime PATH")
     if any("\0" in text for text in argv):
-        raise UsageError("an argument holds a NUL character", "remove it")
+        raise UsageError("an argument contains a NUL character", "remove it")
     found = shutil.which(argv[0], path=env.get("PATH", os.defpath))
     if found is not None:
         return str(Path(found).absolute())
@@ -212,7 +215,7 @@ def _start_guard(theirs: socket.socket, stdout_fd: int, stderr_fd: int) -> subpr
     except OSError as error:
         raise AutofitError(
             f"cannot start a process: {error.strerror}",
-            "is the limit of processes (`ulimit -u`) or the memory used up?",
+            _NO_PROCESS_HINT,
         ) from error
 
 
@@ -225,7 +228,7 @@ def _send(
 ) -> None:
     what = (executable, list(argv), dict(env), None if cwd is None else str(cwd), os.getpid())
     message = marshal.dumps(what)
-    with contextlib.suppress(BrokenPipeError):  # its missing answer tells of a guard that died
+    with contextlib.suppress(BrokenPipeError):  # a missing answer shows that the guard died
         ours.sendall(len(message).to_bytes(4, "big") + message)
 
 
@@ -237,32 +240,29 @@ def _start_error(executable: str, fault: str, cwd: Path | None) -> AutofitError:
     if code == errno.ENOEXEC:
         return UsageError(
             f"{executable} is not a program of this system",
-            "it is built for another processor or system, damaged, or a script without `#!`",
+            "it is for another processor or system, damaged, or a script without `#!`",
         )
     if code == errno.ENOENT:
         return UsageError(
             f"{executable} cannot start: its interpreter or loader is missing",
-            f"`file {executable}` says what it needs",
+            f"`file {executable}` prints what it needs",
         )
     interpreter = _interpreter(executable)
     if code == errno.EACCES and interpreter and not shutil.which(interpreter):
         return UsageError(
-            f"{executable} cannot start: its interpreter {interpreter} may not be executed",
-            f"name another in the first line of {executable}",
+            f"{executable} cannot start: its interpreter {interpreter} is not executable",
+            f"name another one in the first line of {executable}",
         )
     if code == errno.EACCES:
         return UsageError(
-            f"{executable} may not be executed",
-            "its file system may be mounted noexec; copy it elsewhere",
+            f"{executable} must not be executed",
+            "if its file system is mounted noexec, copy it elsewhere",
         )
-    return AutofitError(
-        f"cannot start {executable}: {os.strerror(code)}",
-        "is the limit of processes (`ulimit -u`) or the memory used up?",
-    )
+    return AutofitError(f"cannot start {executable}: {os.strerror(code)}", _NO_PROCESS_HINT)
 
 
 def _interpreter(executable: str) -> str:
-    """The program that a script's first line names; empty where it names none."""
+    """Return the program that a script's first line names, empty if there is none."""
     try:
         with Path(executable).open("rb") as file:
             first = file.readline(256)
@@ -270,3 +270,15 @@ def _interpreter(executable: str) -> str:
         return ""
     words = first.removeprefix(b"#!").split() if first.startswith(b"#!") else []
     return os.fsdecode(words[0]) if words else ""
+
+
+def open_pipe() -> tuple[int, int]:
+    """Open a large pipe and return its read end and its write end.
+
+    A server that prints while this process is busy then does not have to wait.
+    """
+    read_fd, write_fd = os.pipe()
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):  # the memory of a user's pipes is limited
+            fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return read_fd, write_fd

@@ -18,7 +18,7 @@ from autofit.machine.memory_counter import UNKNOWN
 from autofit.machine.nvml import nvidia_driver
 from autofit.machine.rpc_servers import split_endpoint
 from autofit.model.sizes.unreported_memory import context_mib, opens_context_to_list
-from autofit.process import scrubbed_environment
+from autofit.process.environment import scrubbed_environment
 from autofit.runtime.command.argv_writer import Purpose, UnsupportedSetting, make_launch_plan
 from autofit.runtime.command.redaction import redact_command
 from autofit.runtime.dialect.dialect import Dialect

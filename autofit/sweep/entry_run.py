@@ -22,7 +22,7 @@ from autofit.machine.lock import FOLDER_VARIABLE
 from autofit.model.placement.layout import SINGLE
 from autofit.model.sizes.inventory import read_inventory
 from autofit.model.sizes.kv_cache import kv_types
-from autofit.process import ManagedProcess
+from autofit.process.managed_process import ManagedProcess
 from autofit.study.study_folder import Study
 from autofit.sweep.entry_record import BoundaryRow, EntryRecord, Failure, Status, Winner
 from autofit.sweep.environment_snapshot import EnvironmentSnapshot

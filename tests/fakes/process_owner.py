@@ -1,4 +1,4 @@
-"""What autofit does, for tests that kill it: starts the command given and waits for it.
+"""A substitute for autofit, for tests that kill it: it starts a command and waits for it.
 
 Arguments: LOG_FILE STOP_IN_FINALLY(0|1) PROGRAM ARGS...
 """
@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-from autofit.process import ManagedProcess
+from autofit.process.managed_process import ManagedProcess
 
 
 def main() -> None:
-    """Hold one program until it or we end."""
+    """Run one program until it or we end."""
     log, stops, *argv = sys.argv[1:]
     process = ManagedProcess.start(argv, env=os.environ, log_path=Path(log))
     print(process.pid, flush=True)

@@ -15,7 +15,7 @@ import pytest
 from autofit.machine.device_source import find_device_source
 from autofit.machine.memory_counter import MemoryCounter
 from autofit.machine.rpc_servers import RpcMemory, find_rpc_server, is_local, split_endpoint
-from autofit.process import ManagedProcess
+from autofit.process.managed_process import ManagedProcess
 from autofit.trial.device import Device
 
 LISTEN = """

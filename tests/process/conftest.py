@@ -1,4 +1,4 @@
-"""The fixture by which a test starts processes and must leave none."""
+"""A fixture for tests that start processes and must leave none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from process_stage import Stage
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    """A place for this test's processes; none may be left at its end."""
+    """Yield a folder and environment for processes; none may be left at the end."""
     place = Stage(tmp_path)
     yield place
     left = place.living()

@@ -1,4 +1,4 @@
-"""What a child may see of the user's environment."""
+"""The environment of a child process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autofit.process import removed_variables, run, scrubbed_environment, system_config
+from autofit.process.environment import removed_variables, scrubbed_environment, system_config
+from autofit.process.helper_program import run_to_end
 
 USER = {
     "HOME": "/home/user",
@@ -33,8 +34,8 @@ GONE = (
 )
 
 
-def test_settings_go_and_the_machine_stays():
-    """Settings of the runtime are removed and named; paths and device selection stay."""
+def test_settings_are_removed_and_paths_stay():
+    """Settings of the runtime are removed and named; paths and the selection of devices stay."""
     env = scrubbed_environment({}, environ=USER)
 
     assert removed_variables({}, environ=USER) == GONE
@@ -42,8 +43,8 @@ def test_settings_go_and_the_machine_stays():
     assert env["GGML_NO_BACKTRACE"] == "1"
 
 
-def test_what_was_asked_for_wins():
-    """A variable given for this launch is set, even one that would be removed."""
+def test_extra_variables_have_precedence():
+    """A variable for this launch is set even if it would be removed otherwise."""
     extra = {"CUDA_SCALE_LAUNCH_QUEUES": "2x", "GGML_NO_BACKTRACE": "0"}
 
     env = scrubbed_environment(extra, environ=USER)
@@ -53,21 +54,21 @@ def test_what_was_asked_for_wins():
     assert "CUDA_SCALE_LAUNCH_QUEUES" not in removed_variables(extra, environ=USER)
 
 
-def test_parameters_of_a_dialect_go_too():
+def test_parameters_of_a_dialect_are_removed():
     """A variable that is a parameter of the dialect is removed."""
     assert "FORK_SWITCH" not in scrubbed_environment({}, environ=USER, also_remove={"FORK_SWITCH"})
 
 
-def test_user_configuration_is_out_of_reach(tmp_path: Path):
-    """The user's llama.cpp settings are not where llama.cpp looks, but others find theirs."""
+def test_user_configuration_is_hidden(tmp_path: Path):
+    """llama.cpp does not find the user's settings, but other programs find theirs."""
     env = scrubbed_environment({}, environ=USER, config_home=tmp_path / "empty")
 
     assert env["XDG_CONFIG_HOME"] == str(tmp_path / "empty")
     assert env["XDG_CONFIG_DIRS"] == "/home/user/.config:/etc/xdg"
 
 
-def test_system_configuration_is_told(tmp_path: Path):
-    """A machine-wide settings file counts when it has content."""
+def test_system_configuration(tmp_path: Path):
+    """A machine-wide settings file counts if it has content."""
     path = tmp_path / "config.ini"
     assert system_config(path) is None
 
@@ -80,8 +81,8 @@ def test_system_configuration_is_told(tmp_path: Path):
 
 @pytest.mark.runtime
 @pytest.mark.parametrize("kind", ["file", "variable"])
-def test_real_runtime_obeys_no_user_settings(tmp_path: Path, llama_cpp: Path, kind: str):
-    """llama-server fails on a user's faulty setting without the scrubbing, and not with it."""
+def test_a_real_runtime_ignores_user_settings(tmp_path: Path, llama_cpp: Path, kind: str):
+    """llama-server fails on a user's invalid setting only without the scrubbed environment."""
     user = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     if kind == "file":
         settings = tmp_path / ".config" / "llama.cpp" / "config.ini"
@@ -91,7 +92,7 @@ def test_real_runtime_obeys_no_user_settings(tmp_path: Path, llama_cpp: Path, ki
         user["LLAMA_ARG_CTX_SIZE"] = "many"
     argv = [str(llama_cpp / "llama-server"), "--version"]
 
-    exposed = run(argv, env=user, timeout_s=50)
-    scrubbed = run(argv, env=scrubbed_environment({}, environ=user), timeout_s=50)
+    exposed = run_to_end(argv, env=user, timeout_s=50)
+    scrubbed = run_to_end(argv, env=scrubbed_environment({}, environ=user), timeout_s=50)
 
     assert (exposed.returncode, scrubbed.returncode) == (1, 0)

@@ -1,4 +1,4 @@
-"""Whatever ends autofit, nothing that it started stays."""
+"""The guard: whatever ends autofit, nothing that it started stays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autofit.process import guard
 
 @contextmanager
 def owner(stage: Stage, argv: list[str], *, stops: bool = False) -> Iterator[subprocess.Popen]:
-    """A program that holds `argv` as autofit would, to be killed by the test."""
+    """Yield a program that runs `argv` like autofit does, and that the test can kill."""
     with subprocess.Popen(
         stage.owner(argv, stops=stops),
         env=stage.env,
@@ -33,8 +33,8 @@ def owner(stage: Stage, argv: list[str], *, stops: bool = False) -> Iterator[sub
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_signal_to_autofit_ends_the_server(stage: Stage, number: signal.Signals):
-    """A signal that ends autofit without any clean-up ends the server and its offspring."""
+def test_a_signal_to_autofit_ends_the_server(stage: Stage, number: signal.Signals):
+    """A signal that ends autofit without cleanup ends the server and its descendants."""
     kinds = ("--fork", "group", "--fork", "session", "--fork", "daemon")
     with owner(stage, stage.server(*kinds)) as process:
         started = stage.wait_reports(4)
@@ -46,7 +46,7 @@ def test_signal_to_autofit_ends_the_server(stage: Stage, number: signal.Signals)
 
 
 def test_ctrl_c_at_the_terminal_reaches_only_autofit(stage: Stage):
-    """SIGINT to autofit's group is autofit's business: the server gets one SIGTERM from it."""
+    """SIGINT goes to autofit's group only, and autofit sends the server one SIGTERM."""
     with owner(stage, stage.server(), stops=True) as process:
         started = stage.wait_reports(1)
         os.killpg(process.pid, signal.SIGINT)
@@ -56,8 +56,8 @@ def test_ctrl_c_at_the_terminal_reaches_only_autofit(stage: Stage):
     assert stage.reports()[1:] == [f"{started[0]} term 1"]
 
 
-def test_wrapper_and_server_end_together(stage: Stage):
-    """A wrapper that stays in between is ended with its server."""
+def test_a_wrapper_and_its_server_end_together(stage: Stage):
+    """A wrapper process ends with its server."""
     command = " ".join(stage.server())
     with owner(stage, ["sh", "-c", f"{command}; true"]) as process:
         stage.wait_reports(1)
@@ -67,8 +67,8 @@ def test_wrapper_and_server_end_together(stage: Stage):
         stage.wait_empty()
 
 
-def test_server_that_ignores_term_is_killed_after_autofit_died(stage: Stage):
-    """The guard does not rely on the server's good will."""
+def test_a_server_that_ignores_term_is_killed_after_autofit(stage: Stage):
+    """Without autofit, the guard kills a server that ignores SIGTERM."""
     with owner(stage, stage.server("--ignore-term", "--fork", "session")) as process:
         stage.wait_reports(2)
         process.kill()
@@ -78,8 +78,8 @@ def test_server_that_ignores_term_is_killed_after_autofit_died(stage: Stage):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_kill_at_any_moment(stage: Stage, seed: int):
-    """A kill -9 at a random moment of starting, running or stopping leaves nothing."""
+def test_autofit_killed_at_any_moment(stage: Stage, seed: int):
+    """SIGKILL at a random moment of starting, running or stopping leaves nothing."""
     delay_s = random.Random(seed).uniform(0.0, 0.25)
     with owner(stage, stage.server("--fork", "group", "--exit-after-s", "0.05")) as process:
         time.sleep(delay_s)
@@ -89,8 +89,8 @@ def test_kill_at_any_moment(stage: Stage, seed: int):
         stage.wait_empty()
 
 
-def test_a_dead_autofit_cuts_a_long_grace_short(stage: Stage):
-    """A server that was given a minute to end gets a second once autofit is gone."""
+def test_the_death_of_autofit_shortens_the_grace_period(stage: Stage):
+    """A server with a minute to end gets a second after the death of autofit."""
     ours, theirs = socket.socketpair()
     argv = stage.server("--ignore-term")
     message = marshal.dumps((argv[0], argv, stage.env, None, os.getpid()))
@@ -107,7 +107,7 @@ def test_a_dead_autofit_cuts_a_long_grace_short(stage: Stage):
 
 
 def test_autofit_killed_while_it_stops_a_server(stage: Stage):
-    """A kill -9 during the grace does not prolong the server's life."""
+    """SIGKILL during the grace period does not extend the server's life."""
     server = stage.server("--ignore-term")
     with owner(stage, server, stops=True) as process:
         stage.wait_reports(1)
@@ -119,8 +119,8 @@ def test_autofit_killed_while_it_stops_a_server(stage: Stage):
         stage.wait_empty()
 
 
-def test_guard_loads_little():
-    """The guard runs without site-packages and without autofit, so that it starts quickly."""
+def test_the_guard_imports_little():
+    """The guard runs without site-packages and without autofit, to start fast."""
     script = (
         "import sys; path = sys.argv[1]; names = {'__name__': 'guard', '__file__': path}; "
         "exec(compile(open(path).read(), path, 'exec'), names); print(*sys.modules)"

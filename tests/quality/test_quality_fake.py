@@ -7,7 +7,7 @@ from fakes.machine import Device, Machine, RuntimeTraits
 from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
 
-from autofit.process import Ready
+from autofit.process.managed_process import Readiness
 from autofit.quality.answer_check import score_answers
 from autofit.quality.equality import compare_answers
 from autofit.quality.recorded_answer import record_answers
@@ -43,7 +43,7 @@ def ask(fake, tmp_path):
     def run(**params):
         plan = launcher.plan(BASE.with_params(**params), as_served=False)
         with start_server(plan, runtime.dialect, tmp_path / "server.log") as server:
-            assert server.wait_ready(lambda: None) is Ready.READY
+            assert server.wait_ready(lambda: None) is Readiness.READY
             return record_answers(
                 server.client, PROMPTS, 24, prompt_limit_s=20.0, generate_limit_s=20.0
             )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from session.task_sample import runner, task
 
-from autofit.process import Ready
+from autofit.process.managed_process import Readiness
 from autofit.quality.answer_check import score_answers
 from autofit.quality.equality import compare_answers
 from autofit.quality.output_evaluator import score_kv_types
@@ -71,7 +71,7 @@ def ask(llama_cpp, model, tmp_path_factory):
         )
         limits = {"prompt_limit_s": 300.0, "generate_limit_s": 300.0}
         with start_server(plan, runtime.dialect, logs / ("_".join(words) + ".log")) as server:
-            assert server.wait_ready(lambda: None) is Ready.READY
+            assert server.wait_ready(lambda: None) is Readiness.READY
             answers = record_answers(server.client, prompts, 24, **limits)
 
             def tokenize(words: str) -> list[int]:

@@ -11,7 +11,7 @@ from fakes.model import Model
 from fakes.synthetic_model import ModelShape, build_model
 
 from autofit.machine.device_source import find_device_source
-from autofit.process import scrubbed_environment
+from autofit.process.environment import scrubbed_environment
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.program_inspector import list_devices
 from autofit.runtime.server.launcher import Launcher, LaunchResult

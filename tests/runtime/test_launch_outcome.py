@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from runtime.log_corpus import all_cases
 
-from autofit.process import Ready
+from autofit.process.managed_process import Readiness
 from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots
 from autofit.runtime.dialect.dialect_file import load_dialect
 from autofit.runtime.logs.server_log import LoggedBuffer, ServerLog
@@ -26,7 +26,7 @@ from autofit.trial.outcome import Incorrect
 GOOD = "cuda-ok-ncmoe24"
 PARAMS = {"n_cpu_moe": 24}
 SEEN = LaunchObservation(
-    candidate=Candidate(PARAMS), ready=Ready.READY, exit_status=None, failure=None, props={},
+    candidate=Candidate(PARAMS), ready=Readiness.READY, exit_status=None, failure=None, props={},
     limits=Limits(load_s=5.0, prompt_s=7.0, generate_s=9.0),
 )  # fmt: skip
 
@@ -111,8 +111,8 @@ def test_a_device_that_holds_more_than_it_is_lent_is_out_of_memory(verdict):
 @pytest.mark.parametrize(
     ("seen", "kind", "stage", "told"),
     [
-        ({"ready": Ready.TIMED_OUT}, "timed_out", None, "not ready within 5 s"),
-        ({"ready": Ready.EXITED, "exit_status": 3}, "crashed", None, "status 3"),
+        ({"ready": Readiness.TIMED_OUT}, "timed_out", None, "not ready within 5 s"),
+        ({"ready": Readiness.EXITED, "exit_status": 3}, "crashed", None, "status 3"),
         ({"exit_status": 3}, "crashed", None, "status 3"),
         ({"failure": broken("timed_out")}, "timed_out", "prompt", "what was seen"),
         ({"failure": broken("timed_out", "generate")}, "timed_out", "generate", "what was"),
@@ -143,7 +143,7 @@ def test_limits_that_passed_are_told(verdict):
     limits = [
         verdict(GOOD, **seen).outcome.limit_s
         for seen in (
-            {"ready": Ready.TIMED_OUT},
+            {"ready": Readiness.TIMED_OUT},
             {"failure": broken("timed_out", limit_s=7.0)},
             {"failure": broken("timed_out", "generate", limit_s=9.0)},
         )
@@ -155,7 +155,7 @@ def test_limits_that_passed_are_told(verdict):
 @pytest.mark.parametrize(
     "seen",
     [
-        {"ready": Ready.EXITED, "exit_status": -6},
+        {"ready": Readiness.EXITED, "exit_status": -6},
         {"failure": broken("disconnected"), "exit_status": -6},
         {"failure": broken("timed_out")},
         {"failure": Incorrect("prompt", "nonsense")},

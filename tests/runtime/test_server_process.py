@@ -14,7 +14,7 @@ from fakes.machine_fixtures import FakeMachine
 from runtime.launch_sample import machine, small_model
 
 from autofit.errors import AutofitError
-from autofit.process import Ready
+from autofit.process.managed_process import Readiness
 from autofit.runtime.dialect.dialect_file import load_dialect
 from autofit.runtime.server.server_process import (
     LOOPBACK,
@@ -48,7 +48,7 @@ def test_free_ports_can_be_bound():
 def test_a_server_is_up_inside_the_block_only(plan, tmp_path):
     """It answers once ready, and is gone when the block is left."""
     with start_server(plan, load_dialect("llama_server"), tmp_path / "log") as server:
-        assert server.wait_ready(lambda: None) is Ready.READY
+        assert server.wait_ready(lambda: None) is Readiness.READY
         assert server.client.props()["total_slots"] >= 1
         pid = server.process.pid
     assert not psutil.pid_exists(pid)
@@ -86,7 +86,7 @@ def test_a_server_that_ends_while_loading_is_seen_at_once(plan, tmp_path):
     """Its exit is no time-out."""
     failing = LaunchPlan(plan.candidate, (*plan.argv, "--no-such-flag"), plan.env, plan.limits)
     with start_server(failing, load_dialect("llama_server"), tmp_path / "log") as server:
-        assert server.wait_ready(lambda: None) is Ready.EXITED
+        assert server.wait_ready(lambda: None) is Readiness.EXITED
 
 
 def test_waiting_can_be_stopped(plan, tmp_path):

@@ -65,7 +65,7 @@ def _document(study: Study) -> dict[str, Any]:
 
 def _print_launch(study: Study, number: int, port: int, *, as_json: bool) -> None:
     from autofit.output.text.study_text import launch_command  # noqa: PLC0415
-    from autofit.process import removed_variables, system_config, user_config  # noqa: PLC0415
+    from autofit.process.environment import removed_variables, system_config, user_config  # noqa: PLC0415
 
     print_damage(study)
     unset = removed_variables({}, also_remove=_dialect_variables(study.header.dialect_source))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autofit.presets.preset import Preset
-from autofit.process import Ready
+from autofit.process.managed_process import Readiness
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.server.client import Answer, Client, RequestFailure
 from autofit.runtime.server.launch_outcome import LaunchObservation, judge_launch
@@ -81,8 +81,8 @@ def check_start(
     answer: Answer | RequestFailure | None = None
     with start_server(plan, runtime.dialect, log) as server:
         ready = server.wait_ready(no_stop_request)
-        props = server.client.props() if ready is Ready.READY else {}
-        if ready is Ready.READY:
+        props = server.client.props() if ready is Readiness.READY else {}
+        if ready is Readiness.READY:
             answer = ask_once(server.client, limits)
         failed = isinstance(answer, RequestFailure)
         died = server.process.wait(_EXIT_WAIT_S) if failed else server.process.poll()

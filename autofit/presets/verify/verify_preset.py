@@ -16,7 +16,8 @@ from autofit.presets.preset import Preset
 from autofit.presets.verify.preset_check import PresetCheck, check_start
 from autofit.presets.verify.verify_router import verify_router
 from autofit.presets.verify.verify_yaml import verify_compose, verify_llama_swap
-from autofit.process import run, scrubbed_environment
+from autofit.process.environment import scrubbed_environment
+from autofit.process.helper_program import run_to_end
 from autofit.runtime.discovery.found_runtime import Runtime
 
 _ANALYZER = "systemd-analyze"
@@ -67,7 +68,7 @@ def _check_unit(file: Path) -> PresetCheck:
     name = f"{_ANALYZER} verify"
     try:
         argv = [_ANALYZER, "verify", "--man=no", str(file)]
-        done = run(argv, env=scrubbed_environment({}), timeout_s=_ANALYZE_LIMIT_S)
+        done = run_to_end(argv, env=scrubbed_environment({}), timeout_s=_ANALYZE_LIMIT_S)
     except UsageError:
         return PresetCheck(name, None, f"there is no {_ANALYZER} here")
     # It also prints faults of other units.

@@ -19,7 +19,7 @@ from autofit.presets.verify.preset_check import (
     load_limits,
     no_stop_request,
 )
-from autofit.process import Ready
+from autofit.process.managed_process import Readiness
 from autofit.runtime.diagnosis.diagnose import diagnose
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.discovery.found_runtime import Runtime
@@ -56,7 +56,7 @@ def verify_router(
     )
     log = folder / "router.log"
     with start_server(plan, runtime.dialect, log) as server:
-        is_ready = server.wait_ready(no_stop_request) is Ready.READY
+        is_ready = server.wait_ready(no_stop_request) is Readiness.READY
         checks = [PresetCheck(name, passed=is_ready)]
         if is_ready:
             checks += _check_models(server, presets, runtime.dialect)

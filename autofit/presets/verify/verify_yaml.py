@@ -16,7 +16,8 @@ from autofit.errors import UsageError
 from autofit.presets.formats import compose, llama_swap
 from autofit.presets.preset import Preset
 from autofit.presets.verify.preset_check import PresetCheck, check_start
-from autofit.process import run, scrubbed_environment
+from autofit.process.environment import scrubbed_environment
+from autofit.process.helper_program import run_to_end
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.text_format import one_line
 from autofit.yaml_files import read_yaml
@@ -101,10 +102,10 @@ def _check_by_docker(file: Path, folder: Path) -> PresetCheck:
     name = "docker compose reads the file"
     docker, env = ["docker", "compose"], scrubbed_environment({})
     try:
-        if run([*docker, "version"], env=env, timeout_s=_DOCKER_LIMIT_S).returncode != 0:
+        if run_to_end([*docker, "version"], env=env, timeout_s=_DOCKER_LIMIT_S).returncode != 0:
             return PresetCheck(name, None, "docker has no compose here")
         argv = [*docker, "-f", str(file), "config", "-q"]
-        done = run(argv, env=env, timeout_s=_DOCKER_LIMIT_S, cwd=folder)
+        done = run_to_end(argv, env=env, timeout_s=_DOCKER_LIMIT_S, cwd=folder)
     except UsageError:
         return PresetCheck(name, None, "there is no docker here")
     detail = one_line(done.stderr.strip())[:_LONGEST_DETAIL]

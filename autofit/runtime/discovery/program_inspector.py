@@ -26,7 +26,8 @@ import platformdirs
 from pydantic import TypeAdapter
 
 from autofit.errors import UsageError
-from autofit.process import Finished, run, scrubbed_environment
+from autofit.process.environment import scrubbed_environment
+from autofit.process.helper_program import ProgramResult, run_to_end
 from autofit.runtime.dialect.dialect import Evidence, InspectionRules
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.help_text import HelpText, parse_help
@@ -195,7 +196,7 @@ def _contains(path: Path, text: str) -> bool:
 
 def run_program(
     argv: tuple[str, ...], env: Mapping[str, str], timeout_s: float, *, warns: bool = False
-) -> Finished:
+) -> ProgramResult:
     """Run a program to its end or to the time limit, in a scrubbed environment.
 
     With `warns`, a warning is logged once it takes long, because the user is waiting too.
@@ -208,7 +209,7 @@ def run_program(
     if warns:
         timer.start()
     try:
-        return run(argv, env=scrubbed_environment(env), timeout_s=timeout_s)
+        return run_to_end(argv, env=scrubbed_environment(env), timeout_s=timeout_s)
     finally:
         timer.cancel()
 
@@ -223,7 +224,7 @@ def _warn_slow(argv: Sequence[str], timeout_s: float) -> None:
 def check_run(
     program: Path,
     words: Sequence[str],
-    finished: Finished,
+    finished: ProgramResult,
     timeout_s: float,
     hint: str = PATH_HINT,
 ) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from autofit.process import ManagedProcess, scrubbed_environment
+from autofit.process.environment import scrubbed_environment
+from autofit.process.managed_process import ManagedProcess
 from autofit.runtime.command.argv_writer import find_unsupported, spell_params
 from autofit.runtime.diagnosis.diagnose import diagnose
 from autofit.runtime.dialect.dialect import DivergenceRules

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autofit.process import Ready
+from autofit.process.managed_process import Readiness
 from autofit.runtime.diagnosis.diagnose import Diagnosis, diagnose, diagnose_response
 from autofit.runtime.diagnosis.memory_evidence import (
     ExpectedSlots,
@@ -78,7 +78,7 @@ class LaunchObservation:
     """
 
     candidate: Candidate
-    ready: Ready
+    ready: Readiness
     exit_status: int | None
     failure: RequestFailure | Incorrect | None
     props: Mapping[str, Any]
@@ -176,12 +176,12 @@ def _find_outcome(
     applied: Mapping[str, ParamValue],
 ) -> Outcome:
     failure = observation.failure
-    if observation.ready is Ready.TIMED_OUT:
+    if observation.ready is Readiness.TIMED_OUT:
         limit_s = observation.limits.load_s
         text = f"not ready within {limit_s:.0f} s; last line: {diagnosis.evidence}"
         timed_out = TimedOut(diagnosis.stage, text, limit_s)
         return _logged_failure(diagnosis) or _check_hang(observation, timed_out)
-    if observation.ready is Ready.READY:
+    if observation.ready is Readiness.READY:
         unapplied = find_unapplied(observation.candidate, applied, units=observation.units)
         if unapplied is not None:
             return unapplied

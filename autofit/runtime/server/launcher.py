@@ -21,7 +21,7 @@ from autofit.machine.memory_counter import (
 )
 from autofit.machine.memory_watcher import MemoryPeak, MemoryWatcher
 from autofit.machine.rpc_servers import find_rpc_server
-from autofit.process import Ready
+from autofit.process.managed_process import Readiness
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
 from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots, find_shared_devices
 from autofit.runtime.discovery.found_runtime import Runtime
@@ -208,20 +208,20 @@ class _Launch:
         ):
             watcher.watch(server.process.pid)
             ready = server.wait_ready(self.check_stop)
-            load_s = time.monotonic() - began_s if ready is Ready.READY else None
+            load_s = time.monotonic() - began_s if ready is Readiness.READY else None
             at_ready = watcher.read()
             props: Mapping[str, Any] = {}
             results = RequestResults()
             conditions = ConditionsWatcher(extra_pids=_find_local_servers(launcher.rpc))
-            if ready is Ready.READY:
+            if ready is Readiness.READY:
                 props = server.client.props()
                 with conditions:
                     results = self._send_all(server, watcher)
             failure_kind = getattr(results.failure, "kind", None)
             if failure_kind == "disconnected":
                 server.process.wait(_EXIT_LIMIT_S)
-            exit_status = None if ready is Ready.TIMED_OUT else server.process.poll()
-            is_late = ready is Ready.TIMED_OUT or failure_kind == "timed_out"
+            exit_status = None if ready is Readiness.TIMED_OUT else server.process.poll()
+            is_late = ready is Readiness.TIMED_OUT or failure_kind == "timed_out"
             has_hung = (
                 is_late and exit_status is None and is_hung(server.process.pid, self.log_path)
             )

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 
 from autofit.machine.cgroup import Cgroup
-from autofit.process import ManagedProcess, Ready, scrubbed_environment
+from autofit.process.environment import scrubbed_environment
+from autofit.process.managed_process import ManagedProcess, Readiness
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.server.client import Client
 from autofit.trial.candidate import LaunchPlan
@@ -36,7 +37,7 @@ class RunningServer:
     client: Client
     limit_s: float
 
-    def wait_ready(self, check_stop: Callable[[], None]) -> Ready:
+    def wait_ready(self, check_stop: Callable[[], None]) -> Readiness:
         """Wait until the server answers, has exited, or the time limit has passed."""
 
         def is_ready() -> bool:
