@@ -1,4 +1,4 @@
-"""How often a confirmation is wrong, how often it finds a gain, and what it costs.
+"""Error rate, power and cost of the rounds that confirm a gain.
 
     python benchmarks/bench_confirm.py [--repeats 400] [--output FILE]
 

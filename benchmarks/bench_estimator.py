@@ -34,23 +34,23 @@ GRID_MODELS = ("moe-32k", "moe-152k", "dense-128k")
 
 @dataclass(frozen=True)
 class Row:
-    """One device: MiB told by the runtime and computed, for weights, cache and compute."""
+    """One device: MiB reported by the runtime and predicted, for weights, cache and compute."""
 
     case: str
     device: str
-    told: tuple[int, int, int]
+    reported: tuple[int, int, int]
     computed: tuple[float, float, float]
 
     def error(self, part: int) -> float:
         """Relative, beyond what rounding down to a MiB explains."""
-        told, mib = self.told[part], self.computed[part]
-        beyond = max(0.0, told - mib, mib - told - 1)
-        return (beyond if mib >= told else -beyond) / max(told, 1)
+        reported, mib = self.reported[part], self.computed[part]
+        beyond = max(0.0, reported - mib, mib - reported - 1)
+        return (beyond if mib >= reported else -beyond) / max(reported, 1)
 
     @property
     def is_close(self) -> bool:
-        """Whether compute is within 15 % or 32 MiB."""
-        return abs(self.computed[2] - self.told[2]) <= max(32, 0.15 * self.told[2])
+        """Return whether the compute buffer is within 15 % or 32 MiB."""
+        return abs(self.computed[2] - self.reported[2]) <= max(32, 0.15 * self.reported[2])
 
 
 def ask(
@@ -71,14 +71,14 @@ def ask(
     words = ["--rpc", ",".join(addresses), "-ngl", "999", "-ts", split, "-fa", "on"]
     words += ["-c", str(context), "-b", str(batch), "-ub", str(ubatch)]
     words += ["-ncmoe", str(hosted)] if hosted else []
-    told = fit_print(folder, model.path, *words).rows
+    reported = fit_print(folder, model.path, *words).rows
     settings = {"context": context, "batch": batch, "ubatch": ubatch, "tensor_split": split}
     candidate = Candidate(settings | ({"n_cpu_moe": hosted} if hosted else {}))
     # The planner keeps logits of every token of a ubatch.
     estimate = estimate_memory(model, candidate, available, outputs=ubatch)
     for row in estimate.devices:
         computed = (row.weights_mib, row.kv_mib, row.compute_mib)
-        yield Row(case, row.name, told[row.name], computed)
+        yield Row(case, row.name, reported[row.name], computed)
 
 
 def grid(folder: Path, addresses: list[str], work: Path) -> Iterator[Row]:
@@ -130,7 +130,7 @@ def grid_table(rows: list[Row]) -> list[str]:
     ]
     lines += [
         f"| {row.case} | {row.device} | {percent(row.error(0))} | {percent(row.error(1))} "
-        f"| {row.told[2]} | {row.computed[2]:.0f} | {percent(row.error(2))} |"
+        f"| {row.reported[2]} | {row.computed[2]:.0f} | {percent(row.error(2))} |"
         for row in rows
     ]
     return lines
@@ -187,7 +187,7 @@ def main() -> int:
         published = list(architectures(folder, addresses, Path(work)))
         served = list(compare_buffers(models(Path(work))))
     close = sum(row.is_close for row in on_grid)
-    print("# Memory by arithmetic, beside what the runtime says\n")
+    print("# Predicted memory next to the runtime's own report\n")
     print("Made by `benchmarks/bench_estimator.py`. Errors are relative to the runtime, beyond")
     print("what its rounding down to a MiB explains.\n")
     print("## Compute buffers of CUDA servers (b11434, H200)\n")

@@ -35,7 +35,7 @@ WRITTEN = SynthSpec(layers=4, experts=256, used=8, embd=2048, ff=512, heads=16, 
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """How long a call takes."""
+    """Return the seconds that a call takes."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

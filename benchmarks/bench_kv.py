@@ -1,8 +1,8 @@
-"""What a tune saves by scoring narrow KV types before rounds, where q8_0 is poor and where not.
+"""Time that a tune saves by scoring narrow KV types before rounds, with poor and with good q8_0.
 
     python benchmarks/bench_kv.py [--machines 16] [--launches 30 10] [--output FILE]
 
-Whole tunes of random simulated machines, launch by launch and on a clock of their own; beside
+Whole tunes of random simulated machines, launch by launch and on a clock of their own; next to
 each one that scores a KV type with the winner, after all rounds. Where launches have no
 process there is no llama-perplexity either: a score takes two launches.
 """
@@ -41,7 +41,7 @@ from benchmarks.search_machine import SearchMachine
 
 POOR = KvChanges({"q8_0": 0.3})
 BUDGET_S = 7200.0
-# What an interview asks beside a prompt that fills the context: eight short prompts.
+# The prompt set has eight short prompts, and one that fills the context.
 _ASKED = tuple(PlannedRequest(200, 24) for _ in range(8))
 
 
@@ -52,7 +52,7 @@ class TimedLaunching(PhysicalLaunching):
     now_s: float = 0.0
 
     def result(self, plan: LaunchPlan, request_plan: RequestPlan) -> LaunchResult:
-        """What the physics says; questions take as long as what they ask."""
+        """Return the simulated result; questions take as long as their requests."""
         asked = request_plan
         if request_plan.output_recorder is not None:
             asked = RequestPlan("ask", (*_ASKED, PlannedRequest(self.context - 200, 40)))
@@ -80,7 +80,7 @@ class ScoringLastTune(Tune):
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a tune took, and what its winner truly takes for a request."""
+    """The cost of a tune, and the true time of a request with its winner."""
 
     launches: int
     rounds_in_vain: int
@@ -118,9 +118,9 @@ class Comparison:
             )
             search = SearchStudy(self.machine.problem(memory), seed=1)
             result = tune_type(about, runner, memory, search, lambda _: None, 1).run()
-        return self._told(result, runner.trials, launching.now_s)
+        return self._spent(result, runner.trials, launching.now_s)
 
-    def _told(self, result: dict, trials: Sequence[Trial], seconds: float) -> Spent:
+    def _spent(self, result: dict, trials: Sequence[Trial], seconds: float) -> Spent:
         winner = Candidate(result["winner"]["params"]) if result["winner"] else None
         poor = {one["cache_type_k"] for one in result["kv_scores"] if one["holds"] is False}
         in_vain = [t for t in trials if t.phase == "confirm"
@@ -136,7 +136,7 @@ INTRODUCTION = """\
 # Scores of narrow KV types
 
 Made by `benchmarks/bench_kv.py`: whole tunes of random simulated machines with two hours
-each, beside ones that score a KV type with the winner, after all rounds. Answers with q8_0 are
+each, next to tunes that score a KV type with the winner, after all rounds. Answers with q8_0 are
 either poor (three tokens in ten are others) or the same as those with f16.
 
 - launches: all of a tune; rounds in vain: launches of rounds with a type that was found poor.
@@ -176,7 +176,7 @@ def summary(kind: str, pairs: Sequence[tuple[Spent, Spent]]) -> str:
 
 
 def section(max_launches: int, machines: int) -> str:
-    """The table of tunes with so many launches for the search, and its ratios."""
+    """Return the table of tunes with this limit on search launches, and its ratios."""
     lines, pairs = [HEADER], {"poor": [], "good": []}
     for seed in range(machines):
         with tempfile.TemporaryDirectory() as folder:
@@ -190,9 +190,9 @@ def section(max_launches: int, machines: int) -> str:
                 pairs[kind].append(pair)
                 lines.append(row(machine.case.machine.name, kind, *pair))
                 print(lines[-1], file=sys.stderr)
-    told = "\n".join(f"- {summary(kind, made)}" for kind, made in pairs.items())
+    summaries = "\n".join(f"- {summary(kind, made)}" for kind, made in pairs.items())
     table = "\n".join(lines)
-    return f"## At most {max_launches} launches of the search\n\n{told}\n\n{table}\n"
+    return f"## At most {max_launches} launches of the search\n\n{summaries}\n\n{table}\n"
 
 
 def main() -> None:

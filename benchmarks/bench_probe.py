@@ -1,4 +1,4 @@
-"""Whether a probe finds every fit boundary, at what price, and whether spills are told.
+"""Accuracy and cost of probes: fit boundaries found, launches needed, spills detected.
 
     python benchmarks/bench_probe.py [--machines 30] [--cache FOLDER] [--output FILE]
 
@@ -34,7 +34,7 @@ from benchmarks.spill_machine import SpillCount, count_spills
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One machine's probe beside the truth."""
+    """One machine's probe next to the truth."""
 
     devices: int
     policy: str
@@ -85,7 +85,7 @@ def probed(seed: int, folder: Path) -> Found:
 
 
 def kept(cache: Path | None, name: str, find: Callable[[], Any], kind: Callable[..., Any]) -> Any:
-    """What was found before under this name, else what is found now, kept for the next time."""
+    """Return the cached value of a name, or compute it and keep it for the next run."""
     path = cache / f"{name}.json" if cache else None
     if path is not None and path.exists():
         return kind(**json.loads(path.read_text(encoding="utf-8")))
@@ -97,15 +97,15 @@ def kept(cache: Path | None, name: str, find: Callable[[], Any], kind: Callable[
 
 
 def is_right(row: dict, truth: Truth, machine: ProbedMachine) -> bool:
-    """Whether both sides of a boundary are the true ones, in the units it is told in."""
+    """Return whether both sides of a boundary are true, in the units of its report."""
 
-    def told(host_layers: int | None) -> int | None:
+    def reported(host_layers: int | None) -> int | None:
         if host_layers is None or not row["layout"].startswith("single"):
             return host_layers
         candidate = machine.candidate(row["layout"], row["cache_type"], host_layers)
         return candidate.get_int("n_cpu_moe", 0)
 
-    return (row["fits"], row["fails"]) == (told(truth.fits), told(truth.fails))
+    return (row["fits"], row["fails"]) == (reported(truth.fits), reported(truth.fails))
 
 
 INTRODUCTION = """\
@@ -131,10 +131,10 @@ those of a machine of two cores that was busy with other things.
 SPILLS = """
 ## Spills
 
-On each machine a launch with room to spare, which shows what one takes beside its buffers,
-then the least that fits, one layer less, and what spills 300 MiB. In the last line the first
-launch has another KV type and ubatch than the one that spills, as a tune's baseline has.
-No counter of lent host memory is used.
+On each machine a launch with room to spare, which shows the memory outside its buffers, then the
+least that fits, one layer less, and what spills 300 MiB. In the last line the first launch has
+another KV type and ubatch than the one that spills, as a tune's baseline has. No counter of lent
+host memory is used.
 """
 
 
@@ -144,7 +144,7 @@ BOUNDARY_HEAD = (
 )  # fmt: skip
 SPILL_HEAD = (
     "machines", "launches that fit", "falsely said to spill", "spills of 300 MiB or more",
-    "missed", "smaller spills", "told",
+    "missed", "smaller spills", "detected",
 )  # fmt: skip
 
 
@@ -191,8 +191,8 @@ def total(found: list[Found]) -> Found:
 def spill_row(name: str, count: SpillCount) -> str:
     """One line of the table of spills."""
     values = (
-        name, count.fitting, count.false, count.large, count.large - count.large_told,
-        count.small, count.small_told,
+        name, count.fitting, count.false, count.large, count.large - count.large_detected,
+        count.small, count.small_detected,
     )  # fmt: skip
     return cells(values)
 
@@ -234,7 +234,7 @@ def main() -> None:
                 ("that spill", {"spill": True, "unified": False}),
                 ("that do not", {"spill": False, "unified": False}),
                 ("with unified memory", {"spill": False, "unified": True}),
-                ("that spill, unlike", {"spill": True, "unified": False, "is_alike": False}),
+                ("that spill, unlike", {"spill": True, "unified": False, "is_similar": False}),
             ):
                 folder = Path(name) / kind.replace(" ", "-")
                 count = SpillCount()

@@ -1,4 +1,4 @@
-"""How many launches a search needs, on simulated machines and on recorded tables.
+"""Number of launches that a search needs, on simulated machines and on recorded tables.
 
     python benchmarks/bench_search.py [--machines 30] [--seeds 20] [--rival-seeds 20]
         [--first 0] [--jobs 2] [--only NAME ...] [--store FOLDER] [--no-run] [--tables]
@@ -7,7 +7,7 @@
 Every search has the same space, baseline and memory filter. Launches are those of baseline,
 boundary and search, failures included, until the pick is within 2% of the best point of the
 space, both without noise; a search that never gets there counts as 200. What is finished lies
-in the store: the benchmark can be stopped, resumed, and told while it runs (`--no-run`).
+in the store: the benchmark can be stopped, resumed, and printed while it runs (`--no-run`).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", help="strategies; all without it")
     parser.add_argument("--tables", action="store_true", help="recorded tables only")
     parser.add_argument("--store", type=Path, default=STORE, help="keeps what is finished")
-    parser.add_argument("--no-run", action="store_true", help="tell what the store holds")
+    parser.add_argument("--no-run", action="store_true", help="print the contents of the store")
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
 

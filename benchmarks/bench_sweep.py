@@ -1,9 +1,9 @@
-"""How often a sweep finds an entry that became slower, and how often it cries for nothing.
+"""Power and false alarm rate of a sweep that looks for entries that became slower.
 
     python benchmarks/bench_sweep.py [--repeats 200] [--output FILE]
 
 Each repeat is one entry: nights are simulated launch by launch and kept in a baseline as
-`--update-baseline` does; beside so many kept nights one more is judged that is like them, and
+`--update-baseline` does; against these nights one more is judged that is like them, and
 one that is slower.
 """
 
@@ -40,7 +40,7 @@ _PROMPT, _GENERATION = 0.25, 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How launches and nights vary, and what is to be found.
+    """The variation of launches and nights, and the effect to be found.
 
     `between_nights` is the deviation of the machine's speed from night to night;
     `has_own_noise` gives prompts and generation noise of their own, where otherwise all
@@ -90,9 +90,12 @@ BY_KIND = (
         name="3%, bursts: 1 in 20 begins, 3 launches 50% slower",
         noise=Noise(between=0.03, burst_chance=0.05, burst_factor=1.5, burst_launches=3),
     ),
-    replace(_AT_3, name="reference beside it", has_reference=True),
+    replace(_AT_3, name="reference in the same night", has_reference=True),
     replace(
-        _AT_3, name="reference beside it, nights 10% apart", has_reference=True, between_nights=0.1
+        _AT_3,
+        name="reference in the same night, nights 10% apart",
+        has_reference=True,
+        between_nights=0.1,
     ),
     replace(_AT_3, name="8 launches, 4% slower", slowdown=1.04),
     replace(_AT_3, name="8 launches, 8% slower", slowdown=1.08),
@@ -108,7 +111,7 @@ class Simulation:
         self._night = 0
 
     def record(self, slowdown: float = 1.0) -> EntryRecord:
-        """What the next night measures of an entry that is slower by a factor."""
+        """Return the measurements of the next night for an entry that is slower by a factor."""
         setting = self._setting
         self._night += 1
         state = math.exp(setting.between_nights * self._random.standard_normal())
@@ -144,7 +147,7 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of so many sweeps, how many called a slower night and a like one a regression."""
+    """Count sweeps that called a slower night, and an equal one, a regression."""
 
     sweeps: int
     found: int
@@ -194,10 +197,10 @@ INTRODUCTION = """\
 # Sweeps under noise
 
 Made by `benchmarks/bench_sweep.py`: {repeats} simulated entries for each line, through the
-baseline and the judge that `autofit sweep` uses. Nights are kept one after another; beside 1, 2,
+baseline and the judge that `autofit sweep` uses. Nights are kept one after another; with 1, 2,
 3, 5 and 10 of them two more are judged, one slower, one like them. A launch answers three
 requests, and all four figures of speed are judged together: alpha {alpha:.0%}, smallest change
-{threshold:.0%}, nights taken to differ by {night_sd:.2%} until the kept ones tell.
+{threshold:.0%}, nights taken to differ by {night_sd:.2%} until the kept ones show it.
 
 Each cell: slower nights called a regression / like nights called one.
 """
@@ -206,19 +209,19 @@ Each cell: slower nights called a regression / like nights called one.
 NOTES = """\
 What to read from it:
 
-- Promised are 6% at 3% noise in nine of ten sweeps, and at most one false alarm in twenty. Eight
-  launches and two kept nights keep both. A single kept night does not (88%): how nights vary is
-  not known yet, and 0.75% is taken for it, so the change has a deviation of 1.9%, of which 6%
+- The targets are 6% at 3% noise in nine of ten sweeps, and at most one false alarm in twenty.
+  Eight launches and two kept nights reach both. A single kept night does not (88%): the variation
+  of nights is not known yet, and 0.75% is assumed, so the change has a deviation of 1.9%, of which 6%
   is three. Twelve launches make up for it.
-- Five launches see 6% at 1% noise always; at 3% they reach nine of ten beside ten nights only.
+- Five launches see 6% at 1% noise always; at 3% they reach nine of ten only with ten kept nights.
 - A change of generation alone is one of two figures that moved, where a change of all is four
   of four: the correction for looking at four costs it a night or two.
 - Nights that differ by more than is taken for them raise more alarms until four or five are
-  kept: from then on the steps between them tell. The alarms end, and where nights are 2% apart
+  kept: from then on the steps between them count. The alarms end, and where nights are 2% apart
   four of ten slowdowns by 6% are missed. An old build measured in the same rounds (`against`)
   does not mind: it finds some nine of ten from the first night on, be the nights 10% apart.
 - Where a third of the nights is disturbed by bursts of three launches 50% slower, 6% cannot be
-  told: those nights are slower, and are called so. Single slow launches hide one change in six.
+  reported: those nights are slower, and are called so. Single slow launches hide one in six.
 """
 
 

@@ -20,7 +20,7 @@ REPEATS = 3
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How the seconds of launches and requests vary, as factors of the true seconds.
+    """Variation of launches and requests, as factors of the true seconds.
 
     `between` and `within` are standard deviations of the logarithm, of a launch and of a
     request; `drift` slows the machine with every launch, up to `drift_limit`; a burst begins
@@ -74,7 +74,7 @@ class NoisyMachine:
         return self.random.standard_t(freedom) / math.sqrt(freedom / (freedom - 2))
 
     def contender(self, name: str, true_s: float) -> Contender:
-        """Something that takes so many seconds a request on this machine."""
+        """Return a contender that takes this many seconds a request on this machine."""
         candidate = Candidate({"name": name})
 
         def launch(number: int) -> Trial:

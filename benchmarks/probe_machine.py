@@ -1,4 +1,4 @@
-"""A probe on a random simulated machine, through real processes, and the truth beside it."""
+"""A probe on a random simulated machine, through real processes, and the truth."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _KV = ("cache_type_k", "cache_type_v")
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What fits along one line: by number of host layers, None where there is no candidate."""
+    """The numbers of host layers that fit along one line; None where there is no candidate."""
 
     fitting: Mapping[int, bool]
 
@@ -57,7 +57,7 @@ class Truth:
 
     @property
     def is_monotone(self) -> bool:
-        """Whether all that is more than what fits does, too."""
+        """Return whether every larger number of host layers fits, too."""
         return self.fits is None or all(fits for n, fits in self.fitting.items() if n > self.fits)
 
 
@@ -169,7 +169,7 @@ class ProbedMachine:
             )
 
     def candidate(self, layout: str, cache_type: str, host_layers: int) -> Candidate | None:
-        """The candidate of a line with so many host layers."""
+        """Return the candidate of a line with this number of host layers."""
         return self.factory.candidate_of(
             {**self.points[cache_type], LAYOUT_AXIS: layout, HOST_LAYERS_AXIS: host_layers}
         )
@@ -177,7 +177,7 @@ class ProbedMachine:
     def truth(self, layout: str, cache_type: str, *, device_layers: int | None = None) -> Truth:
         """Every candidate of a line under the simulation, without noise.
 
-        Where no layout can be cut with so many host expert layers, some are cut that keep
+        Where no layout can be cut with this number of host expert layers, some are cut that keep
         whole layers off the devices; `device_layers` leaves out those with another number.
         """
         fitting = {}
@@ -191,12 +191,12 @@ class ProbedMachine:
         return Truth(fitting)
 
     def fits(self, candidate: Candidate) -> bool:
-        """Whether a candidate truly fits, with the prompt that proves it."""
+        """Return whether a candidate truly fits, with the prompt that proves it."""
         run = self.run(candidate)
         return run.is_completed and run.spilled_mib == 0
 
     def run(self, candidate: Candidate) -> Run:
-        """What a candidate truly comes to."""
+        """Return the true run of a candidate."""
         if self._simulation is None:
             self._simulation = Simulation(self.case.machine, self.case.model)
         requests = self._effort(candidate).within(self.case.context).requests
@@ -224,7 +224,7 @@ class ProbedMachine:
 
 
 def _asks_for_more(candidate: Candidate, failed: Candidate) -> bool:
-    """Whether a candidate is the failed one with no less on the devices in any respect."""
+    """Return whether a candidate needs at least as much of the devices as a failed one."""
     mine, other = dict(candidate.params), dict(failed.params)
     moved, refused = mine.pop("n_cpu_moe", 0), other.pop("n_cpu_moe", 0)
     several = "," in str(mine.get("devices", ","))

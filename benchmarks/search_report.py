@@ -1,4 +1,4 @@
-"""What the searches of simulated machines come to, as Markdown."""
+"""Results of searches on simulated machines, as Markdown."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _runs(results: Sequence[MachineResult], name: str) -> list[Outcome]:
 
 
 def own_lines(results: Sequence[MachineResult]) -> Iterator[str]:
-    """What a tune ends with, and the two references that need no launch."""
+    """Yield the rows of tunes and of the two references that need no launch."""
     runs = [(result.facts, run) for result in results for run in result.runs.get(OURS, ())]
     if not runs:
         return

@@ -47,7 +47,7 @@ def random_search(problem: Problem, seed: int) -> Search:
 
 
 def tpe(problem: Problem, seed: int) -> Search:
-    """Optuna's TPE with its defaults; failures and refused points are told as pruned."""
+    """Optuna's TPE with its defaults; failures and refused points are reported as pruned."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     distributions = {

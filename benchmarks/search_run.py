@@ -26,18 +26,18 @@ from benchmarks.search_rivals import STRATEGIES
 
 GOOD_ENOUGH = 0.98
 MOST_LAUNCHES = 200
-# Contenders of the confirmation beside the baseline, as in a tune.
+# Contenders of the rounds without the baseline, as in a tune.
 _CONTENDERS = 2
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a search.
+    """The result of a search.
 
     Attributes:
         reached: launches until the pick was within 2% of the optimum, None if never.
         launches: all of them, the baseline included.
-        failures: those that failed for want of memory, until then.
+        failures: those that failed for lack of memory, until then.
         share: the optimum's time over that of the last pick.
         confirmed: the same of the pick after the confirmation.
         seconds: own computing for each proposal; of the first seed, which knows nothing of
@@ -86,14 +86,14 @@ class Session:
         return trial
 
     def cost(self, trial: Trial) -> float | None:
-        """The measured seconds of a request as a tune's search is told them, None if it failed."""
+        """Return the seconds of a request as a tune's search gets them, None if it failed."""
         if trial.measurement is None or not trial.is_completed:
             return None
         workload = self.machine.task.workload
         return median_metric(fastest_repeats(trial.measurement, workload), workload, "request_s")
 
     def pick(self, candidate: Candidate | None, cost: float | None) -> None:
-        """What would be reported now: this candidate, or the baseline where it was faster."""
+        """Record the current pick: this candidate, or the baseline where it was faster."""
         truth = self.machine.truth(candidate) if candidate is not None else None
         if self.baseline_cost is not None and (cost is None or self.baseline_cost < cost):
             truth = self.baseline_truth
@@ -145,7 +145,7 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
 
 
 def _confirmed(session: Session, candidate_of, ranked: list[Observation]) -> float:
-    """What the winner of the confirmation is worth, as a share of the optimum."""
+    """Return the speed of the rounds' winner as a share of the optimum."""
     candidates: dict[str, Candidate] = {}
     for seen in ranked:
         candidate = candidate_of(seen.point)

@@ -13,13 +13,13 @@ from benchmarks.search_run import Outcome
 
 OURS = "autofit"
 _ROOT = Path(__file__).parents[1]
-# What decides how a search of ours goes, beside the machine.
+# Files that decide the result of a search on a given machine.
 _SOURCES = ("autofit/search/*.py", "autofit/model/*.py", "autofit/tuning/candidates.py")
 
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What is told of a machine; `references` are what needs no launch, as shares of the best."""
+    """Facts about a machine; `references` need no launch and are shares of the best speed."""
 
     seed: int
     devices: int
@@ -47,12 +47,12 @@ class SearchStore:
         return digest.hexdigest()[:12]
 
     def machine(self, seed: int) -> MachineFacts | None:
-        """What is known of a machine, None before it was looked at."""
+        """Return the facts about a machine, None before it was measured."""
         path = self._machine_path(seed)
         if not path.exists():
             return None
-        told = json.loads(path.read_text("utf-8"))
-        return MachineFacts(**{**told, "effects": tuple(told["effects"])})
+        document = json.loads(path.read_text("utf-8"))
+        return MachineFacts(**{**document, "effects": tuple(document["effects"])})
 
     def keep_machine(self, facts: MachineFacts) -> None:
         """Remember a machine."""
@@ -82,9 +82,9 @@ class SearchStore:
         return self._folder / kind / f"{machine}-{seed}.json"
 
 
-def _write(path: Path, told: object) -> None:
+def _write(path: Path, document: object) -> None:
     """Whole or not at all: the benchmark may be stopped at any time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(told), "utf-8")
+    temporary.write_text(json.dumps(document), "utf-8")
     temporary.replace(path)

@@ -39,7 +39,7 @@ def table_lines(seeds: int) -> Iterator[str]:
         try:
             tables.append(TableProblem(read_table(path)))
         except UsageError:
-            continue  # tells no speed
+            continue  # no speeds
     tables = [table for table in tables if len(table.points) > 1]
     for table in sorted(tables, key=lambda table: (len(table.points) < LARGE, table.table.name)):
         ours = summarize(table, [replay(table, seed=k, max_launches=None) for k in range(seeds)])
@@ -65,7 +65,7 @@ def random_launches(table: TableProblem, seed: int) -> int:
 
 
 def tpe_launches(table: TableProblem, seed: int) -> int:
-    """Rows that Optuna's TPE asks; what is no row is told as pruned and costs nothing."""
+    """Yield rows that Optuna's TPE asks for; a missing row is reported as pruned at no cost."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     axes = table.problem().axes
@@ -79,28 +79,28 @@ def tpe_launches(table: TableProblem, seed: int) -> int:
             trial = study.ask(distributions)
             key = tuple(sorted(trial.params.items()))
             if key not in rows or key in asked:
-                study.tell(trial, state=TrialState.PRUNED)
+                study.report(trial, state=TrialState.PRUNED)
                 continue
             asked.add(key)
             opened.append(trial)
             yield rows[key]
 
-    def tell(_: Point, value: float | None) -> None:
+    def report(_: Point, value: float | None) -> None:
         if value is None:
-            study.tell(opened[-1], state=TrialState.PRUNED)
+            study.report(opened[-1], state=TrialState.PRUNED)
         else:
-            study.tell(opened[-1], value)
+            study.report(opened[-1], value)
 
-    return _launches(table, points(), random.Random(seed), tell)
+    return _launches(table, points(), random.Random(seed), report)
 
 
-def _launches(table: TableProblem, points: Iterator[Point], rng: random.Random, tell) -> int:
+def _launches(table: TableProblem, points: Iterator[Point], rng: random.Random, report) -> int:
     metric = table.table.metric
     lowest, launches = float("inf"), 0
     for point in points:
         launches += 1
         value = rng.choice(table.repeats(point)).value(metric)
-        tell(point, None if value is None else cost(value, metric))
+        report(point, None if value is None else cost(value, metric))
         if value is not None and cost(value, metric) < lowest:
             lowest = cost(value, metric)
             if table.is_good_enough(table.median_value(point)):

@@ -1,4 +1,4 @@
-"""Spills on random simulated machines: how many are told, and how many falsely."""
+"""Spills on random simulated machines: detected ones, and false alarms."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class SpillCount:
     fitting: int = 0
     false: int = 0
     large: int = 0
-    large_told: int = 0
+    large_detected: int = 0
     small: int = 0
-    small_told: int = 0
+    small_detected: int = 0
 
     def __add__(self, other: SpillCount) -> SpillCount:
         """Both together."""
@@ -36,7 +36,7 @@ class SpillCount:
 
 
 def count_spills(
-    seeds: Iterable[int], folder: Path, *, is_alike: bool = True, **fields: Any
+    seeds: Iterable[int], folder: Path, *, is_similar: bool = True, **fields: Any
 ) -> SpillCount:
     """Launch on each machine what fits well, just so, and no more."""
     count = SpillCount()
@@ -44,23 +44,23 @@ def count_spills(
         place = folder / str(seed)
         place.mkdir(parents=True)
         machine = ProbedMachine.of(random_case(seed, devices=1, **fields), place)
-        candidates = _around_the_edge(machine) if is_alike else _far_over_the_edge(machine)
+        candidates = _around_the_edge(machine) if is_similar else _far_over_the_edge(machine)
         for candidate, trial in zip(
             candidates, machine.launch(place / "study", candidates), strict=True
         ):
-            is_told = isinstance(trial.outcome, Spilled)
+            is_detected = isinstance(trial.outcome, Spilled)
             spilled_mib = machine.run(candidate).spilled_mib
             if trial.outcome.kind == "out_of_memory":
                 continue  # a machine that does not spill has refused it
             if spilled_mib == 0:
                 count.fitting += 1
-                count.false += is_told
+                count.false += is_detected
             elif spilled_mib >= LARGE_MIB:
                 count.large += 1
-                count.large_told += is_told
+                count.large_detected += is_detected
             else:
                 count.small += 1
-                count.small_told += is_told
+                count.small_detected += is_detected
     return count
 
 

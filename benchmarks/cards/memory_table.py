@@ -3,8 +3,8 @@
     python benchmarks/cards/memory_table.py MODEL [NAME=]STUDY ...
 
 MODEL need only be a header (`autofit synth --header-only`). For every device of every completed
-launch whose placement is explicit: weights, cache and compute buffers beside the runtime's own
-table, and what the device's counter showed beyond these buffers beside the estimate of it.
+launch whose placement is explicit: weights, cache and compute buffers next to the runtime's own
+table, and the rest by the device's counter next to its prediction.
 Where the runtime placed layers itself, nothing says where, and the launch is counted only.
 Tables as markdown come to stdout; the exit code is 1 where a device's buffers are off by more
 than the limit.
@@ -57,28 +57,28 @@ class DeviceLaunch:
 
     @property
     def buffers_off_mib(self) -> float:
-        """How much more buffers were estimated than the runtime's table tells."""
+        """Predicted buffers minus those in the runtime's table, in MiB."""
         row = self.estimate
         return row.weights_mib + row.kv_mib + row.compute_mib - self.reported.buffers_mib
 
     @property
     def buffers_off(self) -> float:
-        """The same as a share of what the table tells."""
+        """The same as a share of the table's buffers."""
         return self.buffers_off_mib / self.reported.buffers_mib
 
     @property
     def other_mib(self) -> float | None:
-        """What the counter showed beyond the buffers."""
+        """Memory of the counter outside the buffers, in MiB."""
         return None if self.taken_mib is None else self.taken_mib - self.reported.buffers_mib
 
     @property
     def other_off_mib(self) -> float | None:
-        """How much more of that was estimated."""
+        """Predicted minus counted memory outside the buffers, in MiB."""
         return None if self.other_mib is None else self.estimate.other_mib - self.other_mib
 
     @property
     def total_off_mib(self) -> float | None:
-        """How much more was estimated in all than the counter showed."""
+        """Predicted minus counted memory in all, in MiB."""
         return None if self.taken_mib is None else self.estimate.total_mib - self.taken_mib
 
 
@@ -160,9 +160,9 @@ def launch_table(studies: dict[str, Study]) -> Iterator[str]:
             for trial in trials
             if not trial.is_completed
         )
-        told = ", ".join(f"{count} {kind}" for kind, count in failed.items()) or "none"
+        kinds = ", ".join(f"{count} {kind}" for kind, count in failed.items()) or "none"
         spent = f"{seconds:.0f}" if phases["search"] else "-"
-        cells = [name, *(str(phases[phase]) for phase in PHASES), spent, told]
+        cells = [name, *(str(phases[phase]) for phase in PHASES), spent, kinds]
         yield f"| {' | '.join(cells)} |"
 
 
@@ -173,12 +173,13 @@ def _verdict(launches: Sequence[DeviceLaunch], studies: dict[str, Study]) -> Ite
         f"of {len(launches)} devices of completed launches."
     )
     for launch in beyond:
-        row, told = launch.estimate, launch.reported
+        row, reported = launch.estimate, launch.reported
         yield (
             f"- {launch.study}, launch {launch.trial.number}, {row.name}: "
-            f"{launch.buffers_off:+.2%} (weights {row.weights_mib:.0f} for {told.model_mib:.0f}, "
-            f"cache {row.kv_mib:.0f} for {told.context_mib:.0f}, "
-            f"compute {row.compute_mib:.0f} for {told.compute_mib:.0f})"
+            f"{launch.buffers_off:+.2%} (weights "
+            f"{row.weights_mib:.0f} for {reported.model_mib:.0f}, "
+            f"cache {row.kv_mib:.0f} for {reported.context_mib:.0f}, "
+            f"compute {row.compute_mib:.0f} for {reported.compute_mib:.0f})"
         )
     completed = [t for study in studies.values() for t in study.trials() if t.is_completed]
     unplaced = sum(not _is_placed(trial) for trial in completed)
@@ -196,7 +197,7 @@ def _is_placed(trial: Trial) -> bool:
 
 
 def _devices(study: Study) -> list[Device]:
-    """The machine's devices as the study's head tells them."""
+    """Return the machine's devices from the study's header."""
     limits = study.header.options.get("devices_mib") or {}
     found = (_DEVICE.fullmatch(line) for line in study.header.environment.devices)
     return [
@@ -216,13 +217,13 @@ Figure = Callable[[DeviceLaunch], float | None]
 
 
 def _median(launches: Sequence[DeviceLaunch], figure: Figure, *, sign: str = "+") -> str:
-    told = [value for launch in launches if (value := figure(launch)) is not None]
-    return f"{median(told):{sign}.0f} MiB" if told else "-"
+    reported = [value for launch in launches if (value := figure(launch)) is not None]
+    return f"{median(reported):{sign}.0f} MiB" if reported else "-"
 
 
 def _worst(launches: Sequence[DeviceLaunch], figure: Figure) -> str:
-    told = [value for launch in launches if (value := figure(launch)) is not None]
-    return f"{max(told, key=abs):+.0f} MiB" if told else "-"
+    reported = [value for launch in launches if (value := figure(launch)) is not None]
+    return f"{max(reported, key=abs):+.0f} MiB" if reported else "-"
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def _shuffled(grids: Sequence[Grid], seed: int) -> Iterator[Point]:
 
 
 def _placed(factory: CandidateFactory, memory: MemoryModel, point: Point) -> Candidate | None:
-    """The candidate of a point, whose host layers may be told from the fewest that should fit."""
+    """Return the candidate of a point; host layers may count from the fewest that should fit."""
     given = point[HOST_LAYERS_AXIS]
     if isinstance(given, int):
         return factory.candidate_of(point)
@@ -127,8 +127,8 @@ def _placed(factory: CandidateFactory, memory: MemoryModel, point: Point) -> Can
             continue
         memory.ask_planner(candidate)
         if _fits(memory, candidate):
-            wanted = min(layers + int(more or 0), factory.most_host_layers())
-            return factory.candidate_of({**point, HOST_LAYERS_AXIS: wanted})
+            host_layers = min(layers + int(more or 0), factory.most_host_layers())
+            return factory.candidate_of({**point, HOST_LAYERS_AXIS: host_layers})
     return None
 
 
@@ -153,7 +153,7 @@ def write_table(study: Study, task: Task, path: Path) -> None:
         f"{device.name} {device.description}, {device.usable_mib:.0f} MiB free"
         for device in task.devices
     )
-    told = ", ".join((
+    source = ", ".join((
         f"measured by autofit {datetime.now(UTC):%Y-%m-%d}",
         devices or "no device",
         f"{task.runtime.name} {task.runtime.version.version}",
@@ -161,7 +161,7 @@ def write_table(study: Study, task: Task, path: Path) -> None:
     ))  # fmt: skip
     temporary = path.with_suffix(".tmp")
     with temporary.open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# source: {told}\n")
+        file.write(f"# source: {source}\n")
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(_row(trial, task.workload) for trial in study.trials())

@@ -19,7 +19,7 @@ def test_a_few_simulated_confirmations_behave(name):
     """In eighty confirmations few claims are false, most gains are found, most intervals hold."""
     found = rates(BY_NAME[name], 80)
 
-    # Two and a half standard deviations beside 2.5%, 90% and 95%.
+    # Two and a half standard deviations around 2.5%, 90% and 95%.
     assert found.false_gains <= 0.07
     assert found.false_losses <= 0.07
     assert found.found >= 0.75
@@ -54,8 +54,8 @@ def test_the_benchmark_prints_a_table(tmp_path):
     ]
 
 
-def test_a_line_tells_what_was_not_reached():
-    """A fixed design beyond the simulated rounds is told as such."""
+def test_a_row_has_all_columns_where_a_fixed_design_needs_too_many_rounds():
+    """A fixed design that needs more rounds than simulated still gets a whole row."""
     setting = SETTINGS[0]
     found = rates(setting, 2)
 

@@ -40,19 +40,19 @@ def model(tmp_path_factory):
 
 
 def _measured(model: Path, compute_factor: float) -> Measurement:
-    """What a launch shows whose compute buffer is so many times the estimate."""
+    """Return the measurement of a launch whose compute buffer is this multiple of the estimate."""
     device = Device("CUDA0", "NVIDIA GeForce RTX 3060", 12288.0, 12288.0)
     (row,) = estimate_memory(read_inventory(model), Candidate(PARAMS), [device]).devices
-    told = ReportedMemory(row.weights_mib, row.kv_mib, row.compute_mib * compute_factor)
+    reported = ReportedMemory(row.weights_mib, row.kv_mib, row.compute_mib * compute_factor)
     return Measurement(
-        peak_mib={"CUDA0": HELD_MIB + told.buffers_mib + OTHER_MIB},
-        reported={"CUDA0": told},
+        peak_mib={"CUDA0": HELD_MIB + reported.buffers_mib + OTHER_MIB},
+        reported={"CUDA0": reported},
         readings=(MemoryReading(0.0, {"CUDA0": HELD_MIB}, {"CUDA0": None}),),
     )
 
 
 def _compared(model: Path, folder: Path, *factors: float) -> subprocess.CompletedProcess[str]:
-    """What is said of a study with a launch for each factor, a failure and a runtime's own fit."""
+    """Print the table of a study: a launch for each factor, a failure, and a runtime's own fit."""
     own_fit = replace(
         trial(90, phase="baseline", measured=_measured(model, 3.0)),
         candidate=Candidate({"devices": "CUDA0", "fit_target": "1024"}),
@@ -67,7 +67,7 @@ def _compared(model: Path, folder: Path, *factors: float) -> subprocess.Complete
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_what_agrees_is_within_the_limit(model, tmp_path):
+def test_equal_buffers_are_within_the_limit(model, tmp_path):
     """Launches that the runtime placed itself or that failed are counted, not compared."""
     done = _compared(model, tmp_path / "study", 1.0, 1.0)
 
@@ -80,8 +80,8 @@ def test_what_agrees_is_within_the_limit(model, tmp_path):
     assert "| cards | 1 | 0 | 3 | 0 | 0 | 126 | 1 out of memory (load) |" in done.stdout
 
 
-def test_what_is_off_is_named(model, tmp_path):
-    """A launch beyond the limit is named with its buffers, and the exit code tells of it."""
+def test_a_launch_beyond_the_limit_is_listed(model, tmp_path):
+    """A launch beyond the limit is listed with its buffers, and the exit code is 1."""
     done = _compared(model, tmp_path / "study", 1.0, 2.0)
 
     assert done.returncode == 1, done.stderr
@@ -90,7 +90,7 @@ def test_what_is_off_is_named(model, tmp_path):
 
 
 def test_the_studies_of_real_cards_agree_with_the_arithmetic(tmp_path):
-    """Buffers within 1% of the runtime's own table, and what is beside them within 24 MiB."""
+    """Buffers within 1% of the runtime's own table, and the memory outside them within 24 MiB."""
     model = tmp_path / "recorded.gguf"
     write_model(RECORDED, model)
     found = [

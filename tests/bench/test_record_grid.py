@@ -64,9 +64,9 @@ def test_a_grid_can_be_replayed(recorded):
                            "--seeds", "3", "--json"],
                           capture_output=True, text=True, timeout=120, check=True)  # fmt: skip
 
-    told = json.loads(done.stdout)
-    assert told["best_possible"] > 0
-    assert told["launches_to_98pct"] is not None
+    replayed = json.loads(done.stdout)
+    assert replayed["best_possible"] > 0
+    assert replayed["launches_to_98pct"] is not None
 
 
 def test_a_grid_is_gone_on_with(recorded):
