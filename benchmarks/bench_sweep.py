@@ -211,7 +211,8 @@ What to read from it:
 
 - The targets are 6% at 3% noise in nine of ten sweeps, and at most one false alarm in twenty.
   Eight launches and two kept nights reach both. A single kept night does not (88%): the variation
-  of nights is not known yet, and 0.75% is assumed, so the change has a deviation of 1.9%, of which 6%
+  of nights is not known yet, and 0.75% is assumed. So the change has a deviation of 1.9%, of
+  which 6%
   is three. Twelve launches make up for it.
 - Five launches see 6% at 1% noise always; at 3% they reach nine of ten only with ten kept nights.
 - A change of generation alone is one of two figures that moved, where a change of all is four
