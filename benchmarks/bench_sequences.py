@@ -44,8 +44,8 @@ from session.task_sample import options
 import autofit
 from autofit.errors import UsageError
 from autofit.memory.memory_model import MemoryModel
-from autofit.probe.find_boundaries import Probe
-from autofit.probe.probe_task import chosen_layouts, chosen_points
+from autofit.probe.boundary_line import choose_layouts, choose_points, make_lines
+from autofit.probe.find_boundaries import find_boundaries
 from autofit.replay.recorded_table import read_table
 from autofit.replay.replay_table import TableProblem, replay
 from autofit.search.optuna_study import SearchStudy
@@ -136,9 +136,9 @@ class Recorded:
         with self._study(f"probe-{seed}") as study:
             runner = self._runner(study, memory, seed, None)
             factory = CandidateFactory(self.task)
-            layouts, points = chosen_layouts(factory, ()), chosen_points(self.task, ())
-            probe = Probe(self.task, factory, memory, runner, lambda _: None, layouts, points)
-            result = probe.run()
+            layouts, points = choose_layouts(factory, ()), choose_points(self.task, ())
+            lines = make_lines(factory, memory, layouts, points)
+            result = find_boundaries(self.task, lines, memory, runner, lambda _: None)
         found = {
             f"{row['layout']} {row['cache_type']}": [row["fits"], row["fails"]]
             for row in result["boundary"]

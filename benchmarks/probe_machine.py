@@ -16,8 +16,8 @@ from fakes.settings import KV_BYTES
 from trial.purpose_sample import purpose_of
 
 from autofit.memory.memory_model import MemoryModel
-from autofit.probe.find_boundaries import Probe
-from autofit.probe.probe_task import chosen_layouts, chosen_points
+from autofit.probe.boundary_line import choose_layouts, choose_points, make_lines
+from autofit.probe.find_boundaries import find_boundaries
 from autofit.runtime.server.launcher import Launcher
 from autofit.runtime.server.request_plan import RequestPlan, plan_fit_test, plan_measurement
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
@@ -107,7 +107,7 @@ class ProbedMachine:
         )
         task = build_task(options)
         factory = CandidateFactory(task)
-        return cls(case, fake, factory, options, points=chosen_points(task, CACHE_TYPES))
+        return cls(case, fake, factory, options, points=choose_points(task, CACHE_TYPES))
 
     def probe(
         self, study: Path, *, layouts: Sequence[str] = (), cache_types: Sequence[str] = ()
@@ -115,17 +115,16 @@ class ProbedMachine:
         """Probe as the command does."""
         began = time.monotonic()
         with self._runner(study) as (runner, launching):
-            probe = Probe(
-                task=self.factory.task,
-                factory=self.factory,
-                memory=self.memory,
-                runner=runner,
-                emit=lambda _: None,
-                layouts=chosen_layouts(self.factory, layouts),
-                points={kind: self.points[kind] for kind in cache_types or self.points},
+            lines = make_lines(
+                self.factory,
+                self.memory,
+                choose_layouts(self.factory, layouts),
+                {kind: self.points[kind] for kind in cache_types or self.points},
             )
             launching.unreported_mib = self.memory.unreported_mib
-            self.result = probe.run()
+            self.result = find_boundaries(
+                self.factory.task, lines, self.memory, runner, lambda _: None
+            )
             self.trials = list(runner.trials)
         self.seconds = time.monotonic() - began
         return self.result

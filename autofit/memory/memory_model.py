@@ -160,6 +160,10 @@ class MemoryModel:
             if peak is not None and (start := before.get(name)) is not None
         }
 
+    def launch_of(self, candidate: Candidate) -> Trial | None:
+        """Return the first observed launch of a candidate; None without one."""
+        return next((trial for trial in self.launches if trial.candidate == candidate), None)
+
     # ---- predictions
 
     def predict(self, candidate: Candidate) -> MemoryEstimate | None:
@@ -188,7 +192,7 @@ class MemoryModel:
             for row, less in zip(full.devices, part.devices, strict=True)
         }
 
-    def context_fill(self, candidate: Candidate) -> FullContextCheck:
+    def full_context_check(self, candidate: Candidate) -> FullContextCheck:
         """Return the request that fills a slot, and the free memory below which it is sent."""
         # A short launch ends long before the workload's generation does.
         growth = self.growth_mib(candidate, depth=self.workload.longest_prompt_tokens)

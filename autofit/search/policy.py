@@ -23,7 +23,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Literal
 
-from autofit.memory.boundary import BoundarySearch
+from autofit.memory.boundary_search import BoundarySearch
 from autofit.memory.demand import is_free
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.problem import Proposal
@@ -158,7 +158,7 @@ class SearchPolicy:
         if best is None or not self.study.problem.searches_layouts:
             return None
         walk = self.walk(best.point)
-        value = walk.next_value()
+        value = walk.next_by_halving()
         done = sum(n < int(best.point[HOST_LAYERS_AXIS]) for n in walk.known)
         if value is None or done >= _MOST_CLOSING:
             return None
@@ -166,7 +166,7 @@ class SearchPolicy:
         if chance < _SURE_NOT_TO_FIT:
             return None
         if chance >= _SURE_TO_FIT:
-            value = self._last_likely(best.point, range(value, walk.lowest - 1, -1))
+            value = self._last_likely(best.point, range(value, walk.fewest_possible - 1, -1))
         proposal = Proposal({**best.point, HOST_LAYERS_AXIS: value}, 0.0, f"does {value} fit too?")
         return Step("boundary", proposal, asks_fit_only=self._is_slower_below(best.point))
 
@@ -190,7 +190,7 @@ class SearchPolicy:
     def walk(self, point: Point) -> BoundarySearch:
         """What is known of the boundary in host layers through a point."""
         found = BoundarySearch(
-            most=self.study.problem.most_host_layers, guess=int(point[HOST_LAYERS_AXIS])
+            most=self.study.problem.most_host_layers, expected=int(point[HOST_LAYERS_AXIS])
         )
         fallen = self.study.fallen()
         told = [
@@ -202,7 +202,7 @@ class SearchPolicy:
         # What failed once does not hold, whatever else was seen of it: failures come last.
         for other, fitted in sorted(shown, key=lambda one: not one[1]):
             if are_on_a_line(other, point):
-                found = found.told(int(other[HOST_LAYERS_AXIS]), fitted=fitted)
+                found.record(int(other[HOST_LAYERS_AXIS]), fits=fitted)
         return found
 
 

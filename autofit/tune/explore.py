@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from autofit.memory.boundary import BoundarySearch
+from autofit.memory.boundary_search import BoundarySearch
 from autofit.memory.demand import Memory
 from autofit.runtime.server.request_plan import (
     FullContextCheck,

@@ -82,7 +82,11 @@ class Tune:
         """Baseline, boundary, search, confirm, prove."""
         baseline = self._baseline()
         explorer = Explorer(
-            self.task, self.search, self.runner, self._watching(baseline), self.memory.context_fill
+            self.task,
+            self.search,
+            self.runner,
+            self._watching(baseline),
+            self.memory.full_context_check,
         )
         self._seed_search(explorer, baseline)
         for candidate in explorer.starting_candidates():

@@ -107,7 +107,7 @@ def test_nothing_fits(cli, tmp_path):
     [
         (["--layout", "balanced"], "known: single:CUDA0"),
         (["--kv", "q3_K"], "--kv q3_K"),
-        (["--set", "n_cpu_moe=3"], "no boundary to look for"),
+        (["--set", "n_cpu_moe=3"], "no boundary to find"),
         (["--resume"], "--resume needs --study"),
         (["--budget", "soon"], "is not a duration"),
         (["--ubatch", "16384"], "ubatch <= batch"),

@@ -192,8 +192,10 @@ def test_launch_without_counters_corrects_nothing(about, measurement):
 def test_context_is_filled_where_little_would_stay_free(about):
     """A narrow cache is widened for long prompts, so it needs more room than f16."""
     memory = about.memory_model()
-    wide = memory.context_fill(Candidate({**LONG, "cache_type_k": "f16", "cache_type_v": "f16"}))
-    narrow = memory.context_fill(Candidate(LONG))
+    wide = memory.full_context_check(
+        Candidate({**LONG, "cache_type_k": "f16", "cache_type_v": "f16"})
+    )
+    narrow = memory.full_context_check(Candidate(LONG))
 
     assert narrow.below_mib["CUDA0"] > wide.below_mib["CUDA0"] > 0
     assert wide.expected_mib.keys() == wide.below_mib.keys() == {"CUDA0"}
@@ -205,7 +207,7 @@ def test_long_generation_does_not_lower_the_level_of_a_fill(about):
     levels = []
     for predicted in (8, 60000):
         workload = replace(about.workload, context=1 << 20, requests=(Request(512, predicted),))
-        fill = replace(about, workload=workload).memory_model().context_fill(Candidate(LONG))
+        fill = replace(about, workload=workload).memory_model().full_context_check(Candidate(LONG))
         levels.append(fill.below_mib["CUDA0"])
 
     assert levels[0] == levels[1]

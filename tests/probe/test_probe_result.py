@@ -1,36 +1,42 @@
-"""What the result of a probe says in words."""
+"""The notes of a probe that its budget has cut off."""
 
 from __future__ import annotations
 
 import pytest
+from memory.launched_card import LaunchedCard
 from study.study_sample import header
 
-from autofit.memory.boundary_walk import BoundaryWalk
-from autofit.probe.probe_result import Line, budget_words
+from autofit.probe.boundary_line import make_lines
+from autofit.probe.probe_result import open_boundary_texts
 from autofit.study.study_folder import Study
 
 
+@pytest.fixture(scope="module")
+def card(tmp_path_factory) -> LaunchedCard:
+    """A card with a model of 24 layers."""
+    return LaunchedCard.of(tmp_path_factory.mktemp("result"))
+
+
 @pytest.mark.parametrize(
-    ("known", "words"),
+    ("known", "text"),
     [
         ({}, "nothing was launched"),
-        ({2: True}, "host expert layers: 6 fit, fewer were not launched"),
-        ({1: False}, "host expert layers: 5 do not fit, more were not launched"),
-        ({4: True, 1: False}, "host expert layers: 8 fit, 5 do not; the rest was not launched"),
+        ({6: True}, "host expert layers: 6 fit, fewer were not launched"),
+        ({5: False}, "host expert layers: 5 do not fit, more were not launched"),
+        ({8: True, 5: False}, "host expert layers: 8 fit, 5 do not; the rest was not launched"),
     ],
 )
-def test_what_a_spent_budget_leaves_open_is_counted_as_the_table_does(tmp_path, known, words):
-    """Four layers that are not on the device count in both."""
-    line = Line("single:CUDA0", "f16", 512, {}, BoundaryWalk(8, 3))
+def test_open_boundary_is_described_by_its_known_sides(card, tmp_path, known, text):
+    """The first note says how to continue, the others what each boundary lacks."""
+    machine = card.machine
+    (line,) = make_lines(
+        machine.factory, card.memory(), ["single:CUDA0"], {"q8_0": machine.points["q8_0"]}
+    )
     for host_layers, fits in known.items():
-        line.walk.tell(host_layers, fits=fits)
-
-    def told_of(_: Line, host_layers: int | None, *, fits: bool = True) -> int | None:
-        del fits
-        return None if host_layers is None else host_layers + 4
+        line.search.record(host_layers, fits=fits)
 
     with Study.create(tmp_path / "study", header()) as study:
-        how, told = budget_words([line], study, told_of)
+        how, note = open_boundary_texts([line], study)
 
     assert "--resume" in how
-    assert told == f"single:CUDA0, f16: {words}"
+    assert note == f"single:CUDA0, q8_0: {text}"

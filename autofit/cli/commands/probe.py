@@ -84,8 +84,12 @@ def run_probe(
     """Probe and return the result; with `asks`, let the user decide if the machine is busy."""
     from autofit.cli.run_setup import confirm_when_busy, open_run  # noqa: PLC0415 - heavy
     from autofit.memory.calibration import CalibrationStore  # noqa: PLC0415
-    from autofit.probe.find_boundaries import Probe  # noqa: PLC0415
-    from autofit.probe.probe_task import chosen_layouts, chosen_points  # noqa: PLC0415
+    from autofit.probe.boundary_line import (  # noqa: PLC0415
+        choose_layouts,
+        choose_points,
+        make_lines,
+    )
+    from autofit.probe.find_boundaries import find_boundaries  # noqa: PLC0415
     from autofit.session.build_task import build_task  # noqa: PLC0415
     from autofit.session.candidate_factory import CandidateFactory  # noqa: PLC0415
     from autofit.session.task_setup import make_planner, search_header  # noqa: PLC0415
@@ -93,8 +97,8 @@ def run_probe(
     task = build_task(options)
     factory = CandidateFactory(task)
     memory = task.memory_model(make_planner(task), CalibrationStore())
-    names = chosen_layouts(factory, layouts)
-    points = chosen_points(task, cache_types)
+    names = choose_layouts(factory, layouts)
+    points = choose_points(task, cache_types)
     header = search_header(task, options, seed=0, argv=sys.argv)
     own = {"command": "probe", "layouts": list(names), "cache_types": list(points)}
     header = replace(header, options={**header.options, **own})
@@ -103,8 +107,8 @@ def run_probe(
     notices = (*task.inventory.notices, *task.notices)
     with open_run(run_options, header, [task], notices=notices, planner=memory.planner) as run:
         runner = run.make_runner(run.make_launcher(task, memory), memory)
-        probe = Probe(task, factory, memory, runner, run.emit, names, points)
-        result = probe.run()
+        lines = make_lines(factory, memory, names, points)
+        result = find_boundaries(task, lines, memory, runner, run.emit)
         run.conclude(result)
     return result
 
