@@ -8,8 +8,8 @@ from typing import Any
 
 from autofit.compare.comparison import SIDES, SideName
 from autofit.errors import UsageError
+from autofit.presets.formats.variable_expansion import without_marks
 from autofit.presets.read_preset import ParsedPreset, shorten_apart
-from autofit.presets.unknown_text import without_marks
 from autofit.runtime.command.redaction import redact_command, redact_variables
 from autofit.session.task import Task
 from autofit.session.task_setup import read_environment, study_header

@@ -23,8 +23,8 @@ from autofit.presets.command_options import (
     keep_override_order,
     with_absolute_paths,
 )
+from autofit.presets.formats.variable_expansion import unknown_reasons
 from autofit.presets.read_preset import ParsedPreset, refuse_faults
-from autofit.presets.unknown_text import unknown_reasons
 from autofit.runtime.command.argv_reader import ParsedCommand, parse_command
 from autofit.runtime.command.argv_writer import spell_value
 from autofit.runtime.dialect.dialect_file import load_all_dialects

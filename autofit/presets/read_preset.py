@@ -15,9 +15,9 @@ from autofit.errors import UsageError
 from autofit.presets.formats.preset_format import open_preset_file
 from autofit.presets.formats.registry import FORMATS, recognize_format
 from autofit.presets.formats.shell import shell_servers
+from autofit.presets.formats.variable_expansion import without_marks, without_private
 from autofit.presets.preset_heading import heading_metadata
 from autofit.presets.server_entry import ServerEntry, is_program
-from autofit.presets.unknown_text import without_marks, without_private
 from autofit.runtime.command.redaction import redact_command
 from autofit.trial.workload import Workload
 

@@ -16,7 +16,7 @@ from autofit.errors import UsageError
 from autofit.presets.formats.llama_swap import command_words
 from autofit.presets.formats.preset_format import PresetFile
 from autofit.presets.formats.registry import FORMATS, write_preset
-from autofit.presets.unknown_text import unknown_reasons
+from autofit.presets.formats.variable_expansion import unknown_reasons
 
 LOCAL = ["--host", "127.0.0.1", "--port"]
 

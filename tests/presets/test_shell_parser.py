@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit.presets.formats.shell_parser import SimpleCommand, parse_shell
-from autofit.presets.unknown_text import unknown_reasons
+from autofit.presets.formats.variable_expansion import unknown_reasons
 
 
 def _commands(text: str) -> list[SimpleCommand]:

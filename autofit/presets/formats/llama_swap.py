@@ -16,6 +16,7 @@ from autofit.errors import UsageError
 from autofit.presets.command_options import flag_groups
 from autofit.presets.formats.preset_format import PresetFile, PresetFormat
 from autofit.presets.formats.shell import command_server
+from autofit.presets.formats.variable_expansion import mark_unknown
 from autofit.presets.formats.yaml_text import (
     entries_below,
     indented,
@@ -26,7 +27,6 @@ from autofit.presets.formats.yaml_text import (
 from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import heading
 from autofit.presets.server_entry import ServerEntry
-from autofit.presets.unknown_text import mark_unknown
 from autofit.text_format import one_line
 
 TOP_KEY = "models"

@@ -15,10 +15,10 @@ from typing import Any
 
 from autofit import yaml_files
 from autofit.errors import UsageError
+from autofit.presets.formats.variable_expansion import without_private
 from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import heading_metadata
 from autofit.presets.server_entry import ServerEntry
-from autofit.presets.unknown_text import without_private
 
 LARGEST_BYTES = 1 << 18
 _BYTE_ORDER_MARKS = {

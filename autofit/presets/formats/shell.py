@@ -13,10 +13,10 @@ from autofit.presets.command_options import flag_groups
 from autofit.presets.formats.container_command import docker_run_server
 from autofit.presets.formats.preset_format import PresetFormat
 from autofit.presets.formats.shell_parser import parse_shell
+from autofit.presets.formats.variable_expansion import without_marks
 from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import heading
 from autofit.presets.server_entry import ServerEntry, is_program
-from autofit.presets.unknown_text import without_marks
 
 _SETTING = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 # They start the command that follows, and change nothing about its speed.

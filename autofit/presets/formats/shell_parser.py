@@ -15,8 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autofit.presets.formats.variable_expansion import parameter_value
-from autofit.presets.unknown_text import mark_unknown, unknown_reasons
+from autofit.presets.formats.variable_expansion import (
+    mark_unknown,
+    parameter_value,
+    unknown_reasons,
+)
 
 _PIECE = re.compile(
     r"""

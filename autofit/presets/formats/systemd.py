@@ -19,11 +19,10 @@ from autofit.presets.command_options import flag_groups
 from autofit.presets.formats.env import read_env_file
 from autofit.presets.formats.preset_format import PresetFile, PresetFormat
 from autofit.presets.formats.shell import command_server
-from autofit.presets.formats.variable_expansion import expand
+from autofit.presets.formats.variable_expansion import expand, mark_unknown
 from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import heading
 from autofit.presets.server_entry import ServerEntry
-from autofit.presets.unknown_text import mark_unknown
 from autofit.text_format import one_line
 
 # A model of hundreds of GB is read for minutes; a server that cannot start fails in seconds.
