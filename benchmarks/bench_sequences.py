@@ -49,7 +49,7 @@ from autofit.probe.find_boundaries import find_boundaries
 from autofit.replay.recorded_table import read_table
 from autofit.replay.replay_table import TableProblem, replay
 from autofit.search.optuna_study import SearchStudy
-from autofit.search.proposer import ModelProposer
+from autofit.search.proposer import SurrogateProposer
 from autofit.session.budget import Budget
 from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.requirement import parse_requirement
@@ -200,7 +200,7 @@ def table_names() -> list[str]:
 def replayed(name: str, seed: int) -> dict[str, Any]:
     """Replay the search of a recorded table and return the rows that it asked for, in order."""
 
-    class Watching(ModelProposer):
+    class Watching(SurrogateProposer):
         """A proposer that keeps the observations after each row."""
 
         def ranked(self, problem: Any, observations: Sequence[Any]) -> list[Any]:
@@ -216,7 +216,7 @@ def replayed(name: str, seed: int) -> dict[str, Any]:
         {
             "phase": "search",
             "params": dict(sorted(params_of(one.point).params.items())),
-            "outcome": "completed" if one.cost is not None else f"lacked {one.lacked}",
+            "outcome": "completed" if one.cost is not None else f"lacked {one.exhausted_memory}",
             "fidelity": None,
             "layout": "",
         }

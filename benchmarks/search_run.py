@@ -113,7 +113,7 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
     workload = machine.task.workload
     while session.outcome.launches < MOST_LAUNCHES:
         began = time.process_time()
-        step = course.next()
+        step = course.next_step()
         if is_timed:
             session.outcome.seconds.append(time.process_time() - began)
         if step is None:
@@ -121,21 +121,23 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
         point = step.proposal.point
         candidate = problem.candidate_of(point)
         assert candidate is not None
-        trial = session.launch(candidate, step.phase, asks_fit_only=step.asks_fit_only)
+        trial = session.launch(candidate, step.phase, asks_fit_only=step.fit_only)
         memory.observe(trial)
         if trial.shows_fit_only:
-            course.tell_fits(point)
+            course.add_fitting(point)
             continue
         measured = trial.measurement if trial.is_completed else None
         fastest = fastest_repeats(measured, workload) if measured else None
         prompt_s, predicted_s = token_seconds(fastest, workload)
-        study.tell(
-            point,
-            session.cost(trial),
-            lacked=lacked_memory(trial.outcome),
-            seconds=trial.seconds,
-            prompt_s=prompt_s,
-            predicted_s=predicted_s,
+        study.add(
+            Observation(
+                point,
+                session.cost(trial),
+                lacked_memory(trial.outcome),
+                trial.seconds,
+                prompt_s,
+                predicted_s,
+            )
         )
         ranked = study.ranked()
         if ranked:

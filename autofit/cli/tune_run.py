@@ -57,7 +57,7 @@ class TuneRun:
             if proposal is None:
                 return
             candidate = search.problem.candidate_of(proposal.point)
-            search.drop()
+            search.cancel()
             if candidate is None:
                 return
             about = "search begins with; what follows depends on what this one measures"

@@ -16,11 +16,17 @@ from autofit.errors import UsageError
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.memory_estimate import estimate_memory
 from autofit.replay.recorded_table import PARAMS, RecordedTable, Settings, TableRow
-from autofit.search.model_traffic import ModelTraffic
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.policy import SearchPolicy
-from autofit.search.problem import Fit, Problem, Proposer
-from autofit.search.search_goal import TYPICAL_REQUESTS, Goal
+from autofit.search.problem import (
+    TYPICAL_REQUESTS,
+    Fit,
+    Goal,
+    ModelTraffic,
+    Observation,
+    Problem,
+)
+from autofit.search.proposer import SurrogateProposer
 from autofit.search.space import HOST_LAYERS_AXIS, Axis, Point, Space
 from autofit.session.search_problem import model_traffic
 from autofit.trial.candidate import Candidate, ParamValue
@@ -99,7 +105,7 @@ class TableProblem:
             candidate_of=self._candidate,
             fit_of=self._fit,
             goal=Goal(table.metric, (request,)),
-            traits=self._traffic(request),
+            traffic=self._traffic(request),
             points=self.points,
         )
 
@@ -190,7 +196,11 @@ class ReplayRun:
 
 
 def replay(
-    table: TableProblem, *, seed: int, max_launches: int | None, proposer: Proposer | None = None
+    table: TableProblem,
+    *,
+    seed: int,
+    max_launches: int | None,
+    proposer: SurrogateProposer | None = None,
 ) -> ReplayRun:
     """Search a table once.
 
@@ -208,7 +218,7 @@ def replay(
         proposal = study.ask()
         if proposal is None:
             break
-        if stopped is None and policy.is_enough(proposal):
+        if stopped is None and policy.may_stop(proposal):
             stopped = launches
         if stopped is not None and reached is not None:
             break
@@ -226,12 +236,14 @@ def _launch(study: SearchStudy, table: TableProblem, point: Point, rng: random.R
     row = rng.choice(table.repeats(point))
     metric = table.table.metric
     value = row.value(metric)
-    study.tell(
-        point,
-        None if value is None else cost(value, metric),
-        lacked=row.exhausted_memory,
-        prompt_s=1 / row.pp_per_s if row.is_ok and row.pp_per_s else None,
-        predicted_s=1 / row.tg_per_s if row.is_ok and row.tg_per_s else None,
+    study.add(
+        Observation(
+            point,
+            None if value is None else cost(value, metric),
+            row.exhausted_memory,
+            prompt_s=1 / row.pp_per_s if row.is_ok and row.pp_per_s else None,
+            predicted_s=1 / row.tg_per_s if row.is_ok and row.tg_per_s else None,
+        )
     )
     return row.is_ok
 

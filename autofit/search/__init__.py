@@ -1,1 +1,1 @@
-"""The search space, the fit boundary, the sampler, and the Optuna study."""
+"""The search: its space and problem, the surrogate model, the policy. It launches nothing."""

@@ -1,4 +1,4 @@
-"""The points that a proposal chooses from, and how likely each is to fit."""
+"""The points that a proposal chooses from, and the probability that each of them runs."""
 
 from __future__ import annotations
 
@@ -10,195 +10,258 @@ import numpy as np
 from autofit.memory.demand import MEMORIES, Memory, is_free
 from autofit.memory.dominance import needing_at_least, needing_at_most
 from autofit.search.feasibility import BoundaryPosterior, EstimateBiasPosterior
-from autofit.search.kernel import MINOR, Kernel
+from autofit.search.kernel import MINOR_AXIS_WEIGHTS, Kernel
 from autofit.search.memory_surrogate import IMPOSSIBLE_MIB, MemorySurrogate
-from autofit.search.observations import History
-from autofit.search.point_grid import Floats, Grid, Rows
+from autofit.search.observations import LaunchHistory
+from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
-from autofit.search.success_probability import works
 
-# Points less likely to fit than this are not worth a launch that probably fails; while
-# nothing has run, less is enough.
-_LEAST_CHANCE = 0.3
-_LEAST_FIRST_CHANCE = 0.1
-# What needs no more than something that ran fits as surely as anything does.
-_SURE = 0.99
-# What one crawl leaves of the chance: another program may have slowed it.
-_CRAWLED_ONCE = 0.5
-# What brings points no further apart than this share is looked at around the best ones alone.
-# Threads are not: with them too, 15 instead of 18 of 20 searches found a winner within 2%.
-_RARELY = 0.4
-# Host layers looked at: so many above the fewest that may fit, and some of the rest, for on
-# some machines experts in system RAM are faster.
-_LAYERS_ABOVE = 4
+# A point less likely to run is not worth a launch. Before anything has run, less is enough.
+_MIN_PROBABILITY = 0.3
+_MIN_FIRST_PROBABILITY = 0.1
+# The least probability of a point that needs no more memory than one that ran.
+_DOMINATED_PROBABILITY = 0.99
+# Factor on points that need at least as much as a suspected spill that was seen once: another
+# program may have been the cause.
+_SPILLED_ONCE = 0.5
+# Axes with a smaller kernel weight are varied only around the best points. Threads have a larger
+# one: when they were varied less, 15 instead of 18 of 20 searches found a winner within 2%.
+_MINOR_WEIGHT = 0.4
+# Numbers of host layers in the pool of each layout: the fewest that may fit, and some of the
+# rest, since on some machines experts in system RAM are faster.
+_LAYERS_AT_BOUNDARY = 4
 _LAYERS_BEYOND = 3
+# The last launches whose neighbours are listed if there are too many combinations.
+_RECENT_LAUNCHES = 3
+# A value that failed keeps at least this share of its probability.
+_MIN_VALUE_PROBABILITY = 0.05
+# Prior weight, in launches, of a success against an unexplained failure.
+_SUCCESS_PRIOR = 0.25
 
 
 class CandidatePool:
-    """The points of one proposal with their chances to fit."""
+    """The points of one proposal, with their probabilities of success."""
 
     def __init__(
-        self, grid: Grid, margins: MemorySurrogate, similarity: Kernel, history: History
+        self,
+        grid: PointGrid,
+        memory_surrogate: MemorySurrogate,
+        kernel: Kernel,
+        history: LaunchHistory,
     ) -> None:
         self._grid = grid
-        self._margins = margins
-        self._similarity = similarity
+        self._memory_surrogate = memory_surrogate
+        self._kernel = kernel
         self._history = history
         self._ran = history.matrix(
-            [entry.row for entry in history.ran if entry.row not in history.fallen]
+            [one.row for one in history.ran if one.row not in history.failed_proof]
         )
-        self._refused = history.refused()
-        crawled = Counter(entry.row for entry in history.crawled)
-        self._crawled = [(np.array(row), count > 1) for row, count in crawled.items()]
-        margins.refresh()
-        margins.ask_ends()
-        for entry in history.entries:
-            margins.estimate(np.array(entry.row))
-        self._beliefs = {memory: self._learn(memory) for memory in MEMORIES}
+        self._failed_otherwise = history.failed_otherwise()
+        spills = Counter(one.row for one in history.spilled)
+        self._spills = [(np.array(row), count > 1) for row, count in spills.items()]
+        memory_surrogate.refresh()
+        memory_surrogate.estimate_ends()
+        for one in history.launches:
+            memory_surrogate.estimate(np.array(one.row))
+        self._fit_posteriors = {memory: self._fit_posterior(memory) for memory in MEMORIES}
 
-    def _learn(self, memory: Memory) -> EstimateBiasPosterior | BoundaryPosterior | None:
-        """What launches told of a memory; None where nothing is known that could be wrong."""
-        told = [(row, True) for row in self._ran]
-        told += [(row, False) for row in self._history.lacking(memory)]
+    def _fit_posterior(self, memory: Memory) -> EstimateBiasPosterior | BoundaryPosterior | None:
+        """Return the posterior of what fits into a memory; None for a host without estimates."""
+        outcomes = [(row, True) for row in self._ran]
+        outcomes += [(row, False) for row in self._history.out_of_memory(memory)]
         if memory == "device":
-            told += [(row, False) for row, is_sure in self._crawled if is_sure]
-        if not self._margins.has_estimates:
+            outcomes += [(row, False) for row, is_repeated in self._spills if is_repeated]
+        if not self._memory_surrogate.has_estimates:
             if memory == "host":
                 return None
-            threshold = BoundaryPosterior(self._grid)
-            for row, fitted in told:
-                threshold.add_outcome(row, fitted=fitted)
-            return threshold
-        shift = EstimateBiasPosterior(memory, self._margins.needed_mib[memory])
-        if told:
-            margins = self._margins.margins(np.array([row for row, _ in told]), memory)
-            for margin, (_, fitted) in zip(margins, told, strict=True):
+            boundary = BoundaryPosterior(self._grid)
+            for row, fitted in outcomes:
+                boundary.add_outcome(row, fitted=fitted)
+            return boundary
+        bias = EstimateBiasPosterior(memory, self._memory_surrogate.needed_mib[memory])
+        if outcomes:
+            rows = np.array([row for row, _ in outcomes])
+            margins = self._memory_surrogate.margins(rows, memory)
+            for margin, (_, fitted) in zip(margins, outcomes, strict=True):
                 if margin > IMPOSSIBLE_MIB:
-                    shift.add_outcome(float(margin), fitted=fitted)
-        return shift
+                    bias.add_outcome(float(margin), fitted=fitted)
+        return bias
 
     @property
-    def least_chance(self) -> float:
-        """Below which a point is not worth a launch."""
-        return _LEAST_CHANCE if len(self._ran) else _LEAST_FIRST_CHANCE
+    def min_probability(self) -> float:
+        """The probability of success below which a point is not worth a launch."""
+        return _MIN_PROBABILITY if len(self._ran) else _MIN_FIRST_PROBABILITY
 
-    def chances(self, rows: Rows) -> Floats:
-        """How likely rows are to run, of shape (rows,); 0 for those that failed or must."""
-        found = self._memory_chances(rows)
-        every = range(len(self._grid.axes))
-        gone = self._grid.codes(self._refused, every)
-        found[np.isin(self._grid.codes(rows, every), gone)] = 0.0
-        return found * works(rows, self._refused, self._ran, self._similarity)
+    def success_probabilities(self, rows: Rows) -> Floats:
+        """Return the probability that rows run, of shape (rows,); 0 for rows that must fail."""
+        probabilities = self._memory_probabilities(rows)
+        columns = range(len(self._grid.axes))
+        failed = self._grid.codes(self._failed_otherwise, columns)
+        probabilities[np.isin(self._grid.codes(rows, columns), failed)] = 0.0
+        return probabilities * _probability_without_other_failure(
+            rows, self._failed_otherwise, self._ran, self._kernel
+        )
 
-    def _memory_chances(self, rows: Rows) -> Floats:
-        found = np.ones(len(rows))
+    def _memory_probabilities(self, rows: Rows) -> Floats:
+        """Return the probability that rows fit into both memories, of shape (rows,)."""
+        product = np.ones(len(rows))
         for memory in MEMORIES:
-            chances = self._estimated(rows, memory)
+            probabilities = self._predicted_probabilities(rows, memory)
             for row in self._ran:
                 fits = needing_at_most(self._grid.axes, rows, row, memory)
-                chances[fits] = np.maximum(chances[fits], _SURE)
-            for row in self._history.lacking(memory):
-                chances[needing_at_least(self._grid.axes, rows, row, memory)] = 0.0
-            found *= chances
-        for row, is_sure in self._crawled:
-            crowded = needing_at_least(self._grid.axes, rows, row, "device")
-            found[crowded] *= 0.0 if is_sure else _CRAWLED_ONCE
-        return found
+                probabilities[fits] = np.maximum(probabilities[fits], _DOMINATED_PROBABILITY)
+            for row in self._history.out_of_memory(memory):
+                probabilities[needing_at_least(self._grid.axes, rows, row, memory)] = 0.0
+            product *= probabilities
+        for row, is_repeated in self._spills:
+            dominated = needing_at_least(self._grid.axes, rows, row, "device")
+            product[dominated] *= 0.0 if is_repeated else _SPILLED_ONCE
+        return product
 
-    def _estimated(self, rows: Rows, memory: Memory) -> Floats:
-        belief = self._beliefs[memory]
-        if belief is None:
+    def _predicted_probabilities(self, rows: Rows, memory: Memory) -> Floats:
+        posterior = self._fit_posteriors[memory]
+        if posterior is None:
             return np.ones(len(rows))
-        if isinstance(belief, BoundaryPosterior):
-            return belief.probability(rows)
-        margins = self._margins.margins(rows, memory)
-        found = belief.probability(np.nan_to_num(margins, nan=0.0))
-        found[np.isnan(margins)] = 0.5 if memory == "device" else 1.0
-        found[margins <= IMPOSSIBLE_MIB] = 0.0
-        return found
+        if isinstance(posterior, BoundaryPosterior):
+            return posterior.probability(rows)
+        margins = self._memory_surrogate.margins(rows, memory)
+        probabilities = posterior.probability(np.nan_to_num(margins, nan=0.0))
+        probabilities[np.isnan(margins)] = 0.5 if memory == "device" else 1.0
+        probabilities[margins <= IMPOSSIBLE_MIB] = 0.0
+        return probabilities
 
     def rows(self) -> Rows:
-        """The points worth judging: all, or those near the fit boundary of each layout.
+        """Return the points to evaluate: all, or those near the fit boundary of each layout.
 
-        Of those that differ in what seldom matters only the one that is most like the launch
-        before: `variants` has the others.
+        Of points that differ in minor axes only, it returns the one most similar to the last
+        launch. `variants` returns the others.
         """
-        combinations = self._grid.combinations(self._ran[-3:].tolist())
-        layers, layout = self._grid.place(HOST_LAYERS_AXIS), self._grid.place(LAYOUT_AXIS)
+        combinations = self._combinations()
+        layers, layout = self._grid.column_of(HOST_LAYERS_AXIS), self._grid.column_of(LAYOUT_AXIS)
         if not self._grid.problem.searches_layouts or layers is None or layout is None:
             return combinations
-        combinations = self._alike_in_minor(combinations)
-        places = [
-            place
-            for place, axis in enumerate(self._grid.axes)
-            if place not in (layers, layout)
+        combinations = self._without_minor_variants(combinations)
+        columns = [
+            column
+            for column, axis in enumerate(self._grid.axes)
+            if column not in (layers, layout)
             and not all(is_free(axis.name, memory) for memory in MEMORIES)
         ]
-        codes = self._grid.codes(combinations, places)
-        alike = [combinations[codes == code] for code in np.unique(codes)]
+        # Combinations of one group need the same memory, so they share a fit boundary.
+        codes = self._grid.codes(combinations, columns)
+        groups = [combinations[codes == code] for code in np.unique(codes)]
         found = []
-        for key, layout_place, host_layers in self._near_boundary([rows[0] for rows in alike]):
-            rows = alike[key].copy()
-            rows[:, layout], rows[:, layers] = layout_place, host_layers
+        for group, layout_index, host_layers in self._near_boundary([rows[0] for rows in groups]):
+            rows = groups[group].copy()
+            rows[:, layout], rows[:, layers] = layout_index, host_layers
             found.append(rows)
         return np.concatenate(found) if found else combinations[:0]
 
     def variants(self, rows: Rows) -> Rows:
-        """The rows and those that differ from them only in what seldom matters."""
-        minor = self._minor
+        """Return the rows and all points that differ from one of them in minor axes only."""
+        minor = self._minor_columns
         if not minor:
             return rows
-        combinations = self._grid.combinations(self._ran[-3:].tolist())
-        kept = [place for place in self._kept if place not in minor]
-        codes, wanted = self._grid.codes(combinations, kept), self._grid.codes(rows, kept)
+        combinations = self._combinations()
+        major = [column for column in self._combined_columns if column not in minor]
+        codes, row_codes = self._grid.codes(combinations, major), self._grid.codes(rows, major)
         found = [rows]
-        for row, code in zip(rows, wanted, strict=True):
+        for row, code in zip(rows, row_codes, strict=True):
             others = np.repeat(row[None, :], np.count_nonzero(codes == code), axis=0)
             others[:, minor] = combinations[codes == code][:, minor]
             found.append(others)
         return np.unique(np.concatenate(found), axis=0)
 
-    def _alike_in_minor(self, combinations: Rows) -> Rows:
-        """One of those that differ in what seldom matters: the most like the last launch."""
-        minor = self._minor
-        wanted = self._ran[-1] if len(self._ran) else np.zeros(len(self._grid.axes), np.int64)
-        codes = self._grid.codes(combinations, [p for p in self._kept if p not in minor])
-        unlike = (combinations[:, minor] != wanted[minor]).sum(axis=1)
-        order = np.lexsort((unlike, codes))
+    def _combinations(self) -> Rows:
+        return self._grid.combinations(self._ran[-_RECENT_LAUNCHES:].tolist())
+
+    def _without_minor_variants(self, combinations: Rows) -> Rows:
+        """Return one of the combinations that differ in minor axes: the most similar to the last.
+
+        Similar means that fewer minor values differ from those of the last launch that ran.
+        """
+        minor = self._minor_columns
+        last = self._ran[-1] if len(self._ran) else np.zeros(len(self._grid.axes), np.int64)
+        major = [column for column in self._combined_columns if column not in minor]
+        codes = self._grid.codes(combinations, major)
+        differences = (combinations[:, minor] != last[minor]).sum(axis=1)
+        order = np.lexsort((differences, codes))
         _, first = np.unique(codes[order], return_index=True)
         return combinations[np.sort(order[first])]
 
     @property
-    def _minor(self) -> list[int]:
-        """Axes that hardly ever matter and take no memory."""
+    def _minor_columns(self) -> list[int]:
+        """Columns of axes that rarely matter and need no memory."""
         return [
-            place for place in self._kept if MINOR.get(self._grid.axes[place].name, 1) < _RARELY
+            column
+            for column in self._combined_columns
+            if MINOR_AXIS_WEIGHTS.get(self._grid.axes[column].name, 1) < _MINOR_WEIGHT
         ]
 
     @property
-    def _kept(self) -> list[int]:
-        """All axes apart from layout and host layers where these are combined with any point."""
-        names = (LAYOUT_AXIS, HOST_LAYERS_AXIS) if self._grid.problem.searches_layouts else ()
-        return [place for place, axis in enumerate(self._grid.axes) if axis.name not in names]
+    def _combined_columns(self) -> list[int]:
+        """Columns of the combinations: all but layout and host layers, if these are searched."""
+        is_walked = self._grid.problem.searches_layouts
+        names = (LAYOUT_AXIS, HOST_LAYERS_AXIS) if is_walked else ()
+        return [column for column, axis in enumerate(self._grid.axes) if axis.name not in names]
 
-    def _near_boundary(self, firsts: Sequence[Rows]) -> Iterator[tuple[int, int, int]]:
-        """Which host layers are worth a look, as places of first row, layout and layers."""
+    def _near_boundary(self, groups: Sequence[Rows]) -> Iterator[tuple[int, int, int]]:
+        """Yield the numbers of host layers to evaluate, as indices of group, layout and layers.
+
+        Args:
+            groups: one row of each group of combinations.
+        """
         axes = self._grid.axes
-        layers, layout = self._grid.place(HOST_LAYERS_AXIS), self._grid.place(LAYOUT_AXIS)
+        layers, layout = self._grid.column_of(HOST_LAYERS_AXIS), self._grid.column_of(LAYOUT_AXIS)
         if layers is None or layout is None:
             return
-        shape = (len(firsts), len(axes[layout].values), len(axes[layers].values))
-        walks = np.empty((*shape, len(axes)), dtype=np.int64)
-        walks[:] = np.array(firsts)[:, None, None, :]
-        walks[..., layout] = np.arange(shape[1])[None, :, None]
-        walks[..., layers] = np.arange(shape[2])
-        chances = self._memory_chances(walks.reshape(-1, len(axes))).reshape(shape)
-        # Estimates may be wrong altogether: where none is likely, the likeliest are kept.
-        least = min(self.least_chance, float(chances.max()))
-        for key, layout_place in np.ndindex(shape[:2]):
-            likely = np.flatnonzero(chances[key, layout_place] >= least)
-            near, rest = likely[:_LAYERS_ABOVE], likely[_LAYERS_ABOVE:]
+        shape = (len(groups), len(axes[layout].values), len(axes[layers].values))
+        points = np.empty((*shape, len(axes)), dtype=np.int64)
+        points[:] = np.array(groups)[:, None, None, :]
+        points[..., layout] = np.arange(shape[1])[None, :, None]
+        points[..., layers] = np.arange(shape[2])
+        probabilities = self._memory_probabilities(points.reshape(-1, len(axes))).reshape(shape)
+        # Estimates may be entirely wrong. If no point is likely enough, the likeliest are kept.
+        least = min(self.min_probability, float(probabilities.max()))
+        for group, layout_index in np.ndindex(shape[:2]):
+            likely = np.flatnonzero(probabilities[group, layout_index] >= least)
+            near, rest = likely[:_LAYERS_AT_BOUNDARY], likely[_LAYERS_AT_BOUNDARY:]
             if len(rest) > _LAYERS_BEYOND:
                 rest = rest[np.linspace(0, len(rest) - 1, _LAYERS_BEYOND + 1).astype(int)[1:]]
             for host_layers in (*near, *rest):
-                yield key, layout_place, int(host_layers)
+                yield group, layout_index, int(host_layers)
+
+
+def _probability_without_other_failure(
+    rows: Rows, failed: Rows, ran: Rows, kernel: Kernel
+) -> Floats:
+    """Return the probability that rows do not fail for a reason other than memory: (rows,).
+
+    A runtime that rejects a value rejects it in every combination. So a failure is attributed
+    to those of its values with which no launch ran, in equal parts. If every value ran in some
+    launch, the failure is attributed to the combination, and lowers similar points.
+
+    Args:
+        rows: points to judge, of shape (points, axes).
+        failed: points that failed for such a reason.
+        ran: points that ran.
+        kernel: of the grid.
+    """
+    probabilities = np.ones(len(rows))
+    value_blame: dict[tuple[int, int], float] = {}
+    unexplained = []
+    for row in failed:
+        suspects = [
+            (column, int(value)) for column, value in enumerate(row) if value not in ran[:, column]
+        ]
+        for suspect in suspects:
+            value_blame[suspect] = max(value_blame.get(suspect, 0.0), 1 / len(suspects))
+        if not suspects:
+            unexplained.append(row)
+    for (column, value), blame in value_blame.items():
+        probabilities[rows[:, column] == value] *= max(1 - blame, _MIN_VALUE_PROBABILITY)
+    if unexplained:
+        failures = kernel.matrix(rows, np.array(unexplained)).sum(axis=1)
+        successes = kernel.matrix(rows, ran).sum(axis=1)
+        probabilities *= (_SUCCESS_PRIOR + successes) / (_SUCCESS_PRIOR + successes + failures)
+    return probabilities

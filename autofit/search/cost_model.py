@@ -1,8 +1,8 @@
-"""What every point is expected to cost, and how likely it keeps the limits.
+"""The surrogate model: the predictive distribution of every point's cost, and of its limits.
 
-The parts of a request are measured apart and modelled apart (`part`, `posterior`), for each
-setting touches one of them only or both in its own way; here they are put together again.
-Where launches told nothing but the whole cost, the same terms are fitted to their sum.
+Prompt and generation are measured apart and modelled apart (`cost_terms`, `posterior`), since a
+setting changes only one of them, or both in different ways. Here they are combined into the
+cost. If launches measured the whole cost only, the same terms are fitted to their sum.
 """
 
 from __future__ import annotations
@@ -13,223 +13,239 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtr
 
-from autofit.search.cost_terms import PartName, design
+from autofit.search.cost_terms import PartName, build_design
 from autofit.search.kernel import Kernel
-from autofit.search.observations import History
-from autofit.search.point_grid import Floats, Grid, Rows
-from autofit.search.posterior import Posterior, Prediction, fit_part
-from autofit.search.problem import Observation
-from autofit.search.search_goal import Goal
+from autofit.search.observations import LaunchHistory
+from autofit.search.point_grid import Floats, PointGrid, Rows
+from autofit.search.posterior import PartPrediction, Posterior, fit_posterior
+from autofit.search.problem import Goal, Observation
 from autofit.trial.metric import Metric
 
-# From how many launches on, and how many standard deviations off in the mean square, the
-# measurements contradict the model.
-_LEAST_TO_CONTRADICT = 6
-_CONTRADICTED = 2.0
+# The model is misspecified if, after this many launches, the root mean square of the
+# standardized residuals exceeds this value.
+_MIN_LAUNCHES_TO_JUDGE = 6
+_MISSPECIFIED_RESIDUAL = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """Log cost of points.
+class CostPrediction:
+    """The predictive distribution of the log cost of some points.
 
     Attributes:
         mean: of shape (points,).
-        variance: of the same.
-        noise: variance of the noise of one launch.
+        variance: without noise, of shape (points,).
+        noise_variance: of one launch, of shape (points,).
         covariance: with the measured points, of shape (points, measured).
-        chance: of keeping all limits, of shape (points,).
+        limit_probability: that the point respects all limits, of shape (points,).
     """
 
     mean: Floats
     variance: Floats
-    noise: Floats
+    noise_variance: Floats
     covariance: Floats
-    chance: Floats
+    limit_probability: Floats
 
 
 @dataclass(frozen=True, slots=True)
-class _Fitted:
+class _FittedPart:
+    """A part after its measurements: their rows, their indices in `measured`, the posterior."""
+
     rows: Rows
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     posterior: Posterior
 
 
-class PerformanceModel:
-    """The belief about costs after some launches; `measured` are those that ran."""
+class CostModel:
+    """The posterior of the cost after some launches.
 
-    def __init__(self, grid: Grid, similarity: Kernel, history: History) -> None:
+    Attributes:
+        measured: the launches that ran, which are the data.
+        rows: of the same, of shape (measured, axes).
+    """
+
+    def __init__(self, grid: PointGrid, kernel: Kernel, history: LaunchHistory) -> None:
         self._grid = grid
-        self._similarity = similarity
+        self._kernel = kernel
         self.measured = history.ran
         self._goal = grid.problem.goal
-        self.rows = history.matrix([entry.row for entry in self.measured])
-        self._wanted = [
-            place
-            for place, entry in enumerate(self.measured)
-            if entry.row not in history.fallen and grid.problem.is_wanted(entry.observation.point)
+        self.rows = history.matrix([one.row for one in self.measured])
+        self._eligible = [
+            index
+            for index, one in enumerate(self.measured)
+            if one.row not in history.failed_proof
+            and grid.problem.is_eligible(one.observation.point)
         ]
         self._parts = {name: self._fit(name) for name in self._part_names()}
-        self._offset = self._mean_offset()
-        self._known = {name: self._predict(name, self.rows) for name in self._parts}
+        self._offset = self._median_offset()
+        self._at_data = {name: self._predict_part(name, self.rows) for name in self._parts}
 
     @property
-    def noise(self) -> float:
-        """The spread between launches of one candidate, as a standard deviation of logs."""
-        return max((part.posterior.noise for part in self._parts.values()), default=0.0)
-
-    @property
-    def surprise(self) -> float:
-        """How far measurements lie from what the others tell, in standard deviations."""
-        return max((part.posterior.surprise for part in self._parts.values()), default=0.0)
+    def standardized_residual(self) -> float:
+        """The root mean square of the standardized leave-one-out residuals, of the worst part."""
+        residuals = (part.posterior.standardized_residual for part in self._parts.values())
+        return max(residuals, default=0.0)
 
     @property
     def is_misspecified(self) -> bool:
-        """Whether even the largest noise and residual leave measurements unexplained."""
-        return len(self.measured) >= _LEAST_TO_CONTRADICT and self.surprise > _CONTRADICTED
+        """True if even the largest noise and residual leave the data unexplained."""
+        return (
+            len(self.measured) >= _MIN_LAUNCHES_TO_JUDGE
+            and self.standardized_residual > _MISSPECIFIED_RESIDUAL
+        )
 
     @property
-    def luck(self) -> float:
-        """The fall of log cost that a draw brings of which nothing is known but those before.
+    def random_draw_improvement(self) -> float:
+        """Expected improvement of log cost by a random draw, given only earlier costs.
 
-        One more of n + 1 alike draws is the lowest with chance 1 / (n + 1), then by about as
-        much as they are spread.
+        Of n + 1 draws from one distribution the last is the lowest with probability
+        1 / (n + 1). It is then lower by about one standard deviation.
         """
-        costs = [entry.observation.cost for entry in self.measured]
+        costs = [one.observation.cost for one in self.measured]
         logs = np.log([cost for cost in costs if cost is not None])
         return float(logs.std()) / (len(logs) + 1)
 
     @property
-    def doubtful(self) -> frozenset[int]:
-        """The places in `measured` of outliers that were launched only once.
+    def outliers(self) -> frozenset[int]:
+        """Indices in `measured` of outliers whose point was launched once.
 
-        Whether a passing disturbance or a cliff slowed them, another launch tells.
+        Only another launch shows whether the cause was a passing disturbance or a cliff.
         """
-        rows = [entry.row for entry in self.measured]
+        rows = [one.row for one in self.measured]
         return frozenset(
-            place
+            index
             for part in self._parts.values()
-            for outlier in part.posterior.doubtful
-            if rows.count(rows[place := part.places[outlier]]) == 1
+            for outlier in part.posterior.outliers
+            if rows.count(rows[index := part.indices[outlier]]) == 1
         )
 
-    def forecast(self, rows: Rows) -> Forecast:
-        """The expected log cost of rows."""
-        told = {name: self._predict(name, rows) for name in self._parts}
-        cost = self._metric(told, self._goal.objective)
-        chance = np.ones(len(rows))
+    def predict(self, rows: Rows) -> CostPrediction:
+        """Return the predictive distribution of the log cost of rows."""
+        parts = {name: self._predict_part(name, rows) for name in self._parts}
+        cost = self._predict_metric(parts, self._goal.objective)
+        probability = np.ones(len(rows))
         for limit in self._goal.limits:
-            if "request" in told and limit.metric != "request_s":
-                continue  # launches did not tell it
-            metric = self._metric(told, limit.metric)
+            if "request" in parts and limit.metric != "request_s":
+                continue  # no launch measured it
+            metric = self._predict_metric(parts, limit.metric)
             z = (math.log(limit.most) - metric.mean) / np.sqrt(metric.variance)
-            chance *= ndtr(z)
-        return Forecast(cost.mean, cost.variance, cost.noise, cost.covariance, chance)
+            probability *= ndtr(z)
+        return CostPrediction(
+            cost.mean, cost.variance, cost.noise_variance, cost.covariance, probability
+        )
 
-    def is_wanted(self, place: int) -> bool:
-        """Whether a place in `measured` may be picked."""
-        return place in self._wanted
+    def predict_measured(self) -> CostPrediction:
+        """Return the predictive distribution at the measured points, in their order."""
+        return self.predict(self.rows)
+
+    def is_eligible(self, index: int) -> bool:
+        """Return whether a launch in `measured` may be picked."""
+        return index in self._eligible
 
     @property
-    def wanted_rows(self) -> Rows:
-        """The rows of the measured points that may be picked, of shape (wanted, axes)."""
-        return self.rows[self._wanted]
+    def eligible_rows(self) -> Rows:
+        """Rows of the launches that may be picked, of shape (launches, axes)."""
+        return self.rows[self._eligible]
 
+    @property
     def trusted(self) -> list[int]:
-        """The places in `measured` of launches that may be picked: all wanted but the doubtful."""
-        doubtful = self.doubtful
-        return [place for place in self._wanted if place not in doubtful] or self._wanted
-
-    def forecast_measured(self) -> Forecast:
-        """The expected log cost of the measured points, in their order."""
-        return self.forecast(self.rows)
+        """Indices in `measured` of eligible launches without the outliers; all if none is left."""
+        outliers = self.outliers
+        return [index for index in self._eligible if index not in outliers] or self._eligible
 
     def _part_names(self) -> list[PartName]:
-        """The parts that are modelled: both apart where launches told them, else their sum."""
+        """Return the parts to model: both if launches measured them, else their sum."""
         goal = self._goal
         if goal.objective == "request_s" and self.measured:
-            observations = [entry.observation for entry in self.measured]
-            are_apart = any(_values(goal, o, "prompt") for o in observations) and any(
-                _values(goal, o, "generation") for o in observations
+            observations = [one.observation for one in self.measured]
+            are_apart = any(_measured_part(goal, o, "prompt") for o in observations) and any(
+                _measured_part(goal, o, "generation") for o in observations
             )
             if not are_apart:
                 return ["request"]
         names: list[PartName] = []
-        if goal.is_about_prompts:
+        if goal.needs_prompt_time:
             names.append("prompt")
-        if goal.is_about_generation:
+        if goal.needs_generation_time:
             names.append("generation")
         return names
 
-    def _fit(self, name: PartName) -> _Fitted:
-        values = [_values(self._goal, entry.observation, name) for entry in self.measured]
-        places = [place for place, value in enumerate(values) if value is not None]
-        rows = self.rows[places]
+    def _fit(self, name: PartName) -> _FittedPart:
+        values = [_measured_part(self._goal, one.observation, name) for one in self.measured]
+        indices = [index for index, value in enumerate(values) if value is not None]
+        rows = self.rows[indices]
         logs = np.log([value for value in values if value is not None])
-        similar = self._similarity.between(rows, rows)
-        order = np.array([self.measured[place].order for place in places], dtype=float)
-        posterior = fit_part(design(self._grid, rows, name), logs, similar, order)
-        return _Fitted(rows, tuple(places), posterior)
+        kernel = self._kernel.matrix(rows, rows)
+        order = np.array([self.measured[index].index for index in indices], dtype=float)
+        posterior = fit_posterior(build_design(self._grid, rows, name), logs, kernel, order)
+        return _FittedPart(rows, tuple(indices), posterior)
 
-    def _predict(self, name: PartName, rows: Rows) -> Prediction:
+    def _predict_part(self, name: PartName, rows: Rows) -> PartPrediction:
         part = self._parts[name]
-        similar = self._similarity.between(rows, part.rows)
-        told = part.posterior.predict(design(self._grid, rows, name), similar)
+        kernel = self._kernel.matrix(rows, part.rows)
+        predicted = part.posterior.predict(build_design(self._grid, rows, name), kernel)
+        # The covariance with launches that did not measure the part is 0.
         covariance = np.zeros((len(rows), len(self.measured)))
-        covariance[:, list(part.places)] = told.covariance
-        return replace(told, covariance=covariance)
+        covariance[:, list(part.indices)] = predicted.covariance
+        return replace(predicted, covariance=covariance)
 
-    def _metric(self, told: dict[PartName, Prediction], metric: Metric) -> Prediction:
-        if "request" in told:
-            return told["request"]
+    def _predict_metric(
+        self, parts: dict[PartName, PartPrediction], metric: Metric
+    ) -> PartPrediction:
+        """Return the predictive distribution of a metric, linearised around the means."""
+        if "request" in parts:
+            return parts["request"]
         if metric in {"pp", "tg"}:
-            part = told["prompt" if metric == "pp" else "generation"]
+            part = parts["prompt" if metric == "pp" else "generation"]
             offset = self._offset if metric == self._goal.objective else 0.0
             return replace(part, mean=part.mean + offset)
-        prompt = told["prompt"]
+        prompt = parts["prompt"]
         prompt_s = prompt.mean + math.log(self._goal.prompt_tokens)
         if metric == "ttft":
             return replace(prompt, mean=prompt_s + self._offset)
-        generation = told["generation"]
+        generation = parts["generation"]
         generation_s = generation.mean + math.log(self._goal.predicted_tokens)
         total = np.logaddexp(prompt_s, generation_s)
         share = np.exp(prompt_s - total)
-        known = self._known_share()
-        return Prediction(
+        data_share = self._prompt_share_at_data()
+        return PartPrediction(
             total + self._offset,
             share**2 * prompt.variance + (1 - share) ** 2 * generation.variance,
-            share**2 * prompt.noise + (1 - share) ** 2 * generation.noise,
-            np.outer(share, known) * prompt.covariance
-            + np.outer(1 - share, 1 - known) * generation.covariance,
+            share**2 * prompt.noise_variance + (1 - share) ** 2 * generation.noise_variance,
+            np.outer(share, data_share) * prompt.covariance
+            + np.outer(1 - share, 1 - data_share) * generation.covariance,
         )
 
-    def _known_share(self) -> Floats:
-        """The prompt's share of a request's time at the measured points."""
+    def _prompt_share_at_data(self) -> Floats:
+        """Return the prompt's share of a request's time at the measured points."""
         goal = self._goal
-        prompt_s = self._known["prompt"].mean + math.log(goal.prompt_tokens)
-        generation_s = self._known["generation"].mean + math.log(goal.predicted_tokens)
+        prompt_s = self._at_data["prompt"].mean + math.log(goal.prompt_tokens)
+        generation_s = self._at_data["generation"].mean + math.log(goal.predicted_tokens)
         share: Floats = np.exp(prompt_s - np.logaddexp(prompt_s, generation_s))
         return share
 
-    def _mean_offset(self) -> float:
-        """What a cost has beside its parts (sending, sampling), as a logarithm."""
+    def _median_offset(self) -> float:
+        """Return the median log ratio of cost to the sum of its parts (sending, sampling)."""
         goal = self._goal
         if "request" in self._parts:
             return 0.0
         found = []
-        for observation in (entry.observation for entry in self.measured):
-            total = _composed(goal, observation)
+        for observation in (one.observation for one in self.measured):
+            total = _sum_of_parts(goal, observation)
             if total is not None and observation.cost is not None:
                 found.append(math.log(observation.cost / total))
         return float(np.median(found)) if found else 0.0
 
 
-def _values(goal: Goal, observation: Observation, part: PartName) -> float | None:
-    """What an observation tells of a part, in seconds for a token; of `request`, its cost."""
+def _measured_part(goal: Goal, observation: Observation, part: PartName) -> float | None:
+    """Return the measured seconds per token of a part, or the cost for `request`.
+
+    The cost replaces a part that was not measured, if the objective depends on that part only.
+    """
     if part == "request":
         return observation.cost
-    told = observation.prompt_s if part == "prompt" else observation.predicted_s
-    if told is not None or observation.cost is None:
-        return told
+    measured = observation.prompt_s if part == "prompt" else observation.predicted_s
+    if measured is not None or observation.cost is None:
+        return measured
     if part == "generation":
         return observation.cost if goal.objective == "tg" else None
     if goal.objective == "ttft":
@@ -237,10 +253,10 @@ def _values(goal: Goal, observation: Observation, part: PartName) -> float | Non
     return observation.cost if goal.objective == "pp" else None
 
 
-def _composed(goal: Goal, observation: Observation) -> float | None:
-    """What the parts of an observation sum up to as the objective, None where one is missing."""
-    prompt = _values(goal, observation, "prompt")
-    generation = _values(goal, observation, "generation")
+def _sum_of_parts(goal: Goal, observation: Observation) -> float | None:
+    """Return the objective computed from the measured parts, None if one is missing."""
+    prompt = _measured_part(goal, observation, "prompt")
+    generation = _measured_part(goal, observation, "generation")
     if goal.objective == "pp":
         return prompt
     if goal.objective == "tg":

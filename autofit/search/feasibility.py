@@ -1,9 +1,9 @@
-"""How likely points are to fit: the estimate's margins, corrected by what launches showed.
+"""The probability that points fit: predicted margins, corrected by the outcomes of launches.
 
-The estimate is wrong by some MiB that most candidates of a machine share (driver contexts,
-pools), so the shift is learned: every launch that fitted or failed tells something of it.
-Where there is no estimate, a line in host layers and what pulls on memory beside them stands
-in, of which the launches tell the place.
+A memory prediction has an error that most candidates of a machine share (driver contexts,
+pools). The posterior of this bias is learned from every launch that fitted or was out of
+memory. Without predictions, the posterior of a linear boundary in host layers and the other
+settings that need memory is learned instead.
 """
 
 from __future__ import annotations
@@ -14,124 +14,134 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from autofit.memory.demand import Memory, demand
-from autofit.search.point_grid import Floats, Grid, Rows
+from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.problem import Fit
 from autofit.search.space import HOST_LAYERS_AXIS
 
-# The runtime's estimator is right within some MiB, but not about pools that grow at run
-# time: a server with 66 MiB left died at its first long prompt, one with 40 lived. What the
-# system leaves of its own memory is known less well.
+# Standard deviation of the error of a prediction: the larger of a share of the needed memory and
+# a number of MiB. Predictions do not cover pools that grow at run time: a server with 66 MiB
+# left died at its first long prompt, one with 40 MiB left did not. Host memory is known less
+# well.
 _SD_SHARE: dict[Memory, float] = {"device": 0.01, "host": 0.03}
-_SD_FLOOR_MIB: dict[Memory, float] = {"device": 48.0, "host": 256.0}
-# What candidates of one machine do not share of the estimate's error, as a share of it.
-_OWN_SHARE = 0.5
-# How far the shift of a whole machine may lie from 0, in standard deviations; one machine
-# in eight is far off.
-_SHIFTS = np.concatenate(
+_MIN_SD_MIB: dict[Memory, float] = {"device": 48.0, "host": 256.0}
+# The part of the error that the candidates of a machine do not share, in units of that deviation.
+_OWN_SD = 0.5
+# The grid of the shared bias, in the same unit. Its prior is a mixture of two normal
+# distributions: on one machine in eight the bias is large.
+_BIASES = np.concatenate(
     [np.linspace(-40, -5, 36), np.linspace(-4.8, 4.8, 97), np.linspace(5, 40, 36)]
 )
-_FAR_SHARE, _FAR_SD = 0.125, 12.0
-# Margins at which chances are computed, in the same unit; between them they are told.
+_LARGE_BIAS_SHARE, _LARGE_BIAS_SD = 0.125, 12.0
+# Margins at which probabilities are computed, in the same unit; between them they are
+# interpolated.
 _MARGINS = np.linspace(-45.0, 45.0, 361)
+# Any launch may fail for a passing reason, so no outcome is less likely than this.
+_MIN_LIKELIHOOD = 1e-4
 
-# Without an estimate: particles of a threshold in host layers.
+# The boundary without predictions: the number of particles, the share of particles on which
+# every point fits, the deviation of the boundary, and the smallest log likelihood of an outcome.
 _PARTICLES = 400
-_NOTHING_FAILS_SHARE = 0.35
+_ALL_FIT_SHARE = 0.35
+_BOUNDARY_SD = 0.03
+_MIN_LOG_LIKELIHOOD = -9.0
 
 
 def fit_probability(fit: Fit | None) -> float:
-    """The chance that a candidate fits by its estimate alone; 0.5 where nothing is known."""
+    """Return the probability that a candidate fits, by its prediction only; 0.5 without one."""
     if fit is None:
         return 0.5
-    chance = ndtr(fit.margin_mib / _sd_mib(fit.needed_mib, "device"))
+    probability = ndtr(fit.margin_mib / _sd_mib(fit.needed_mib, "device"))
     if not math.isnan(fit.host_margin_mib):
-        chance *= ndtr(fit.host_margin_mib / _sd_mib(fit.host_needed_mib, "host"))
-    return float(chance)
+        probability *= ndtr(fit.host_margin_mib / _sd_mib(fit.host_needed_mib, "host"))
+    return float(probability)
 
 
 def _sd_mib(needed_mib: float, memory: Memory) -> float:
-    return max(_SD_FLOOR_MIB[memory], _SD_SHARE[memory] * needed_mib)
+    return max(_MIN_SD_MIB[memory], _SD_SHARE[memory] * needed_mib)
 
 
 class EstimateBiasPosterior:
-    """The belief about how far the estimates of a memory are off.
+    """The posterior of the bias that the predictions of one memory share.
 
-    `needed_mib` is the most that any estimate needed.
+    A point with the predicted margin m fits with the probability Phi((m - bias) / own_sd).
+    `needed_mib` is the most that any prediction needs.
     """
 
     def __init__(self, memory: Memory, needed_mib: float) -> None:
         self._unit_mib = _sd_mib(needed_mib, memory)
-        near = np.exp(-0.5 * _SHIFTS**2)
-        far = np.exp(-0.5 * (_SHIFTS / _FAR_SD) ** 2) / _FAR_SD
-        widths = np.gradient(_SHIFTS)
-        self._log_weights = np.log(((1 - _FAR_SHARE) * near + _FAR_SHARE * far) * widths)
+        usual = np.exp(-0.5 * _BIASES**2)
+        large = np.exp(-0.5 * (_BIASES / _LARGE_BIAS_SD) ** 2) / _LARGE_BIAS_SD
+        widths = np.gradient(_BIASES)
+        prior = ((1 - _LARGE_BIAS_SHARE) * usual + _LARGE_BIAS_SHARE * large) * widths
+        self._log_weights = np.log(prior)
 
     def add_outcome(self, margin_mib: float, *, fitted: bool) -> None:
-        """A launch with that estimated margin did or did not fit."""
-        z = (margin_mib / self._unit_mib - _SHIFTS) / _OWN_SHARE
-        # Any launch may fail for a passing reason: certainty is never complete.
-        chance = np.clip(ndtr(z if fitted else -z), 1e-4, 1.0)
-        self._log_weights += np.log(chance)
+        """Add a launch with that predicted margin."""
+        z = (margin_mib / self._unit_mib - _BIASES) / _OWN_SD
+        likelihood = np.clip(ndtr(z if fitted else -z), _MIN_LIKELIHOOD, 1.0)
+        self._log_weights += np.log(likelihood)
 
     def probability(self, margins_mib: Floats) -> Floats:
-        """The chance that points of such estimated margins fit, of the same shape."""
+        """Return the probability that points with such predicted margins fit, of equal shape."""
         weights = np.exp(self._log_weights - self._log_weights.max())
         weights /= weights.sum()
-        chances = ndtr((_MARGINS[:, None] - _SHIFTS) / _OWN_SHARE) @ weights
-        found: Floats = np.interp(margins_mib / self._unit_mib, _MARGINS, chances)
-        return found
+        at_margins = ndtr((_MARGINS[:, None] - _BIASES) / _OWN_SD) @ weights
+        probability: Floats = np.interp(margins_mib / self._unit_mib, _MARGINS, at_margins)
+        return probability
 
 
 class BoundaryPosterior:
-    """The belief about which points fit where nothing estimates it.
+    """The posterior of the fit boundary if there are no predictions, as a set of particles.
 
-    A point fits when its host layers exceed a threshold that other values move: those whose
-    pull on memory is known in their direction, all others either way.
+    A point fits if its share of host layers exceeds a threshold. The values of other settings
+    move the threshold: upwards for a larger demand of device memory, and by a random amount for
+    a setting of unknown direction.
     """
 
-    def __init__(self, grid: Grid, *, seed: int = 0) -> None:
+    def __init__(self, grid: PointGrid, *, seed: int = 0) -> None:
         self._grid = grid
         rng = np.random.default_rng(seed)
         self._moves: list[tuple[int, Floats]] = []
         threshold = rng.uniform(-0.1, 1.0, _PARTICLES)
-        threshold[rng.random(_PARTICLES) < _NOTHING_FAILS_SHARE] = -10.0
+        threshold[rng.random(_PARTICLES) < _ALL_FIT_SHARE] = -10.0
         self._threshold = threshold
         self._layers: tuple[int, Floats] | None = None
-        for place, axis in enumerate(grid.axes):
-            needs = np.array([demand(axis.name, value) for value in axis.values])
+        for column, axis in enumerate(grid.axes):
+            demands = np.array([demand(axis.name, value) for value in axis.values])
             if axis.name == HOST_LAYERS_AXIS:
-                self._layers = (place, _unit(-needs))
-            elif not np.isnan(needs).any():
-                pull = np.abs(rng.normal(0.0, 0.2, _PARTICLES))
-                self._moves.append((place, np.outer(_unit(needs), pull)))
+                self._layers = (column, _rescale(-demands))
+            elif not np.isnan(demands).any():
+                slopes = np.abs(rng.normal(0.0, 0.2, _PARTICLES))
+                self._moves.append((column, np.outer(_rescale(demands), slopes)))
             else:
                 moves = rng.normal(0.0, 0.05, (len(axis.values), _PARTICLES))
-                self._moves.append((place, moves))
+                self._moves.append((column, moves))
         self._log_weights = np.zeros(_PARTICLES)
 
     def add_outcome(self, row: Rows, *, fitted: bool) -> None:
-        """A launch of that row did or did not fit."""
-        z = self._margins(row[None, :])[0] / 0.03
-        self._log_weights += np.maximum(log_ndtr(z if fitted else -z), -9.0)
+        """Add a launch of a row."""
+        z = self._margins(row[None, :])[0] / _BOUNDARY_SD
+        self._log_weights += np.maximum(log_ndtr(z if fitted else -z), _MIN_LOG_LIKELIHOOD)
 
     def probability(self, rows: Rows) -> Floats:
-        """The chance that rows fit, of shape (rows,)."""
+        """Return the probability that rows fit, of shape (rows,)."""
         weights = np.exp(self._log_weights - self._log_weights.max())
-        found: Floats = ndtr(self._margins(rows) / 0.03) @ (weights / weights.sum())
-        return found
+        probability: Floats = ndtr(self._margins(rows) / _BOUNDARY_SD) @ (weights / weights.sum())
+        return probability
 
     def _margins(self, rows: Rows) -> Floats:
+        """Return the distances of rows from the thresholds, of shape (rows, particles)."""
         layers = np.full(len(rows), 0.9)
         if self._layers is not None:
-            place, share = self._layers
-            layers = np.nan_to_num(share[rows[:, place]], nan=0.5)
+            column, share = self._layers
+            layers = np.nan_to_num(share[rows[:, column]], nan=0.5)
         margins: Floats = layers[:, None] - self._threshold
-        for place, moves in self._moves:
-            margins = margins - moves[rows[:, place]]
+        for column, moves in self._moves:
+            margins = margins - moves[rows[:, column]]
         return margins
 
 
-def _unit(values: Floats) -> Floats:
-    """Values brought to 0..1; a constant becomes 0."""
+def _rescale(values: Floats) -> Floats:
+    """Return values scaled to 0..1; a constant becomes 0."""
     low, high = np.nanmin(values), np.nanmax(values)
     return np.zeros_like(values) if high == low else (values - low) / (high - low)

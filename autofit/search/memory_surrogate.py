@@ -1,8 +1,9 @@
-"""Margins of memory for thousands of points from a few estimates.
+"""The memory surrogate: margins of thousands of points, interpolated from a few predictions.
 
-An estimate takes milliseconds, and a space has tens of thousands of points, so estimates are
-asked for only where the answer decides something. Everywhere else a margin is told from those
-already asked: on one layout it is nearly linear in host layers and in what each value pulls.
+A memory prediction takes milliseconds, and a space has tens of thousands of points. So
+predictions are requested only where a decision depends on them. All other margins are estimated
+by ridge regression on those: on one layout a margin is nearly linear in the number of host
+layers and in the demand of each other setting.
 """
 
 from __future__ import annotations
@@ -16,196 +17,210 @@ from scipy.spatial.distance import cdist
 
 from autofit.memory.demand import MEMORIES, Memory, demand, is_free
 from autofit.memory.dominance import needing_at_least
-from autofit.search.point_grid import Floats, Grid, Rows
+from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.problem import Fit
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 
-# How strongly a slope is held to nothing before estimates tell it.
+# The ridge penalty.
 _RIDGE = 1e-4
-# How far a slope of one group may lie from what all have in common, beside its own size, as a
-# share of the largest.
-_LEAST_SPREAD = 0.02
-# How fast the nearest known point gains weight; the whole range of a value is 1.
-_NEARNESS = 8.0
-# A margin that stands for "no such candidate".
+# Prior deviation of the slopes of a group from the common slopes: proportional to the common
+# slope, plus this share of the largest.
+_MIN_SLOPE_SD = 0.02
+# Decay of the weights of known points with distance; the range of each setting is 1.
+_DISTANCE_DECAY = 8.0
+# The margin of a point without a candidate.
 IMPOSSIBLE_MIB = -1e9
-# What splits points into groups of their own line: how layers lie, and for the host also
-# whether their weights are mapped.
-_GROUPED: dict[Memory, tuple[str, ...]] = {
+# Points with equal values here form a group with a regression of its own: the layout, and for
+# host memory also whether weights are mapped.
+_GROUP_AXES: dict[Memory, tuple[str, ...]] = {
     "device": (LAYOUT_AXIS,),
     "host": (LAYOUT_AXIS, "load_mode"),
 }
 
 
 class MemorySurrogate:
-    """Exact margins of both memories where asked for, told ones elsewhere; nan if unknown."""
+    """Margins of both memories: exact where they were predicted, else estimated.
 
-    def __init__(self, grid: Grid) -> None:
+    Attributes:
+        needed_mib: by memory, the most that any prediction needs.
+    """
+
+    def __init__(self, grid: PointGrid) -> None:
         self._grid = grid
-        self._places = [
-            i
-            for i, axis in enumerate(grid.axes)
+        self._columns = [
+            column
+            for column, axis in enumerate(grid.axes)
             if not all(is_free(axis.name, memory) for memory in MEMORIES)
         ]
         self._exact: dict[int, tuple[float, float]] = {}
         self._rows: dict[int, Rows] = {}
         self.needed_mib = dict.fromkeys(MEMORIES, 0.0)
-        self._lines: dict[Memory, _Lines] = {name: _Lines(grid, name) for name in MEMORIES}
+        self._regressions = {memory: _MarginRegression(grid, memory) for memory in MEMORIES}
 
     @property
     def has_estimates(self) -> bool:
-        """Whether anything was estimated at all."""
+        """True if at least one prediction was available."""
         return self.needed_mib["device"] > 0
 
     def is_exact(self, row: Rows) -> bool:
-        """Whether the margins of a row have been estimated."""
+        """Return whether the margins of a row have been predicted."""
         return self._code(row) in self._exact
 
     def _code(self, row: Rows) -> int:
-        """What of a row decides its margins, as a number."""
-        return int(self._grid.codes(row[None, :], self._places)[0])
+        """Return an integer that is equal for rows that need the same memory."""
+        return int(self._grid.codes(row[None, :], self._columns)[0])
 
     def estimate(self, row: Rows) -> None:
-        """Have a row of shape (axes,) estimated, if not done before."""
+        """Request the prediction of a row of shape (axes,), unless it is known."""
         code = self._code(row)
         if code not in self._exact:
             problem = self._grid.problem
             candidate = problem.candidate_of(self._grid.point_of(row))
             fit = problem.fit_of(candidate) if candidate is not None else None
-            self._exact[code] = self._margins(fit, is_possible=candidate is not None)
+            self._exact[code] = self._margins_of(fit, is_possible=candidate is not None)
             self._rows[code] = row.copy()
 
-    def _margins(self, fit: Fit | None, *, is_possible: bool) -> tuple[float, float]:
+    def _margins_of(self, fit: Fit | None, *, is_possible: bool) -> tuple[float, float]:
         if not is_possible:
             return IMPOSSIBLE_MIB, math.nan
         if fit is None:
             return math.nan, math.nan
         needed = {"device": fit.needed_mib, "host": fit.host_needed_mib}
-        for name in MEMORIES:
-            self.needed_mib[name] = max(self.needed_mib[name], needed[name])
+        for memory in MEMORIES:
+            self.needed_mib[memory] = max(self.needed_mib[memory], needed[memory])
         return fit.margin_mib, fit.host_margin_mib
 
     def refresh(self) -> None:
-        """Ask again for all that is known: launches may have corrected the estimates."""
+        """Request all known predictions again: launches may have calibrated them."""
         rows = list(self._rows.values())
         self._exact.clear()
         for row in rows:
             self.estimate(row)
 
-    def ask_ends(self) -> None:
-        """Estimate some of every layout with the first values, if not done before.
+    def estimate_ends(self) -> None:
+        """Request predictions of a few points of every layout, unless they are known.
 
-        After it is known whether anything can be estimated at all. A layout that cannot hold
-        these even with all experts in system RAM is asked for with leaner ones: a single
-        card that had no room for an f16 cache was never launched with any other.
+        They show whether there are predictions at all. If a layout has no candidate with the
+        first values even with all experts in system RAM, values with a smaller demand are
+        tried. Otherwise a card without room for an f16 cache would never be launched with any
+        other.
         """
         grid = self._grid
-        layers, layout = grid.place(HOST_LAYERS_AXIS), grid.place(LAYOUT_AXIS)
+        layers, layout = grid.column_of(HOST_LAYERS_AXIS), grid.column_of(LAYOUT_AXIS)
         if layers is None or layout is None:
             for row in grid.combinations(())[:1]:
                 self.estimate(row)
             return
         most = len(grid.axes[layers].values) - 1
-        for layout_place in range(len(grid.axes[layout].values)):
+        for layout_index in range(len(grid.axes[layout].values)):
             row = np.zeros(len(grid.axes), dtype=np.int64)
-            row[layout] = layout_place
+            row[layout] = layout_index
             for host_layers in (most // 3, most):
                 row[layers] = host_layers
                 self.estimate(row)
-            if layout_place == 0:
-                for place, needs in self._kv_first:
-                    farthest = int(np.argmax(np.abs(needs - needs[0])))
-                    self.estimate(_changed(row, place, farthest))
-            for place, needs in self._kv_first:
+            if layout_index == 0:
+                for column, demands in self._device_demands:
+                    farthest = int(np.argmax(np.abs(demands - demands[0])))
+                    self.estimate(_with_index(row, column, farthest))
+            for column, demands in self._device_demands:
                 if self._exact[self._code(row)][0] > IMPOSSIBLE_MIB:
                     break
-                row = _changed(row, place, int(np.argmin(needs)))
+                row = _with_index(row, column, int(np.argmin(demands)))
                 self.estimate(row)
             self._estimate_boundary(row, layers)
 
     def _estimate_boundary(self, row: Rows, layers: int) -> None:
-        """Estimate where a row with fewer host layers is told to have no margin left.
+        """Request the prediction at the expected fit boundary of a row.
 
-        Of several devices the tightest counts, so margins bend between the ends: a line
-        through them alone may be gigabytes too low where it matters.
+        The margin is that of the tightest of several devices, so it bends between the ends. A
+        straight line through the ends may be gigabytes too low at the boundary.
         """
-        walk = np.repeat(row[None, :], row[layers] + 1, axis=0)
-        walk[:, layers] = np.arange(len(walk))
-        fitting = np.flatnonzero(self.margins(walk, "device") >= 0)
+        line = np.repeat(row[None, :], row[layers] + 1, axis=0)
+        line[:, layers] = np.arange(len(line))
+        fitting = np.flatnonzero(self.margins(line, "device") >= 0)
         if len(fitting):
-            self.estimate(walk[fitting[0]])
+            self.estimate(line[fitting[0]])
 
     @property
-    def _kv_first(self) -> list[tuple[int, Floats]]:
-        """The axes that ask for device memory, each with the demands of its values."""
+    def _device_demands(self) -> list[tuple[int, Floats]]:
+        """Columns of settings with a known demand of device memory, with their values' demands.
+
+        Settings that do not change host memory come first.
+        """
         found = [
-            (place, np.array([demand(axis.name, value) for value in axis.values]))
-            for place, axis in enumerate(self._grid.axes)
+            (column, np.array([demand(axis.name, value) for value in axis.values]))
+            for column, axis in enumerate(self._grid.axes)
             if axis.name != HOST_LAYERS_AXIS
         ]
-        told = [(place, needs) for place, needs in found if not np.isnan(needs).any()]
-        return sorted(told, key=lambda one: not is_free(self._grid.axes[one[0]].name, "host"))
+        known = [(column, demands) for column, demands in found if not np.isnan(demands).any()]
+        return sorted(known, key=lambda one: not is_free(self._grid.axes[one[0]].name, "host"))
 
     def margins(self, rows: Rows, memory: Memory) -> Floats:
-        """Margins of rows, of shape (rows,): exact where estimated, told elsewhere."""
+        """Return the margins of rows in MiB, of shape (rows,); nan if they are unknown."""
         codes, first, back = np.unique(
-            self._grid.codes(rows, self._places), return_index=True, return_inverse=True
+            self._grid.codes(rows, self._columns), return_index=True, return_inverse=True
         )
         known = np.array(list(self._rows.values())).reshape(-1, len(self._grid.axes))
         values = np.array(list(self._exact.values())).reshape(-1, 2)[:, MEMORIES.index(memory)]
-        found = self._lines[memory].told(rows[first], known, values)
+        found = self._regressions[memory].predict(rows[first], known, values)
         for row in known[values <= IMPOSSIBLE_MIB]:
-            found[self._asks_as_much(rows[first], row)] = IMPOSSIBLE_MIB
+            found[self._is_impossible_too(rows[first], row)] = IMPOSSIBLE_MIB
         exact = np.array(list(self._exact), dtype=np.int64)
-        place = np.minimum(np.searchsorted(codes, exact), len(codes) - 1)
-        hit = codes[place] == exact
-        found[place[hit]] = values[hit]
+        index = np.minimum(np.searchsorted(codes, exact), len(codes) - 1)
+        is_known = codes[index] == exact
+        found[index[is_known]] = values[is_known]
         margins: Floats = found[back.reshape(-1)]
         return margins
 
-    def _asks_as_much(self, rows: Rows, refused: Rows) -> NDArray[np.bool_]:
-        """Which rows no device can hold either: alike, with at least the demands of the refused.
+    def _is_impossible_too(self, rows: Rows, impossible: Rows) -> NDArray[np.bool_]:
+        """Return which rows have no candidate either, as another row has none.
 
-        Fewer host layers may be possible where more are not, if there are not as many.
+        They need at least as much device memory and have the same number of host layers. With
+        fewer host layers there may be a candidate, if the model has no more layers.
         """
-        found = needing_at_least(self._grid.axes, rows, refused, "device")
-        layers = self._grid.place(HOST_LAYERS_AXIS)
+        found = needing_at_least(self._grid.axes, rows, impossible, "device")
+        layers = self._grid.column_of(HOST_LAYERS_AXIS)
         if layers is not None:
-            found &= rows[:, layers] == refused[layers]
+            found &= rows[:, layers] == impossible[layers]
         return found
 
 
-class _Lines:
-    """One line for each group of points, through what is known of the group."""
+class _MarginRegression:
+    """The regression of one memory's margins on settings, with one line for each group.
 
-    def __init__(self, grid: Grid, memory: Memory) -> None:
+    A feature is the demand of a setting, scaled to 0..1. A setting of unknown demand has one
+    feature for each value. The first feature is the constant 1.
+    """
+
+    def __init__(self, grid: PointGrid, memory: Memory) -> None:
         self._grid = grid
         self._memory = memory
-        axes = [(i, axis.name) for i, axis in enumerate(grid.axes)]
-        self._grouping = [i for i, name in axes if name in _GROUPED[memory]]
-        self._pulls = {
-            i: self._pull(i)
-            for i, name in axes
-            if i not in self._grouping and not is_free(name, memory)
+        axes = [(column, axis.name) for column, axis in enumerate(grid.axes)]
+        self._group_columns = [column for column, name in axes if name in _GROUP_AXES[memory]]
+        self._value_features = {
+            column: self._features_of_values(column)
+            for column, name in axes
+            if column not in self._group_columns and not is_free(name, memory)
         }
 
-    def told(self, rows: Rows, known: Rows, values: Floats) -> Floats:
-        """Margins of rows by the known rows of their groups, nan where there are none."""
+    def predict(self, rows: Rows, known: Rows, values: Floats) -> Floats:
+        """Return the margins of rows from those of known rows; nan for a group without any."""
         found = np.full(len(rows), math.nan)
-        usable = (values > IMPOSSIBLE_MIB) & ~np.isnan(values)
-        known, values = known[usable], values[usable]
+        is_usable = (values > IMPOSSIBLE_MIB) & ~np.isnan(values)
+        known, values = known[is_usable], values[is_usable]
         groups, known_groups = self._groups(rows), self._groups(known)
-        common = self._common(known, values, known_groups)
+        common = self._common_slopes(known, values, known_groups)
         for group in np.unique(known_groups):
             here, there = groups == group, known_groups == group
-            found[here] = self._line(rows[here], known[there], values[there], common)
+            found[here] = self._predict_group(rows[here], known[there], values[there], common)
         return found
 
-    def _common(self, known: Rows, values: Floats, groups: Rows) -> Floats:
-        """Slopes that all groups have in common, of shape (features,).
+    def _common_slopes(self, known: Rows, values: Floats, groups: Rows) -> Floats:
+        """Return the slopes that all groups share, of shape (features,).
 
-        Each group has a level and a slope in host layers of its own, or what layouts differ in
-        most would be taken for the pull of a value that was tried on one of them only.
+        Each group has a constant and a slope of host layers of its own. Otherwise the largest
+        differences between layouts would be attributed to a value that was tried on one of
+        them only.
         """
         features = self._features(known)
         is_of = (groups[:, None] == np.unique(groups)[None, :]).astype(float)
@@ -215,74 +230,75 @@ class _Lines:
         shared[:, [0] if layers is None else [0, layers]] = 0.0
         columns = np.hstack([shared, own])
         gram = columns.T @ columns + _RIDGE * np.eye(columns.shape[1])
-        found: Floats = np.linalg.solve(gram, columns.T @ values)
-        slopes = found[: features.shape[1]].copy()
+        solution: Floats = np.linalg.solve(gram, columns.T @ values)
+        slopes = solution[: features.shape[1]].copy()
         if layers is not None and len(is_of):
-            slopes[layers] = np.median(found[-is_of.shape[1] :])
+            slopes[layers] = np.median(solution[-is_of.shape[1] :])
         return slopes
 
     @property
     def _layers_feature(self) -> int | None:
-        """Which feature is that of host layers, None where they are not searched."""
-        before = 1
-        for place, pull in self._pulls.items():
-            if self._grid.axes[place].name == HOST_LAYERS_AXIS:
-                return before
-            before += pull.shape[1]
+        """The index of the feature of host layers, None if these are not searched."""
+        index = 1
+        for column, features in self._value_features.items():
+            if self._grid.axes[column].name == HOST_LAYERS_AXIS:
+                return index
+            index += features.shape[1]
         return None
 
     def _groups(self, rows: Rows) -> Rows:
-        return self._grid.codes(rows, self._grouping)
+        return self._grid.codes(rows, self._group_columns)
 
-    def _line(self, rows: Rows, known: Rows, values: Floats, common: Floats) -> Floats:
-        """Ridge regression on pulls, plus what it misses at the nearest known points.
+    def _predict_group(self, rows: Rows, known: Rows, values: Floats, common: Floats) -> Floats:
+        """Return margins by ridge regression, plus its residuals at the nearest known points.
 
-        Each slope is held to what all groups have in common, the more the smaller that is: of
-        two points that differ in everything most of the difference is that of host layers.
+        The prior means of the slopes are the common slopes, with deviations in proportion to
+        them. So of two points that differ in every setting, most of the difference is
+        attributed to host layers.
         """
-        features, wanted = self._features(known), self._features(rows)
-        missed = values - features @ common
-        middle = missed.mean()
-        spread = np.abs(common) / (np.abs(common).max() or 1.0) + _LEAST_SPREAD
-        spread[0] = 1.0
-        scaled = features * spread
-        gram = scaled.T @ scaled + _RIDGE * np.eye(len(spread))
-        weights = common + spread * np.linalg.solve(gram, scaled.T @ (missed - middle))
-        missed = values - middle - features @ weights
-        near = np.exp(-_NEARNESS * cdist(wanted, features, "cityblock"))
-        correction = (near @ missed) / (near.sum(axis=1) + 1e-9)
-        found: Floats = middle + wanted @ weights + correction + self._step(weights)
-        return found
+        features, row_features = self._features(known), self._features(rows)
+        residuals = values - features @ common
+        middle = residuals.mean()
+        sds = np.abs(common) / (np.abs(common).max() or 1.0) + _MIN_SLOPE_SD
+        sds[0] = 1.0
+        scaled = features * sds
+        gram = scaled.T @ scaled + _RIDGE * np.eye(len(sds))
+        slopes = common + sds * np.linalg.solve(gram, scaled.T @ (residuals - middle))
+        residuals = values - middle - features @ slopes
+        nearness = np.exp(-_DISTANCE_DECAY * cdist(row_features, features, "cityblock"))
+        correction = (nearness @ residuals) / (nearness.sum(axis=1) + 1e-9)
+        margins: Floats = middle + row_features @ slopes + correction + self._layer_mib(slopes)
+        return margins
 
-    def _step(self, weights: Floats) -> float:
-        """What one host layer more leaves free: margins of devices are told that much too high.
+    def _layer_mib(self, slopes: Floats) -> float:
+        """Return the memory of one host layer, by which device margins are estimated too high.
 
-        Layers are whole, so margins go in steps around the line. What is told too low is never
-        asked for; what is told too high is, as soon as it matters.
+        Layers are whole, so true margins are steps around the line. A margin that is estimated
+        too low is never predicted. One that is too high is, as soon as it matters.
         """
-        feature, place = self._layers_feature, self._grid.place(HOST_LAYERS_AXIS)
-        if feature is None or place is None or self._memory == "host":
+        feature, column = self._layers_feature, self._grid.column_of(HOST_LAYERS_AXIS)
+        if feature is None or column is None or self._memory == "host":
             return 0.0
-        return float(abs(weights[feature])) / max(1, len(self._grid.axes[place].values) - 1)
+        return float(abs(slopes[feature])) / max(1, len(self._grid.axes[column].values) - 1)
 
     def _features(self, rows: Rows) -> Floats:
         columns: list[Sequence[float] | Floats] = [np.ones(len(rows))]
-        for place, pull in self._pulls.items():
-            columns.extend(pull[rows[:, place]].T)
+        for column, features in self._value_features.items():
+            columns.extend(features[rows[:, column]].T)
         return np.stack(columns, axis=1)
 
-    def _pull(self, place: int) -> Floats:
-        """A value's features, of shape (values, features): its demand, or one of its own."""
-        axis = self._grid.axes[place]
-        needs = np.array([demand(axis.name, value) for value in axis.values])
-        if np.isnan(needs).any():
+    def _features_of_values(self, column: int) -> Floats:
+        """Return the features of each value of a setting, of shape (values, features)."""
+        axis = self._grid.axes[column]
+        demands = np.array([demand(axis.name, value) for value in axis.values])
+        if np.isnan(demands).any():
             return np.eye(len(axis.values))
-        low, high = needs.min(), needs.max()
-        pull: Floats = (needs - low)[:, None] / ((high - low) or 1.0)
-        return pull
+        low, high = demands.min(), demands.max()
+        scaled: Floats = (demands - low)[:, None] / ((high - low) or 1.0)
+        return scaled
 
 
-def _changed(row: Rows, place: int, value_place: int) -> Rows:
+def _with_index(row: Rows, column: int, index: int) -> Rows:
     other = row.copy()
-    other[place] = value_place
+    other[column] = index
     return other

@@ -1,12 +1,14 @@
-"""What was launched, sorted by what it shows: ran, crawled, fell, wanted memory, or failed.
+"""The launches of a search, sorted by outcome: ran, spilled, out of memory, failed otherwise.
 
-A device without headroom need not fail: on some machines it crawls, a step beyond points that
-ran well, and differently each time. What it measured then is no speed of the candidate, so
-such a launch counts as one that wanted memory; once it ran well, it is believed to.
+A device without headroom need not fail. On some machines the driver pages its memory to system
+RAM, and the launch is much slower than a neighbouring point that ran, and differently each
+time. What it measured is not the speed of the candidate, so such a launch is a suspected spill.
+It counts as out of memory, until the point runs at full speed.
 
-What ran and later wanted memory of a device, as at a full context, has fallen, and so has what
-needs at least as much: its speed still tells of others, but it cannot be picked. Of the host's
-memory others may have taken what was wanted.
+A point that ran may be out of device memory later, for example at full context. It and every
+point that needs at least as much device memory have failed their proof. Their speeds still
+count as data, but they cannot be picked. Only device memory rules out other points: host
+memory may have been taken by another program.
 """
 
 from __future__ import annotations
@@ -19,93 +21,104 @@ import numpy as np
 
 from autofit.memory.demand import KV_AXES, Memory, demand
 from autofit.memory.dominance import needing_at_least
-from autofit.search.point_grid import Floats, Grid, Rows
+from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.problem import Observation
 from autofit.search.space import HOST_LAYERS_AXIS
 
-# A step this short, in host layers, that costs this many times as much is no slope.
-_STEP_LAYERS = 4
-_CRAWL = 1.3
-# What a crawl may differ in from what ran well: what takes memory, and what seldom matters.
-_PULLING = frozenset({HOST_LAYERS_AXIS, "ubatch"}) | KV_AXES
-_MINOR = frozenset({"batch", "threads", "threads_batch"})
+# A point is a suspected spill if it costs this many times as much as a point that needs less
+# memory and has at most this many host layers more.
+_SPILL_COST_RATIO = 1.3
+_MOST_LAYERS_APART = 4
+# Axes in which the two may differ: those that need device memory, and those that hardly matter.
+_MEMORY_AXES = frozenset({HOST_LAYERS_AXIS, "ubatch"}) | KV_AXES
+_MINOR_AXES = frozenset({"batch", "threads", "threads_batch"})
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A launch: what was observed, the row of its point, and its place among all launches."""
+class GridObservation:
+    """An observation with the row of its point and its index among all launches."""
 
     observation: Observation
     row: tuple[int, ...]
-    order: int
+    index: int
 
 
-class History:
-    """The launches of a problem's points, in their order."""
+class LaunchHistory:
+    """The launches of a problem's points, in their order.
 
-    def __init__(self, grid: Grid, observations: Sequence[Observation]) -> None:
+    Attributes:
+        launches: all of them.
+        ran: those with a cost that is the speed of the candidate.
+        spilled: those that ran but are suspected spills.
+        failed_proof: rows of points that ran but cannot be picked, since they, or points that
+            need no more device memory, were out of it later.
+    """
+
+    def __init__(self, grid: PointGrid, observations: Sequence[Observation]) -> None:
         self._grid = grid
-        entries = [
-            Entry(observation, row, order)
-            for order, observation in enumerate(observations)
+        self.launches = [
+            GridObservation(observation, row, index)
+            for index, observation in enumerate(observations)
             if (row := grid.row_of(observation.point)) is not None
         ]
-        with_cost = [entry for entry in entries if entry.observation.cost is not None]
-        crawling = _crawling(grid, with_cost)
-        self.entries = entries
-        self.ran = [entry for entry in with_cost if entry.row not in crawling]
-        self.crawled = [entry for entry in with_cost if entry.row in crawling]
-        self._without = [entry for entry in entries if entry.observation.cost is None]
-        self.fallen = self._fallen()
+        with_cost = [one for one in self.launches if one.observation.cost is not None]
+        suspects = _suspected_spills(grid, with_cost)
+        self.ran = [one for one in with_cost if one.row not in suspects]
+        self.spilled = [one for one in with_cost if one.row in suspects]
+        self._failed = [one for one in self.launches if one.observation.cost is None]
+        self.failed_proof = self._failed_proof()
 
-    def _fallen(self) -> frozenset[tuple[int, ...]]:
-        """Rows of launches that ran and yet cannot be picked."""
-        rows = list(dict.fromkeys(entry.row for entry in self.ran))
+    def _failed_proof(self) -> frozenset[tuple[int, ...]]:
+        rows = list(dict.fromkeys(one.row for one in self.ran))
         found: set[tuple[int, ...]] = set()
-        for row in self.lacking("device"):
+        for row in self.out_of_memory("device"):
             if tuple(row.tolist()) in rows:
                 more = needing_at_least(self._grid.axes, self.matrix(rows), row, "device")
-                found.update(rows[place] for place in np.flatnonzero(more))
+                found.update(rows[index] for index in np.flatnonzero(more))
         return frozenset(found)
 
-    def lacking(self, memory: Memory) -> Rows:
-        """Rows of the launches that failed for want of a memory, of shape (launches, axes)."""
-        found = [e.row for e in self._without if e.observation.lacked == memory]
+    def out_of_memory(self, memory: Memory) -> Rows:
+        """Return the rows of launches that ran out of a memory, of shape (launches, axes)."""
+        found = [one.row for one in self._failed if one.observation.exhausted_memory == memory]
         return self.matrix(found)
 
-    def refused(self) -> Rows:
-        """Rows of the launches that failed for another reason, of shape (launches, axes)."""
-        return self.matrix([e.row for e in self._without if e.observation.lacked is None])
+    def failed_otherwise(self) -> Rows:
+        """Return the rows of all other failed launches, of shape (launches, axes)."""
+        found = [one.row for one in self._failed if one.observation.exhausted_memory is None]
+        return self.matrix(found)
 
     def matrix(self, rows: Sequence[tuple[int, ...]]) -> Rows:
-        """Rows one under the other, of shape (rows, axes) also where there are none."""
+        """Return rows as a matrix of shape (rows, axes), also without any row."""
         return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._grid.axes))
 
 
-def _crawling(grid: Grid, entries: Sequence[Entry]) -> frozenset[tuple[int, ...]]:
-    """Rows far slower than a near one that needs no more of anything."""
+def _suspected_spills(
+    grid: PointGrid, launches: Sequence[GridObservation]
+) -> frozenset[tuple[int, ...]]:
+    """Return rows that are much slower than a near one that needs less device memory."""
     costs: dict[tuple[int, ...], float] = {}
-    for entry in entries:
-        if entry.observation.cost is not None:
-            costs[entry.row] = min(entry.observation.cost, costs.get(entry.row, math.inf))
+    for one in launches:
+        if one.observation.cost is not None:
+            costs[one.row] = min(one.observation.cost, costs.get(one.row, math.inf))
     if len(costs) < 2:  # noqa: PLR2004 - nothing to compare with
         return frozenset()
     rows = np.array(list(costs), dtype=np.int64)
     cost = np.array(list(costs.values()))
-    is_step = cost[:, None] > _CRAWL * cost[None, :]
-    for place, axis in enumerate(grid.axes):
-        here, there = rows[:, place][:, None], rows[:, place][None, :]
-        if axis.name in _MINOR:
+    # is_spill[i, j]: compared with row j, row i is a suspected spill.
+    is_spill = cost[:, None] > _SPILL_COST_RATIO * cost[None, :]
+    for column, axis in enumerate(grid.axes):
+        here, there = rows[:, column][:, None], rows[:, column][None, :]
+        if axis.name in _MINOR_AXES:
             continue
-        if axis.name not in _PULLING:
-            is_step &= here == there
+        if axis.name not in _MEMORY_AXES:
+            is_spill &= here == there
             continue
-        needs: Floats = np.array([demand(axis.name, value) for value in axis.values])
+        demands: Floats = np.array([demand(axis.name, value) for value in axis.values])
         with np.errstate(invalid="ignore"):
-            more = needs[here] - needs[there]
-            is_step &= (here == there) | (more > 0)
+            more = demands[here] - demands[there]
+            is_spill &= (here == there) | (more > 0)
             if axis.name == HOST_LAYERS_AXIS:
-                is_step &= (here == there) | (more <= _STEP_LAYERS)
-    slow = np.flatnonzero(np.asarray(is_step).any(axis=1))
+                is_spill &= (here == there) | (more <= _MOST_LAYERS_APART)
+    slow = np.flatnonzero(np.asarray(is_spill).any(axis=1))
     known = list(costs)
-    return frozenset(known[place] for place in slow)
+    return frozenset(known[index] for index in slow)

@@ -1,19 +1,21 @@
-"""The course of a search: which launch comes next, for what, and when it is enough.
+"""The search policy: the next launch of a search, its phase, and the end of the search.
 
-First whatever is likeliest to run and fast, until something has run; then what promises
-most, until the promise is under the noise or has long not been kept; last the other side of
-the winner's boundary.
-Everything follows from what was told, so a resumed search goes the same way.
+1. Until something has run, the point that is likeliest to run and be fast.
+2. Then the point with the largest expected gain, until that is below the smallest gain worth a
+   launch, or small gains have not come true for many launches.
+3. At last the other side of the winner's fit boundary.
 
-Closing the boundary, a neighbour that may or may not fit is measured: the search held it for
-unlikely to run, and where it runs it is often the faster one. One that surely fits was not
-worth a launch for its speed. So it gets none; the boundary is looked for where it is expected,
-by launches that only show whether that fits.
+Everything follows from the observations, so a resumed search continues as it would have.
 
-In 50 searches of 13 simulated machines all 15 neighbours that surely fitted ran, and none was
-faster; of 29 others 4 ran, all were faster and 3 became the pick. Against measuring whatever
-comes next, 36 searches took 550 s to close their boundaries instead of 2,291 s, with the same
-picks, and 35 instead of 30 of them ended at the true boundary.
+At the boundary, a neighbour that may or may not fit is measured: the search found it too
+unlikely to run, and if it runs it is often the faster one. A neighbour that certainly fits was
+not worth a launch for its speed, so it gets none. Launches then go where the boundary is
+expected, and only show whether the point fits.
+
+In 50 searches of 13 simulated machines all 15 neighbours that were certain to fit ran, and none
+was faster. Of 29 others 4 ran, all were faster, and 3 became the pick. Compared with measuring
+every neighbour, 36 searches took 550 s for their boundaries instead of 2,291 s, with the same
+picks, and 35 instead of 30 ended at the true boundary.
 """
 
 from __future__ import annotations
@@ -31,48 +33,54 @@ from autofit.search.space import HOST_LAYERS_AXIS, Point
 
 StepPhase = Literal["boundary", "search"]
 
-# A fall of log cost that no launch is worth, where nobody says better.
+# The default of the smallest expected decrease of log cost that is worth a launch.
 LEAST_GAIN = 0.001
-# Launches since what is now the best point was first seen, after which promises are not believed
-# any more: on a machine that was disturbed now and then 60 launches in a row promised 0.3% each
-# and brought nothing. Only small promises are doubted, up to so many times the least gain.
-_PATIENCE = 12
-_SMALL = 5.0
-# No stop before that many launches say something about the axes that usually matter.
-_LEAST_LAUNCHES = 3
-# How much faster, in log cost, something that is not believed must have been to be repeated.
-_WORTH_ANOTHER = 0.02
-# A neighbour less likely to fit than this is believed to fail without a launch.
-_SURE_NOT_TO_FIT = 0.03
-# One likelier than this to fit tells nothing by fitting.
-_SURE_TO_FIT = 0.97
-# Further down the boundary is expected where fitting becomes less likely than this.
+# A search has stalled if the best point has not changed for this many launches, and the expected
+# gain is below this multiple of the least gain. On a machine with occasional disturbances, 60
+# launches in a row were expected to gain 0.3% each, and none gained anything.
+_PATIENCE_LAUNCHES = 12
+_SMALL_GAIN_FACTOR = 5.0
+# The search does not end before this many launches.
+_MIN_LAUNCHES = 3
+# An outlier is measured again if its log cost is lower than that of the best by at least this.
+_MIN_OUTLIER_GAIN = 0.02
+# A neighbour with a smaller probability to run is taken to fail, without a launch.
+_CERTAIN_TO_FAIL = 0.03
+# A neighbour with a larger one is taken to fit, without a launch.
+_CERTAIN_TO_FIT = 0.97
+# The boundary is expected where the probability to run drops below this.
 _LIKELY_TO_FIT = 0.5
-# Launches spent on the winner's boundary after the search.
-_MOST_CLOSING = 3
+# The most launches at the winner's boundary after the search.
+_MOST_BOUNDARY_LAUNCHES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A launch to make and the phase it belongs to.
+class SearchStep:
+    """A launch to make.
 
-    Where it `asks_fit_only`, the speed of the point is of no interest.
+    Attributes:
+        phase: the phase that it belongs to.
+        proposal: the point.
+        fit_only: whether it needs to show only that the point fits, and not its speed.
     """
 
     phase: StepPhase
     proposal: Proposal
-    asks_fit_only: bool = False
+    fit_only: bool = False
 
 
 @dataclass(slots=True)
 class SearchPolicy:
-    """One search under way; `next` opens a trial that the study's next `tell` closes.
+    """The state of one search.
 
-    What a step that asks for the fit only shows is told by `tell_fits`, a failure as always.
-
-    `least_gain` is the expected fall of log cost below which a launch is not worth it. `last`
-    is the launch that was proposed last, `declined` the one that was not worth it any more, or
-    was not believed any more where the search `has_stalled`.
+    Attributes:
+        study: the observations. `next_step` opens a trial of it, which the next observation
+            closes. A point that only fits is added to the policy by `add_fitting`.
+        least_gain: the smallest expected decrease of log cost that is worth a launch.
+        last: the last proposal that was worth a launch.
+        declined: the proposal that ended the search, since it was not worth a launch or the
+            search had stalled.
+        has_stalled: whether the search ended because small expected gains did not come true.
     """
 
     study: SearchStudy
@@ -82,136 +90,143 @@ class SearchPolicy:
     has_stalled: bool = False
     _is_over: bool = False
     _fitting: list[Point] = field(default_factory=list)
-    _told_before: int = field(init=False)
+    _earlier_launches: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._told_before = len(self.study.observations)
+        self._earlier_launches = len(self.study.observations)
 
-    def next(self) -> Step | None:
-        """What to launch next, None when the search is over."""
+    def next_step(self) -> SearchStep | None:
+        """Return the next launch, None at the end of the search."""
         if not self._is_over:
             proposal = self.study.ask()
             self.has_stalled = proposal is not None and self._is_stalled(proposal)
-            if proposal is not None and not self.has_stalled and not self.is_enough(proposal):
+            if proposal is not None and not self.has_stalled and not self.may_stop(proposal):
                 self.last = proposal
-                return Step("search" if self._has_run() else "boundary", proposal)
-            self.study.drop()
-            again = self._unbelieved()
+                return SearchStep("search" if self._has_run() else "boundary", proposal)
+            self.study.cancel()
+            again = self._recheck_outlier()
             if again is not None:
                 self.last = again
-                return Step("search", again)
+                return SearchStep("search", again)
             self.declined = proposal
             self._is_over = True
-        return self._closing()
+        return self._next_boundary_step()
 
-    def _unbelieved(self) -> Proposal | None:
-        """The launch that was far faster than all others explain, once more.
+    def _recheck_outlier(self) -> Proposal | None:
+        """Return the proposal to re-measure the fastest launch that the model cannot explain.
 
-        A passing advantage or a step that no model has: only another launch tells.
+        The cause may be a passing advantage, or a step of the cost that no term describes. Only
+        another launch shows which.
         """
         best = next(iter(self.study.ranked()), None)
-        seen = [one for one in self.study.doubtful() if one.cost is not None]
-        if best is None or best.cost is None or not seen:
+        outliers = [one for one in self.study.outliers() if one.cost is not None]
+        if best is None or best.cost is None or not outliers:
             return None
-        fastest = min(seen, key=lambda one: one.cost or math.inf)
+        fastest = min(outliers, key=lambda one: one.cost or math.inf)
         gain = math.log(best.cost / (fastest.cost or math.inf))
-        if gain < _WORTH_ANOTHER:
+        if gain < _MIN_OUTLIER_GAIN:
             return None
-        return Proposal(fastest.point, gain, "faster than the others explain: once more")
+        return Proposal(fastest.point, gain, "faster than the model explains: measured again")
 
-    def reopen(self) -> None:
-        """Go on after its end, for the study wants other points than before."""
+    def restart(self) -> None:
+        """Continue after the end of the search, because other points are eligible now."""
         self.last = self.declined = None
         self.has_stalled = self._is_over = False
-        self._told_before = len(self.study.observations)
+        self._earlier_launches = len(self.study.observations)
 
-    def tell_fits(self, point: Point) -> None:
-        """Add that a point fits, whose speed nobody has measured."""
+    def add_fitting(self, point: Point) -> None:
+        """Add a point that fits and whose speed was not measured."""
         self._fitting.append(point)
 
     @property
     def is_over(self) -> bool:
-        """Whether the search ended by itself: no launch was worth it, or none was left."""
+        """True after the search ended by itself: no launch was worth it, or none was left."""
         return self._is_over
 
-    def is_enough(self, proposal: Proposal) -> bool:
-        """Whether the most promising point is not worth a launch any more."""
+    def may_stop(self, proposal: Proposal) -> bool:
+        """Return whether the expected gain of a proposal is not worth a launch."""
         launches = len(self.study.observations)
-        return launches >= _LEAST_LAUNCHES and proposal.expected_gain < self.least_gain
+        return launches >= _MIN_LAUNCHES and proposal.expected_gain < self.least_gain
 
     def _is_stalled(self, proposal: Proposal) -> bool:
-        """Whether small promises have long not been kept: the best point is an old one."""
-        if proposal.expected_gain >= _SMALL * self.least_gain:
+        """Return whether small expected gains have not come true for many launches."""
+        if proposal.expected_gain >= _SMALL_GAIN_FACTOR * self.least_gain:
             return False
-        seen = [observation.point for observation in self.study.observations]
-        if len(seen) - self._told_before <= _PATIENCE:
-            return False  # what another search launched was not launched for this one's goal
+        points = [observation.point for observation in self.study.observations]
+        if len(points) - self._earlier_launches <= _PATIENCE_LAUNCHES:
+            return False  # launches of an earlier search had another goal
         best = next(iter(self.study.ranked()), None)
-        return best is not None and len(seen) - 1 - seen.index(best.point) >= _PATIENCE
+        return (
+            best is not None and len(points) - 1 - points.index(best.point) >= _PATIENCE_LAUNCHES
+        )
 
     def _has_run(self) -> bool:
         return any(observation.cost is not None for observation in self.study.observations)
 
-    def _closing(self) -> Step | None:
-        """The next launch at the best point's fit boundary, None once both sides are known."""
+    def _next_boundary_step(self) -> SearchStep | None:
+        """Return the next launch at the best point's boundary, None if both sides are known."""
         best = next(iter(self.study.ranked()), None)
         if best is None or not self.study.problem.searches_layouts:
             return None
-        walk = self.walk(best.point)
-        value = walk.next_by_halving()
-        done = sum(n < int(best.point[HOST_LAYERS_AXIS]) for n in walk.known)
-        if value is None or done >= _MOST_CLOSING:
+        boundary = self.boundary_of(best.point)
+        value = boundary.next_by_halving()
+        done = sum(n < int(best.point[HOST_LAYERS_AXIS]) for n in boundary.known)
+        if value is None or done >= _MOST_BOUNDARY_LAUNCHES:
             return None
-        chance = self._chance(best.point, value)
-        if chance < _SURE_NOT_TO_FIT:
+        probability = self._success_probability(best.point, value)
+        if probability < _CERTAIN_TO_FAIL:
             return None
-        if chance >= _SURE_TO_FIT:
-            value = self._last_likely(best.point, range(value, walk.fewest_possible - 1, -1))
-        proposal = Proposal({**best.point, HOST_LAYERS_AXIS: value}, 0.0, f"does {value} fit too?")
-        return Step("boundary", proposal, asks_fit_only=self._is_slower_below(best.point))
+        if probability >= _CERTAIN_TO_FIT:
+            value = self._last_likely(best.point, range(value, boundary.fewest_possible - 1, -1))
+        why = f"checks whether {value} host layers fit"
+        proposal = Proposal({**best.point, HOST_LAYERS_AXIS: value}, 0.0, why)
+        return SearchStep("boundary", proposal, fit_only=self._is_slower_below(best.point))
 
     def _is_slower_below(self, point: Point) -> bool:
-        """Whether less than what was measured surely fits, and yet was not worth a launch."""
+        """Return whether fewer host layers are certain to fit but not expected to be faster."""
         measured = [o.point for o in self.study.observations if o.cost is not None]
-        fewest = min(int(n[HOST_LAYERS_AXIS]) for n in measured if are_on_a_line(n, point))
+        fewest = min(int(o[HOST_LAYERS_AXIS]) for o in measured if share_boundary(o, point))
         below = {**point, HOST_LAYERS_AXIS: fewest - 1}
-        return below in self._fitting or self.study.chance(below) >= _SURE_TO_FIT
+        return below in self._fitting or self.study.success_probability(below) >= _CERTAIN_TO_FIT
 
     def _last_likely(self, point: Point, values: range) -> int:
-        """The last number of host layers that is likely to fit; the first surely does."""
+        """Return the last number of host layers that probably fits; the first one does."""
         unlikely = bisect_left(
-            values, True, key=lambda value: self._chance(point, value) < _LIKELY_TO_FIT
+            values,
+            True,
+            key=lambda value: self._success_probability(point, value) < _LIKELY_TO_FIT,
         )
         return values[unlikely - 1]
 
-    def _chance(self, point: Point, host_layers: int) -> float:
-        return self.study.chance({**point, HOST_LAYERS_AXIS: host_layers})
+    def _success_probability(self, point: Point, host_layers: int) -> float:
+        return self.study.success_probability({**point, HOST_LAYERS_AXIS: host_layers})
 
-    def walk(self, point: Point) -> BoundarySearch:
-        """What is known of the boundary in host layers through a point."""
+    def boundary_of(self, point: Point) -> BoundarySearch:
+        """Return the known outcomes along the host layers of a point."""
         found = BoundarySearch(
             most=self.study.problem.most_host_layers, expected=int(point[HOST_LAYERS_AXIS])
         )
-        fallen = self.study.fallen()
-        told = [
-            (seen.point, seen.cost is not None)
-            for seen in self.study.observations
-            if (seen.cost is not None and seen.point not in fallen) or seen.lacked == "device"
+        failed_proof = self.study.failed_proof()
+        outcomes = [(fitting, True) for fitting in self._fitting]
+        outcomes += [
+            (one.point, one.cost is not None)
+            for one in self.study.observations
+            if (one.cost is not None and one.point not in failed_proof)
+            or one.exhausted_memory == "device"
         ]
-        shown = [*((one, True) for one in self._fitting), *told]
-        # What failed once does not hold, whatever else was seen of it: failures come last.
-        for other, fitted in sorted(shown, key=lambda one: not one[1]):
-            if are_on_a_line(other, point):
+        # A failure overrides an earlier success, so failures are added last.
+        for other, fitted in sorted(outcomes, key=lambda outcome: not outcome[1]):
+            if share_boundary(other, point):
                 found.record(int(other[HOST_LAYERS_AXIS]), fits=fitted)
         return found
 
 
-def are_on_a_line(one: Point, other: Point) -> bool:
-    """Whether two points differ in host layers only, and in what takes nothing of a device."""
-    return _line(one) == _line(other)
+def share_boundary(one: Point, other: Point) -> bool:
+    """Return whether two points differ only in host layers and settings without device memory."""
+    return _device_settings(one) == _device_settings(other)
 
 
-def _line(point: Point) -> Point:
+def _device_settings(point: Point) -> Point:
     return {
         name: value
         for name, value in point.items()

@@ -1,10 +1,21 @@
-"""What measurements tell of one part: a Bayesian regression of logarithms with a residual.
+"""The posterior of one part after its measurements: Bayesian regression on logarithms.
 
-The part's logarithm is nonlinear in its coefficients, so it is linearised where the
-posterior has its mode (Gauss-Newton); there it is a Gaussian process whose kernel is that of
-the linearised physics plus a residual that follows the data where the physics does not
-(Rasmussen and Williams, Gaussian Processes for Machine Learning, section 2.7). How large the
-residual and the noise are is not known: several pairs are kept, weighted by their evidence.
+The model of a measured logarithm is
+
+    y = f(unknowns) + residual + noise
+
+f is the logarithm of the sum of cost terms (`Design`). The unknowns have a normal prior on each
+type of machine. The residual is a Gaussian process that follows the data where f does not. The
+noise is normal, and partly correlated between launches that follow each other.
+
+f is linearised at the mode of the posterior of the unknowns (Gauss-Newton), with the Jacobian J
+and the prior covariance P = diag(sd^2) there. Then y is a Gaussian process with the covariance
+
+    J P J^T + residual_sd^2 K + N
+
+(Rasmussen and Williams, Gaussian Processes for Machine Learning, section 2.7). The standard
+deviations of noise and residual are unknown too. The posterior is therefore a mixture over a
+grid of them and over the machine types, with weights by their evidence (marginal likelihood).
 """
 
 from __future__ import annotations
@@ -17,267 +28,302 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import logsumexp
 
-from autofit.search.cost_terms import Design, Kind
+from autofit.search.cost_terms import Design, MachineType
 from autofit.search.point_grid import Floats
 
-# Spreads of launches of one candidate, and of the residual, each with its prior weight.
-# 2.6% between reloads was published; busy and paging machines have far more.
-NOISES = ((0.008, 0.2), (0.02, 0.35), (0.05, 0.25), (0.12, 0.15), (0.3, 0.05))
-RESIDUALS = ((0.01, 0.3), (0.04, 0.4), (0.15, 0.25), (0.5, 0.05))
-# The share of the noise that launches one after the other have in common (a machine that
-# warms up, a neighbour that comes and goes), and after how many launches it is forgotten.
-DRIFTS = ((0.0, 0.6), (0.6, 0.4))
+# The grid of hyperparameters, each value with its prior weight. First the standard deviation of
+# the noise between launches of one candidate: 2.6% between reloads was published; busy and
+# paging machines have much more.
+_NOISE_SDS = ((0.008, 0.2), (0.02, 0.35), (0.05, 0.25), (0.12, 0.15), (0.3, 0.05))
+_RESIDUAL_SDS = ((0.01, 0.3), (0.04, 0.4), (0.15, 0.25), (0.5, 0.05))
+# The share of the noise variance that is drift, such as a machine that warms up or another
+# program that comes and goes. Its correlation decreases with the launches in between.
+_DRIFT_SHARES = ((0.0, 0.6), (0.6, 0.4))
 _DRIFT_LAUNCHES = 6.0
-# How often a launch is disturbed, how much its logarithm may then be off, and how many
-# launches it takes for one of them to be told as an outlier.
-_OUTLIER_CHANCE = 0.03
+# Outliers: prior probability of a disturbed launch, standard deviation of its disturbance, and
+# the number of launches per outlier that may be called so.
+_OUTLIER_PROBABILITY = 0.03
 _OUTLIER_SD = 0.7
-_LEAST_PER_OUTLIER = 3
-# What is kept of a view: components that weigh this much in it; and views that weigh this much.
-_LEAST_WEIGHT = 0.05
-_LEAST_VIEW_WEIGHT = 0.01
-# Where the mode is sought: the usual noise and residual, so many steps, until so close.
-_USUAL_NOISE, _USUAL_RESIDUAL = 0.02, 0.04
-_STEPS = 12
-_CLOSE = 1e-3
-_LEAST_VARIANCE = 1e-10
+_LAUNCHES_PER_OUTLIER = 3
+# Components with a smaller weight among those of their machine type, and machine types with a
+# smaller weight, are dropped.
+_MIN_COMPONENT_WEIGHT = 0.05
+_MIN_TYPE_WEIGHT = 0.01
+# The search for the mode: its hyperparameters, steps and tolerance.
+_MODE_NOISE_SD, _MODE_RESIDUAL_SD = 0.02, 0.04
+_MODE_STEPS = 12
+_MODE_TOLERANCE = 1e-3
+_MIN_VARIANCE = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """The unknowns on one kind of machine: their mode, and the slopes there."""
+class _Linearization:
+    """The mode of the unknowns on one type of machine, and the Jacobian of the data there."""
 
-    kind: Kind
+    machine_type: MachineType
     mode: Floats
     jacobian: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class _Component:
-    """The posterior for one choice of noise, its drift and the residual.
+    """A component of the mixture: the posterior for one choice of hyperparameters.
 
-    `whitening` is the inverse of the lower Cholesky factor of the covariance of what was
-    measured; `signal` is that covariance without the noise, `known` the mean there.
+    Attributes:
+        weight: posterior probability of the component.
+        noise_sd: standard deviation of the noise of one launch.
+        residual_sd: standard deviation of the residual.
+        whitening: inverse of the lower Cholesky factor of the covariance of the data.
+        alpha: inverse covariance times the deviation of the data from the prior mean.
+        signal: covariance of the data without noise.
+        fitted: posterior mean at the data.
+        linearization: of the machine type.
     """
 
     weight: float
-    noise: float
-    residual: float
+    noise_sd: float
+    residual_sd: float
     whitening: Floats
     alpha: Floats
     signal: Floats
-    known: Floats
-    view: _View
+    fitted: Floats
+    linearization: _Linearization
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """Logarithms of a part at some points.
+class PartPrediction:
+    """The predictive distribution of a part's logarithm at some points.
 
     Attributes:
         mean: of shape (points,).
-        variance: of the same.
-        noise: variance of the noise of one launch.
+        variance: without noise, of shape (points,).
+        noise_variance: of one launch, of shape (points,).
         covariance: with the measured points, of shape (points, measured).
     """
 
     mean: Floats
     variance: Floats
-    noise: Floats
+    noise_variance: Floats
     covariance: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """A part after its measurements; `doubtful` are those taken for outliers."""
+    """The mixture after the measurements; `outliers` are the indices of disturbed launches."""
 
     components: tuple[_Component, ...]
-    doubtful: tuple[int, ...] = ()
+    outliers: tuple[int, ...] = ()
 
     @property
-    def noise(self) -> float:
-        """The expected spread between launches of one candidate, of logarithms."""
-        return math.sqrt(sum(c.weight * c.noise**2 for c in self.components))
+    def noise_sd(self) -> float:
+        """The expected standard deviation of logarithms between launches of one candidate."""
+        return math.sqrt(sum(c.weight * c.noise_sd**2 for c in self.components))
 
     @property
-    def errors(self) -> Floats:
-        """How far each measurement lies from what the others tell of it, of shape (measured,).
+    def residuals(self) -> Floats:
+        """Leave-one-out residuals of the measurements, of shape (measured,).
 
-        Under the likeliest component (Rasmussen and Williams, equation 5.12).
+        Each is the measurement minus its prediction by all others, in the component of the
+        largest weight (Rasmussen and Williams, equation 5.12): alpha_i / [covariance^-1]_ii.
         """
         best = max(self.components, key=lambda component: component.weight)
-        errors: Floats = best.alpha / (best.whitening**2).sum(axis=0)
-        return errors
+        residuals: Floats = best.alpha / (best.whitening**2).sum(axis=0)
+        return residuals
 
     @property
-    def surprise(self) -> float:
-        """The root mean square of the errors in their expected sizes; 0 below two."""
+    def standardized_residual(self) -> float:
+        """The root mean square of the leave-one-out residuals over their standard deviations.
+
+        It is near 1 if the model explains the data, and 0 below two measurements.
+        """
         best = max(self.components, key=lambda component: component.weight)
         if len(best.alpha) < 2:  # noqa: PLR2004 - one has no others
             return 0.0
-        sizes = 1 / np.sqrt((best.whitening**2).sum(axis=0))
-        return float(np.sqrt(np.mean((self.errors / sizes) ** 2)))
+        sds = 1 / np.sqrt((best.whitening**2).sum(axis=0))
+        return float(np.sqrt(np.mean((self.residuals / sds) ** 2)))
 
-    def predict(self, design: Design, similar: Floats) -> Prediction:
-        """The part at other points.
+    def predict(self, design: Design, kernel: Floats) -> PartPrediction:
+        """Return the predictive distribution at other points: the moments of the mixture.
 
         Args:
             design: of the points.
-            similar: similarity of the points to those measured: (points, measured).
+            kernel: between the points and those measured, of shape (points, measured).
         """
-        mean = np.zeros(len(similar))
-        square = np.zeros(len(similar))
-        covariance = np.zeros(similar.shape)
-        known = np.zeros(similar.shape[1])
-        by_view = itertools.groupby(self.components, key=lambda component: id(component.view))
-        for _, components in by_view:
-            for component, here, variance, told in _seen(design, similar, list(components)):
-                covariance += component.weight * (told + np.outer(here, component.known))
-                known += component.weight * component.known
-                mean += component.weight * here
-                square += component.weight * (here**2 + np.maximum(variance, 0.0))
-        variance = np.maximum(square - mean**2, _LEAST_VARIANCE)
-        covariance -= np.outer(mean, known)
-        return Prediction(mean, variance, np.full(len(mean), self.noise**2), covariance)
+        mean = np.zeros(len(kernel))
+        square = np.zeros(len(kernel))
+        covariance = np.zeros(kernel.shape)
+        fitted = np.zeros(kernel.shape[1])
+        by_type = itertools.groupby(self.components, key=lambda one: id(one.linearization))
+        for _, components in by_type:
+            moments = _component_moments(design, kernel, list(components))
+            for one, one_mean, one_variance, one_covariance in moments:
+                covariance += one.weight * (one_covariance + np.outer(one_mean, one.fitted))
+                fitted += one.weight * one.fitted
+                mean += one.weight * one_mean
+                square += one.weight * (one_mean**2 + np.maximum(one_variance, 0.0))
+        variance = np.maximum(square - mean**2, _MIN_VARIANCE)
+        covariance -= np.outer(mean, fitted)
+        return PartPrediction(mean, variance, np.full(len(mean), self.noise_sd**2), covariance)
 
 
-def _seen(
-    design: Design, similar: Floats, components: Sequence[_Component]
+def _component_moments(
+    design: Design, kernel: Floats, components: Sequence[_Component]
 ) -> Iterator[tuple[_Component, Floats, Floats, Floats]]:
-    """Mean, variance and covariance with what was measured, by each component of one view."""
-    view = components[0].view
-    values, slopes = _linearised(design, view.mode)
-    prior = values + slopes @ (view.kind.mean - view.mode)
-    own = ((slopes * view.kind.sd) ** 2).sum(axis=1)
-    shared = (slopes * view.kind.sd**2) @ view.jacobian.T
+    """Yield mean, variance, and covariance with the data by each component of a machine type."""
+    linearization = components[0].linearization
+    prior = linearization.machine_type
+    values, jacobian = _linearize(design, linearization.mode)
+    prior_mean = values + jacobian @ (prior.mean - linearization.mode)
+    prior_variance = ((jacobian * prior.sd) ** 2).sum(axis=1)
+    physics = (jacobian * prior.sd**2) @ linearization.jacobian.T
     for component in components:
-        cross = shared + component.residual**2 * similar
+        cross = physics + component.residual_sd**2 * kernel
         reduced = cross @ component.whitening.T
-        variance = own + component.residual**2 - (reduced**2).sum(axis=1)
-        told = cross - reduced @ (component.whitening @ component.signal)
-        yield component, prior + cross @ component.alpha, variance, told
+        variance = prior_variance + component.residual_sd**2 - (reduced**2).sum(axis=1)
+        covariance = cross - reduced @ (component.whitening @ component.signal)
+        yield component, prior_mean + cross @ component.alpha, variance, covariance
 
 
-def fit_part(design: Design, logs: Floats, similar: Floats, order: Floats) -> Posterior:
-    """The posterior of a part.
+def fit_posterior(design: Design, logs: Floats, kernel: Floats, order: Floats) -> Posterior:
+    """Return the posterior of a part.
 
-    A launch that a passing disturbance slowed would bend everything, so one whose measurement
-    fits the others far better as an outlier is taken for one.
+    A launch that was disturbed would distort the whole model. So measurements become outliers,
+    with a much larger noise, one by one, as long as that increases the evidence by more than
+    the prior odds of a disturbance.
 
     Args:
-        design: of the measured points; may have none, then the prior is returned.
-        logs: logarithms of what was measured, of shape (measured,).
-        similar: similarity of the measured points among themselves.
-        order: which launch each was, of shape (measured,).
+        design: of the measured points; without any, the prior is returned.
+        logs: logarithms of the measurements, of shape (measured,).
+        kernel: between the measured points.
+        order: index of each launch, of shape (measured,).
     """
-    together = np.exp(-np.abs(order[:, None] - order[None, :]) / _DRIFT_LAUNCHES)
-    data = _Data(design, logs, similar, together)
-    doubtful: list[int] = []
-    posterior, evidence = _fitted(data, doubtful)
-    while len(doubtful) < len(logs) // _LEAST_PER_OUTLIER:
-        errors = np.abs(posterior.errors)
-        errors[doubtful] = 0.0
-        worst = [*doubtful, int(np.argmax(errors))]
-        other, other_evidence = _fitted(data, worst)
-        if other_evidence + math.log(_OUTLIER_CHANCE) <= evidence:
+    drift = np.exp(-np.abs(order[:, None] - order[None, :]) / _DRIFT_LAUNCHES)
+    data = _Data(design, logs, kernel, drift)
+    outliers: list[int] = []
+    posterior, evidence = _fit_mixture(data, outliers)
+    while len(outliers) < len(logs) // _LAUNCHES_PER_OUTLIER:
+        residuals = np.abs(posterior.residuals)
+        residuals[outliers] = 0.0
+        more = [*outliers, int(np.argmax(residuals))]
+        other, other_evidence = _fit_mixture(data, more)
+        if other_evidence + math.log(_OUTLIER_PROBABILITY) <= evidence:
             break
-        doubtful, posterior = worst, other
-        evidence = other_evidence + math.log(_OUTLIER_CHANCE)
+        outliers, posterior = more, other
+        evidence = other_evidence + math.log(_OUTLIER_PROBABILITY)
     return posterior
 
 
 @dataclass(frozen=True, slots=True)
 class _Data:
-    """What was measured, how alike the points are and how close in time the launches."""
+    """The measurements, with the kernel of their points and the drift of their launches."""
 
     design: Design
     logs: Floats
-    similar: Floats
-    together: Floats
+    kernel: Floats
+    drift: Floats
 
-    def noise(self, sd: float, drifting: float, doubtful: Sequence[int]) -> Floats:
-        """Covariance of the noise of launches, of shape (measured, measured)."""
-        own = np.full(len(self.logs), sd**2 * (1 - drifting))
-        own[list(doubtful)] += _OUTLIER_SD**2
-        covariance: Floats = sd**2 * drifting * self.together + np.diag(own)
+    def noise_covariance(
+        self, noise_sd: float, drift_share: float, outliers: Sequence[int]
+    ) -> Floats:
+        """Return the covariance of the noise of launches, of shape (measured, measured)."""
+        independent = np.full(len(self.logs), noise_sd**2 * (1 - drift_share))
+        independent[list(outliers)] += _OUTLIER_SD**2
+        covariance: Floats = noise_sd**2 * drift_share * self.drift + np.diag(independent)
         return covariance
 
 
-def _fitted(data: _Data, doubtful: Sequence[int]) -> tuple[Posterior, float]:
-    """The posterior with some launches taken for outliers, and the log of its evidence."""
-    kinds = data.design.kinds
-    views = [_viewed(data, doubtful, kind) for kind in kinds]
+def _fit_mixture(data: _Data, outliers: Sequence[int]) -> tuple[Posterior, float]:
+    """Return the posterior given some outliers, and the logarithm of its evidence."""
+    types = data.design.machine_types
+    fits = [_fit_machine_type(data, outliers, machine_type) for machine_type in types]
     totals = np.array(
-        [total + math.log(kind.weight) for (_, total), kind in zip(views, kinds, strict=True)]
+        [evidence + math.log(one.weight) for (_, evidence), one in zip(fits, types, strict=True)]
     )
     evidence = float(logsumexp(totals))
     weights = np.exp(totals - evidence)
-    weights[weights < _LEAST_VIEW_WEIGHT] = 0.0
+    weights[weights < _MIN_TYPE_WEIGHT] = 0.0
     weights /= weights.sum()
     components = tuple(
         replace(component, weight=float(component.weight * weight))
-        for (found, _), weight in zip(views, weights, strict=True)
+        for (found, _), weight in zip(fits, weights, strict=True)
         for component in found
         if weight
     )
-    return Posterior(components, tuple(doubtful)), evidence
+    return Posterior(components, tuple(outliers)), evidence
 
 
-def _viewed(data: _Data, doubtful: Sequence[int], kind: Kind) -> tuple[list[_Component], float]:
-    """The components on one kind of machine, and the log of their evidence."""
-    mode, jacobian = _mode(data, doubtful, kind)
-    view = _View(kind, mode, jacobian)
-    values, _ = _linearised(data.design, mode)
-    missed = data.logs - values - jacobian @ (kind.mean - mode)
-    physics = (jacobian * kind.sd**2) @ jacobian.T
+def _fit_machine_type(
+    data: _Data, outliers: Sequence[int], machine_type: MachineType
+) -> tuple[list[_Component], float]:
+    """Return the components on one type of machine, and the logarithm of their evidence."""
+    mode, jacobian = _find_mode(data, outliers, machine_type)
+    linearization = _Linearization(machine_type, mode, jacobian)
+    values, _ = _linearize(data.design, mode)
+    deviation = data.logs - values - jacobian @ (machine_type.mean - mode)
+    physics = (jacobian * machine_type.sd**2) @ jacobian.T
     found: list[_Component] = []
-    for choice in itertools.product(NOISES, DRIFTS, RESIDUALS):
-        (noise, drifting, residual), priors = zip(*choice, strict=True)
-        signal = physics + residual**2 * data.similar
-        factor = np.linalg.cholesky(signal + data.noise(noise, drifting, doubtful))
+    log_evidences: list[float] = []
+    for choice in itertools.product(_NOISE_SDS, _DRIFT_SHARES, _RESIDUAL_SDS):
+        (noise_sd, drift_share, residual_sd), priors = zip(*choice, strict=True)
+        signal = physics + residual_sd**2 * data.kernel
+        noise = data.noise_covariance(noise_sd, drift_share, outliers)
+        factor = np.linalg.cholesky(signal + noise)
         whitening = np.linalg.inv(factor)
-        white = whitening @ missed
-        evidence = -0.5 * float(white @ white) - float(np.log(np.diag(factor)).sum())
-        evidence += math.log(math.prod(priors))
+        white = whitening @ deviation
+        log_evidence = -0.5 * float(white @ white) - float(np.log(np.diag(factor)).sum())
+        log_evidences.append(log_evidence + math.log(math.prod(priors)))
         alpha = whitening.T @ white
-        known = data.logs - missed + signal @ alpha
-        found.append(_Component(evidence, noise, residual, whitening, alpha, signal, known, view))
-    evidences = np.array([component.weight for component in found])
-    total = float(logsumexp(evidences))
-    weights = np.exp(evidences - total)
-    # Before anything is measured all expect the same.
-    least = min(_LEAST_WEIGHT, weights.max()) if len(data.logs) else weights.max()
-    kept = weights >= least
+        fitted = data.logs - deviation + signal @ alpha
+        found.append(
+            _Component(
+                weight=1.0,
+                noise_sd=noise_sd,
+                residual_sd=residual_sd,
+                whitening=whitening,
+                alpha=alpha,
+                signal=signal,
+                fitted=fitted,
+                linearization=linearization,
+            )
+        )
+    total = float(logsumexp(log_evidences))
+    weights = np.exp(np.array(log_evidences) - total)
+    # Without data all components predict the same, and those of the largest weight are enough.
+    least = min(_MIN_COMPONENT_WEIGHT, weights.max()) if len(data.logs) else weights.max()
+    is_kept = weights >= least
     components = [
-        replace(component, weight=float(weight / weights[kept].sum()))
-        for component, weight, is_kept in zip(found, weights, kept, strict=True)
-        if is_kept
+        replace(component, weight=float(weight / weights[is_kept].sum()))
+        for component, weight, keep in zip(found, weights, is_kept, strict=True)
+        if keep
     ]
     return components, total
 
 
-def _mode(data: _Data, doubtful: Sequence[int], kind: Kind) -> tuple[Floats, Floats]:
-    """Where the posterior of the unknowns has its mode, and the slopes there."""
+def _find_mode(
+    data: _Data, outliers: Sequence[int], machine_type: MachineType
+) -> tuple[Floats, Floats]:
+    """Return the mode of the posterior of the unknowns, and the Jacobian there (Gauss-Newton)."""
     design = data.design
-    spread = _USUAL_RESIDUAL**2 * data.similar + data.noise(_USUAL_NOISE, 0.0, doubtful)
-    mode = kind.mean.copy()
-    for _ in range(_STEPS):
-        values, jacobian = _linearised(design, mode)
+    noise = data.noise_covariance(_MODE_NOISE_SD, 0.0, outliers)
+    spread = _MODE_RESIDUAL_SD**2 * data.kernel + noise
+    mode = machine_type.mean.copy()
+    for _ in range(_MODE_STEPS):
+        values, jacobian = _linearize(design, mode)
         if not len(data.logs):
             return mode, jacobian
-        covariance = (jacobian * kind.sd**2) @ jacobian.T + spread
-        missed = data.logs - values - jacobian @ (kind.mean - mode)
-        alpha = np.linalg.solve(covariance, missed)
-        target = kind.mean + kind.sd**2 * (jacobian.T @ alpha)
+        covariance = (jacobian * machine_type.sd**2) @ jacobian.T + spread
+        deviation = data.logs - values - jacobian @ (machine_type.mean - mode)
+        alpha = np.linalg.solve(covariance, deviation)
+        target = machine_type.mean + machine_type.sd**2 * (jacobian.T @ alpha)
         step = np.clip(target - mode, -1.0, 1.0)
         mode = mode + step
-        if np.abs(step).max() < _CLOSE:
+        if np.abs(step).max() < _MODE_TOLERANCE:
             break
-    return mode, _linearised(design, mode)[1]
+    return mode, _linearize(design, mode)[1]
 
 
-def _linearised(design: Design, unknowns: Floats) -> tuple[Floats, Floats]:
-    """The part's logarithm at some unknowns, and its slopes: (points,), (points, unknowns)."""
+def _linearize(design: Design, unknowns: Floats) -> tuple[Floats, Floats]:
+    """Return a part's logarithm and its Jacobian: of shape (points,) and (points, unknowns)."""
     terms = design.offsets.shape[1]
     base, effects = unknowns[:terms], unknowns[terms:]
     logs = base + design.offsets + (design.columns * effects) @ design.touches
@@ -285,5 +331,5 @@ def _linearised(design: Design, unknowns: Floats) -> tuple[Floats, Floats]:
     shares = np.exp(logs - highest)
     total = shares.sum(axis=1, keepdims=True)
     shares /= total
-    slopes = np.concatenate([shares, design.columns * (shares @ design.touches.T)], axis=1)
-    return (highest + np.log(total))[:, 0], slopes
+    jacobian = np.concatenate([shares, design.columns * (shares @ design.touches.T)], axis=1)
+    return (highest + np.log(total))[:, 0], jacobian

@@ -1,26 +1,114 @@
-"""What a search is given: the space laid over a model and machine, and what was observed."""
+"""The search problem and its vocabulary: goal, points, predicted margins, observations.
+
+A search minimises the cost of a goal over the points of a space. Cost is the objective as a
+quantity of which less is better: seconds, or seconds per token for a rate.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from autofit.memory.demand import Memory
-from autofit.search.model_traffic import ModelTraffic
-from autofit.search.search_goal import Goal
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point, Space
 from autofit.trial.candidate import Candidate
+from autofit.trial.metric import Metric
+from autofit.trial.workload import Request
+from autofit.units import MIB
+
+_GIB = 1024 * MIB
+# The request of a goal without a workload.
+TYPICAL_REQUESTS = (Request(2048, 256),)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """An upper limit on the cost of a metric that a winner must respect.
+
+    `tg>=20` is `Limit("tg", 0.05)`: at most 0.05 seconds per token.
+    """
+
+    metric: Metric
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The objective, the requests that it is measured with, and limits on other metrics."""
+
+    objective: Metric = "request_s"
+    requests: tuple[Request, ...] = TYPICAL_REQUESTS
+    limits: tuple[Limit, ...] = ()
+
+    @property
+    def prompt_tokens(self) -> float:
+        """Prompt tokens of a mean request."""
+        return self._mean([request.prompt_tokens for request in self.requests])
+
+    @property
+    def predicted_tokens(self) -> float:
+        """Generated tokens of a mean request, without the first, which comes with the prompt."""
+        return self._mean([max(request.predicted_tokens - 1, 1) for request in self.requests])
+
+    @property
+    def depth(self) -> float:
+        """Tokens in the context, as a mean over generated tokens."""
+        tokens = [r.prompt_tokens + r.predicted_tokens / 2 for r in self.requests]
+        return self._mean(tokens)
+
+    @property
+    def needs_prompt_time(self) -> bool:
+        """True if the objective or a limit depends on the time of prompts."""
+        return bool({"request_s", "pp", "ttft"} & self._metrics)
+
+    @property
+    def needs_generation_time(self) -> bool:
+        """True if the objective or a limit depends on the time of generation."""
+        return bool({"request_s", "tg"} & self._metrics)
+
+    @property
+    def _metrics(self) -> set[Metric]:
+        return {self.objective, *(limit.metric for limit in self.limits)}
+
+    def _mean(self, values: list[float]) -> float:
+        weights = [request.weight for request in self.requests]
+        total = sum(weight * value for weight, value in zip(weights, values, strict=True))
+        return total / sum(weights)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTraffic:
+    """Bytes of a model that are read or moved, as means over its layers.
+
+    The defaults are those of a typical 30B-A3B model.
+
+    Attributes:
+        layers: the number of layers whose experts (or all weights) may stay in system RAM.
+        movable_bytes: bytes of such a layer that may stay there.
+        read_bytes: the part of them that is read for one generated token.
+        fixed_read_bytes: bytes of all other weights that are read for one generated token.
+        kv_bytes: bytes of one token in an f16 KV cache, over all layers.
+        is_known: whether the values are those of this model.
+    """
+
+    layers: int = 48
+    movable_bytes: float = 0.36 * _GIB
+    read_bytes: float = 0.0225 * _GIB
+    fixed_read_bytes: float = 0.6 * _GIB
+    kv_bytes: float = 98304.0
+    is_known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What the estimate says of a candidate: the smallest margin over all devices.
+    """Predicted memory of a candidate, in MiB, on its tightest device and on the host.
 
-    `margin_mib` is usable minus needed on the tightest device, negative when it does not
-    fit; `needed_mib` is what that device must hold. The same of the host, nan where nothing
-    is known of it.
+    Attributes:
+        margin_mib: usable minus needed memory of the device; negative if it does not fit.
+        needed_mib: memory that the device must provide.
+        host_margin_mib: the same margin of the host; nan if it is unknown.
+        host_needed_mib: memory that the host must provide.
     """
 
     margin_mib: float
@@ -31,19 +119,20 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The space of one tune.
+    """The search problem of one tune.
 
     Attributes:
-        space: the axes apart from layout and host layers.
-        layouts: names that may be the value of the layout axis; empty when not searched.
+        space: all axes but layout and host layers.
+        layouts: values of the layout axis; empty if layouts are not searched.
         most_host_layers: the largest number of host layers.
-        candidate_of: a point's candidate, None when no such candidate can be made.
-        fit_of: the estimate for a candidate, None when nothing is known.
-        goal: what is minimised, and within which limits.
-        traits: what of the model and the workload decides how long things take.
-        points: the only points there are; empty when every combination of values is one.
-        is_wanted: whether a point may be proposed and picked, asked without layout and host
-            layers, too; what was observed of others still tells of these.
+        candidate_of: returns the candidate of a point, None if there is none.
+        fit_of: returns the predicted memory of a candidate, None if it is unknown.
+        goal: the objective and its limits.
+        traffic: the bytes of the model that decide its speed.
+        points: the only points that exist; empty if every combination of values is a point.
+        is_eligible: returns whether a point may be proposed and picked. It is also called for
+            points without layout and host layers. Observations of other points still count as
+            data.
     """
 
     space: Space
@@ -52,23 +141,23 @@ class Problem:
     candidate_of: Callable[[Point], Candidate | None]
     fit_of: Callable[[Candidate], Fit | None]
     goal: Goal = field(default_factory=Goal)
-    traits: ModelTraffic = field(default_factory=ModelTraffic)
+    traffic: ModelTraffic = field(default_factory=ModelTraffic)
     points: tuple[Point, ...] = ()
-    is_wanted: Callable[[Point], bool] = lambda _: True
+    is_eligible: Callable[[Point], bool] = lambda _: True
 
     @property
     def searches_layouts(self) -> bool:
-        """Whether layouts and host layers are searched."""
+        """True if the layout and the number of host layers are searched."""
         return bool(self.layouts)
 
     @property
     def has_points(self) -> bool:
-        """Whether any combination of the space's values may be proposed."""
-        return any(self.is_wanted(point) for point in self.points or self.space.points())
+        """True if at least one combination of the space's values may be proposed."""
+        return any(self.is_eligible(point) for point in self.points or self.space.points())
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """All axes, layout and host layers included; fixed for the life of a study."""
+        """All axes, with layout and host layers; they do not change during a search."""
         if not self.searches_layouts:
             return self.space.axes
         return (
@@ -80,20 +169,20 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A point that was tried: its cost (lower is better), None when it failed.
+    """A point that was launched, and its cost.
 
     Attributes:
-        point: values of all axes.
-        cost: the goal's objective as a quantity to minimise.
-        lacked: the memory that it failed for want of, None for any other failure.
-        seconds: what the launch took.
-        prompt_s: seconds for a prompt token, None where it was not measured.
-        predicted_s: seconds for a generated token, None where it was not measured.
+        point: the value of each axis.
+        cost: the goal's objective as a quantity to minimise, None if the launch failed.
+        exhausted_memory: the memory that the launch ran out of, None for any other failure.
+        seconds: duration of the launch.
+        prompt_s: seconds per prompt token, None if they were not measured.
+        predicted_s: seconds per generated token, None if they were not measured.
     """
 
     point: Point
     cost: float | None
-    lacked: Memory | None = None
+    exhausted_memory: Memory | None = None
     seconds: float = 0.0
     prompt_s: float | None = None
     predicted_s: float | None = None
@@ -101,34 +190,17 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The point to try next.
+    """The point to launch next.
 
-    `expected_gain` is the expected fall of log cost it brings, failure counted as none.
-    Where `is_open` is given, the proposer does not trust itself: any point that `is_open`
-    accepts may be tried instead.
+    Attributes:
+        point: the value of each axis.
+        expected_gain: expected decrease of log cost; a failure counts as no decrease.
+        why: the reason, for people.
+        accepts: if the model is misspecified, a function that returns whether a random point
+            may be launched instead.
     """
 
     point: Point
     expected_gain: float
     why: str = ""
-    is_open: Callable[[Point], bool] | None = None
-
-
-class Proposer(Protocol):
-    """Decides what is launched next, from the observations alone."""
-
-    def propose(self, problem: Problem, observations: Sequence[Observation]) -> Proposal | None:
-        """The point to try next, None when no untried point is left."""
-        ...
-
-    def chance(self, problem: Problem, observations: Sequence[Observation], point: Point) -> float:
-        """How likely a point that was not tried is to run."""
-        ...
-
-    def ranked(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
-        """The launches that ran, the best first as the proposer sees them."""
-        ...
-
-    def doubtful(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
-        """What may be picked and was launched once, with a cost that the others do not explain."""
-        ...
+    accepts: Callable[[Point], bool] | None = None

@@ -7,9 +7,7 @@ from statistics import median
 from autofit.memory.memory_model import MemoryModel
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.kv_cache import kv_bytes
-from autofit.search.model_traffic import ModelTraffic
-from autofit.search.problem import Fit, Problem
-from autofit.search.search_goal import Goal, Limit
+from autofit.search.problem import Fit, Goal, Limit, ModelTraffic, Problem
 from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.requirement import Requirement
 from autofit.session.task import Task
@@ -30,7 +28,7 @@ def search_problem(factory: CandidateFactory, memory: MemoryModel) -> Problem:
         candidate_of=factory.candidate_of,
         fit_of=lambda candidate: predicted_fit(candidate, memory, task.host_available_mib),
         goal=goal,
-        traits=model_traffic(task.inventory, max(1, round(goal.depth))),
+        traffic=model_traffic(task.inventory, max(1, round(goal.depth))),
     )
 
 

@@ -17,8 +17,8 @@ from autofit.runtime.server.request_plan import (
 )
 from autofit.search.feasibility import fit_probability
 from autofit.search.optuna_study import SearchStudy
-from autofit.search.policy import SearchPolicy, Step, are_on_a_line
-from autofit.search.problem import Problem
+from autofit.search.policy import SearchPolicy, SearchStep, share_boundary
+from autofit.search.problem import Observation, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.events import BoundaryMoved, Listener, PhaseStarted
 from autofit.session.layer_count import reported_host_layers
@@ -119,8 +119,8 @@ class Explorer:
 
     def want_only(self, is_wanted: Callable[[Point], bool]) -> None:
         """Go on with such points alone, whether the search was over or not."""
-        self.search.want_only(is_wanted)
-        self.course.reopen()
+        self.search.restrict_to(is_wanted)
+        self.course.restart()
 
     def trial_cost(self, trial: Trial, metric: Metric | None = None) -> float | None:
         """What a trial costs by a metric, None for the objective; None when it failed."""
@@ -136,7 +136,7 @@ class Explorer:
     def tell(self, point: Point, trial: Trial) -> None:
         """Tell the search what a launch of a point showed."""
         if trial.shows_fit_only:
-            self.course.tell_fits(point)
+            self.course.add_fitting(point)
         else:
             self._tell(self.search, point, trial, self.task.objective)
 
@@ -145,13 +145,15 @@ class Explorer:
         measured = trial.measurement if trial.is_completed else None
         fastest = fastest_repeats(measured, workload) if measured else None
         prompt_s, predicted_s = token_seconds(fastest, workload)
-        search.tell(
-            point,
-            self.trial_cost(trial, metric),
-            lacked=lacked_memory(trial.outcome),
-            seconds=trial.seconds,
-            prompt_s=prompt_s,
-            predicted_s=predicted_s,
+        search.add(
+            Observation(
+                point,
+                self.trial_cost(trial, metric),
+                lacked_memory(trial.outcome),
+                trial.seconds,
+                prompt_s,
+                predicted_s,
+            )
         )
 
     def tell_proof(self, point: Point, candidate: Candidate, trial: Trial) -> None:
@@ -163,9 +165,9 @@ class Explorer:
         """
         self._proved.append(Evaluation(point, candidate, trial))
         if trial.is_completed:
-            self.course.tell_fits(point)
+            self.course.add_fitting(point)
         elif lacks_device_memory(trial.outcome):
-            self.search.tell(point, None, lacked="device", seconds=trial.seconds)
+            self.search.add(Observation(point, None, "device", trial.seconds))
             self._has_fallen = True
 
     def expected_s(self) -> float:
@@ -178,13 +180,13 @@ class Explorer:
         budget = self.runner.budget
         if self._has_fallen:
             self._has_fallen = False
-            self.course.reopen()
+            self.course.restart()
         if len(self.runner.trials) != self._seen:
             self._phase = None  # other phases came between
-        while (step := self.course.next()) is not None:
+        while (step := self.course.next_step()) is not None:
             is_used = budget.share_used >= share
             if is_used or not budget.allows(step.phase, self.expected_s()):
-                self.search.drop()
+                self.search.cancel()
                 return
             if step.phase != self._phase:
                 self._phase = step.phase
@@ -201,21 +203,21 @@ class Explorer:
                 self._tell(search, one.point, one.trial, metric)
         for one in self._proved:
             if lacks_device_memory(one.trial.outcome):
-                search.tell(one.point, None, lacked="device")
+                search.add(Observation(one.point, None, "device"))
         course = SearchPolicy(search, self.course.least_gain)
         for _ in range(_MOST_FOR_AN_END):
-            step = course.next()
+            step = course.next_step()
             if step is None or course.is_over:
                 return
             if not self.runner.budget.allows("search", self.expected_s()):
                 return
             before = len(self.launched)
             proposal = replace(step.proposal, why=f"for {metric}: {step.proposal.why}")
-            self._launch(Step("search", proposal))
+            self._launch(SearchStep("search", proposal))
             if len(self.launched) > before:
                 self._tell(search, step.proposal.point, self.launched[-1].trial, metric)
             else:
-                search.tell(step.proposal.point, None)
+                search.add(Observation(step.proposal.point, None))
 
     @property
     def ending(self) -> dict[str, object]:
@@ -244,23 +246,23 @@ class Explorer:
             "least_gain": -math.expm1(-self.course.least_gain),
         }
 
-    def _launch(self, step: Step) -> None:
+    def _launch(self, step: SearchStep) -> None:
         point = step.proposal.point
         candidate = self.problem.candidate_of(point)
         if candidate is None:
             # The runtime refuses this combination: the search learns it without a launch.
-            self.search.tell(point, None)
+            self.search.add(Observation(point, None))
             return
         trial = self.runner.run(
             TrialPurpose(step.phase, "explore", reason=step.proposal.why),
             candidate,
-            self._effort(candidate, asks_fit_only=step.asks_fit_only),
+            self._effort(candidate, asks_fit_only=step.fit_only),
             layout=str(point.get(LAYOUT_AXIS, "")),
         )
         self.tell(point, trial)
         self.launched.append(Evaluation(point, candidate, trial))
         if step.phase == "boundary" and HOST_LAYERS_AXIS in point:
-            walk = self.course.walk(point)
+            walk = self.course.boundary_of(point)
             fits = self._told(point, walk.fits)
             fails = self._told(point, walk.fails, fits=False)
             ubatch = candidate.get_int("ubatch", 512)
@@ -309,7 +311,7 @@ class Explorer:
         return list(found.values())
 
     def _boundary(self, one: Evaluation) -> Boundary:
-        walk = self.course.walk(one.point)
+        walk = self.course.boundary_of(one.point)
         fails = walk.fails
         if fails is None:
             fails = self._expected_to_fail(one.point, walk)
@@ -317,7 +319,7 @@ class Explorer:
             (
                 other.trial.outcome.kind
                 for other in (*self._proved, *self.launched)
-                if are_on_a_line(other.point, one.point)
+                if share_boundary(other.point, one.point)
                 and other.point[HOST_LAYERS_AXIS] == fails
                 and lacked_memory(other.trial.outcome)
             ),
@@ -350,7 +352,7 @@ class Explorer:
         """The most host layers that probably do not fit, None where all should."""
         highest = walk.fits if walk.fits is not None else walk.most + 1
         for host_layers in range(highest - 1, -1, -1):
-            if self.search.chance({**point, HOST_LAYERS_AXIS: host_layers}) < 0.5:  # noqa: PLR2004
+            if self.search.success_probability({**point, HOST_LAYERS_AXIS: host_layers}) < 0.5:  # noqa: PLR2004
                 return host_layers
         return None
 

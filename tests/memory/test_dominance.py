@@ -16,7 +16,7 @@ from autofit.memory.dominance import (
     ruled_out,
     shows_full_host,
 )
-from autofit.search.point_grid import Grid
+from autofit.search.point_grid import PointGrid
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.trial.outcome import OutOfMemory, Rejected
 
@@ -28,7 +28,7 @@ FAILED: Point = {
     "cache_type": "q8_0",
     "load_mode": "none",
 }
-GRID = Grid(ToyMachine(layouts=("single:A", "single:B")).problem())
+GRID = PointGrid(ToyMachine(layouts=("single:A", "single:B")).problem())
 
 
 def _needs_at_least(memory: Memory, **changes) -> bool:

@@ -1,4 +1,4 @@
-"""Points as rows of whole numbers."""
+"""Points as rows of integers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 from search.toy_machine import SPACE, ToyMachine
 
 from autofit.memory.demand import number
-from autofit.search.point_grid import Grid
+from autofit.search.point_grid import PointGrid
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis
 
 
-def _grid() -> Grid:
-    return Grid(ToyMachine().problem())
+def _grid() -> PointGrid:
+    return PointGrid(ToyMachine().problem())
 
 
-def test_a_point_is_its_row_and_back() -> None:
-    """Encoding loses nothing."""
+def test_a_row_converts_back_to_its_point() -> None:
+    """The point of the row of a point is the point."""
     grid = _grid()
 
     for rest in SPACE.points():
@@ -28,7 +28,7 @@ def test_a_point_is_its_row_and_back() -> None:
 
 
 def test_a_point_of_another_space_has_no_row() -> None:
-    """Values and axes that are not there are told apart from those that are."""
+    """An unknown value, an unknown axis and a missing axis give no row."""
     grid = _grid()
     point = {LAYOUT_AXIS: "single:A", HOST_LAYERS_AXIS: 7, **next(SPACE.points())}
 
@@ -37,8 +37,8 @@ def test_a_point_of_another_space_has_no_row() -> None:
     assert grid.row_of({k: v for k, v in point.items() if k != "ubatch"}) is None
 
 
-def test_combinations_are_those_that_the_constraints_allow() -> None:
-    """Every allowed combination of values is there once."""
+def test_combinations_satisfy_the_constraints() -> None:
+    """Every allowed combination is listed once."""
     rows = _grid().combinations(())
 
     assert len(rows) == len(list(SPACE.points()))
@@ -46,20 +46,20 @@ def test_combinations_are_those_that_the_constraints_allow() -> None:
 
 
 def test_the_points_of_a_table_are_its_only_combinations() -> None:
-    """A problem with points of its own has no others."""
+    """A problem with a list of points has no others."""
     point = {LAYOUT_AXIS: "single:A", HOST_LAYERS_AXIS: 7, **next(SPACE.points())}
-    grid = Grid(replace(ToyMachine().problem(), points=(point,)))
+    grid = PointGrid(replace(ToyMachine().problem(), points=(point,)))
 
     rows = grid.combinations(())
 
     assert [grid.point_of(row) for row in rows] == [point]
 
 
-def test_of_too_many_combinations_those_near_known_ones_are_listed() -> None:
-    """A space too large to list is looked at where it matters."""
+def test_of_too_many_combinations_a_sample_is_listed() -> None:
+    """The sample contains the neighbours of known points."""
     axes = tuple(Axis(f"p{i}", tuple(range(8))) for i in range(6))
     space = replace(SPACE, axes=axes, layouts=(), constraints=())
-    grid = Grid(replace(ToyMachine().problem(), space=space, layouts=()))
+    grid = PointGrid(replace(ToyMachine().problem(), space=space, layouts=()))
 
     rows = grid.combinations([(7, 7, 7, 7, 7, 7)])
 
@@ -69,26 +69,29 @@ def test_of_too_many_combinations_those_near_known_ones_are_listed() -> None:
     assert (3, 7, 7, 7, 7, 0) in listed
 
 
-def test_columns_read_values_pins_and_defaults() -> None:
-    """A param is read from its axis, else from what is pinned, else from the default."""
+def test_numbers_of_axes_pinned_values_and_defaults() -> None:
+    """A value is that of the axis, else the pinned one, else the default."""
     problem = ToyMachine().problem()
     problem = replace(problem, space=replace(problem.space, pinned={"threads": 6}))
-    grid = Grid(problem)
+    grid = PointGrid(problem)
     rows = grid.combinations(())[:2]
 
-    assert set(grid.column(rows, "threads", number, 1)) == {6.0}
-    assert set(grid.column(rows, "context", number, 4096)) == {4096.0}
-    assert set(grid.column(rows, "cache_type_v", lambda v: float(v == "f16"), "f16")) <= {0.0, 1.0}
+    assert set(grid.numbers(rows, "threads", number, 1)) == {6.0}
+    assert set(grid.numbers(rows, "context", number, 4096)) == {4096.0}
+    assert set(grid.numbers(rows, "cache_type_v", lambda v: float(v == "f16"), "f16")) <= {
+        0.0,
+        1.0,
+    }
 
 
-def test_codes_are_equal_where_the_columns_are() -> None:
-    """Rows share a code exactly where they agree in the columns asked for."""
+def test_codes_are_equal_if_the_columns_are() -> None:
+    """Rows have the same code exactly if the given columns are equal."""
     grid = _grid()
     rows = grid.combinations(())
-    places = [2, 4]
+    columns = [2, 4]
 
-    codes = grid.codes(rows, places)
+    codes = grid.codes(rows, columns)
 
     same_code = codes[:, None] == codes[None, :]
-    same_row = (rows[:, None, places] == rows[None, :, places]).all(axis=2)
+    same_row = (rows[:, None, columns] == rows[None, :, columns]).all(axis=2)
     assert (same_code == same_row).all()

@@ -1,4 +1,4 @@
-"""A small made-up machine for tests of the search: two axes of memory, several of speed."""
+"""A small simulated machine for tests of the search."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autofit.memory.demand import kv_bytes
-from autofit.search.model_traffic import ModelTraffic
 from autofit.search.optuna_study import SearchStudy
-from autofit.search.problem import Fit, Observation, Problem
-from autofit.search.search_goal import Goal
+from autofit.search.policy import SearchPolicy, SearchStep
+from autofit.search.problem import Fit, Goal, ModelTraffic, Observation, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Constraint, Point, Space
 from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request
@@ -34,9 +33,17 @@ SPACE = Space(
 
 @dataclass(slots=True)
 class ToyMachine:
-    """One device of `room_mib`; the estimate thinks it is `error_mib` larger.
+    """A machine with one device.
 
-    `host_gain` turns the slope of generation around: experts in system RAM are faster.
+    Attributes:
+        room_mib: memory of the device.
+        error_mib: error of predictions, which assume that much more memory.
+        noise: standard deviation of the logarithm of a measurement.
+        host_gain: whether generation is faster with more experts in system RAM.
+        layouts: values of the layout axis.
+        has_estimates: whether memory is predicted.
+        goal: of the search.
+        estimates: the number of predictions so far.
     """
 
     room_mib: float = 9000.0
@@ -49,7 +56,7 @@ class ToyMachine:
     estimates: int = 0
 
     def problem(self) -> Problem:
-        """Its search problem."""
+        """Return the search problem of the machine."""
         return Problem(
             space=SPACE,
             layouts=self.layouts,
@@ -57,11 +64,11 @@ class ToyMachine:
             candidate_of=lambda point: Candidate(point) if SPACE.allows(point) else None,
             fit_of=self._fit,
             goal=self.goal,
-            traits=ModelTraffic(layers=LAYERS),
+            traffic=ModelTraffic(layers=LAYERS),
         )
 
     def needed_mib(self, point: Point) -> float:
-        """What a point takes of the device."""
+        """Return the device memory of a point in MiB."""
         layers = LAYERS - int(point[HOST_LAYERS_AXIS])
         cache = 800 * kv_bytes(point["cache_type"])
         return 1000 + 400 * layers + 0.4 * int(point["ubatch"]) + cache
@@ -74,11 +81,11 @@ class ToyMachine:
         return Fit(self.room_mib + self.error_mib - needed, needed)
 
     def fits(self, point: Point) -> bool:
-        """Whether it really runs."""
+        """Return whether a point runs."""
         return self.needed_mib(point) <= self.room_mib
 
     def parts(self, point: Point) -> tuple[float, float]:
-        """Seconds for a prompt token and for a generated one, without noise."""
+        """Return the seconds per prompt token and per generated token, without noise."""
         hosted = int(point[HOST_LAYERS_AXIS])
         uploads = math.ceil(PROMPT / int(point["ubatch"])) * hosted
         upload_s = uploads * (0.03 if point["load_mode"] == "none" else 0.06)
@@ -86,14 +93,14 @@ class ToyMachine:
         return (2.0 + upload_s) / PROMPT, 0.012 + host_s * hosted
 
     def seconds(self, point: Point) -> float:
-        """Seconds of a request, without noise."""
+        """Return the seconds of a request, without noise."""
         prompt_s, predicted_s = self.parts(point)
         return prompt_s * PROMPT + predicted_s * (PREDICTED - 1)
 
     def observe(self, point: Point, rng: random.Random) -> Observation:
-        """What one launch of a point shows."""
+        """Launch a point and return the observation."""
         if not self.fits(point):
-            return Observation(point, None, lacked="device", seconds=5.0)
+            return Observation(point, None, "device", 5.0)
         prompt_s, predicted_s = (
             part * math.exp(rng.gauss(0.0, self.noise)) for part in self.parts(point)
         )
@@ -101,7 +108,7 @@ class ToyMachine:
         return Observation(point, cost, None, 10.0 + cost, prompt_s, predicted_s)
 
     def best_s(self) -> float:
-        """The fewest seconds of any point that fits."""
+        """Return the fewest seconds of any point that fits."""
         return min(
             self.seconds(point)
             for rest in SPACE.points()
@@ -110,16 +117,12 @@ class ToyMachine:
         )
 
 
-def tell(study: SearchStudy, seen: Observation) -> None:
-    """Tell a study what a launch showed."""
-    study.tell(
-        seen.point,
-        seen.cost,
-        lacked=seen.lacked,
-        seconds=seen.seconds,
-        prompt_s=seen.prompt_s,
-        predicted_s=seen.predicted_s,
-    )
+def add_launch(policy: SearchPolicy, step: SearchStep, seen: Observation) -> None:
+    """Add the observation of a step to its policy, or to its study if it has a speed."""
+    if step.fit_only and seen.cost is not None:
+        policy.add_fitting(seen.point)
+    else:
+        policy.study.add(seen)
 
 
 def explore(
@@ -129,7 +132,7 @@ def explore(
     seed: int = 0,
     watch: Callable[[SearchStudy, Observation], None] = lambda _, __: None,
 ) -> SearchStudy:
-    """A study after so many launches of what it asked for."""
+    """Return a study after some launches of its own proposals."""
     study = SearchStudy(machine.problem(), seed=seed)
     rng = random.Random(seed)
     for _ in range(launches):
@@ -137,6 +140,6 @@ def explore(
         if proposal is None:
             break
         seen = machine.observe(proposal.point, rng)
-        tell(study, seen)
+        study.add(seen)
         watch(study, seen)
     return study
