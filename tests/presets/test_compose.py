@@ -111,3 +111,13 @@ def test_variables_come_from_every_file(tmp_path):
     assert server.env == {"A": "service", "B": "file", "FILLED": "1"}
     assert sum("gone.env" in notice for notice in server.notices) == 1
     assert sum(notice.startswith("EMPTY ") for notice in server.notices) == 1
+
+
+def test_a_file_with_models_and_services_is_a_compose_file(tmp_path):
+    """Compose has a top-level `models` of its own, which llama-swap does not read."""
+    path = tmp_path / "compose.yaml"
+    path.write_text("models: {m: {model: ai/x}}\nservices: {a: {image: llama, command: -c 1}}\n")
+
+    found = read_preset(str(path))
+
+    assert (found.kind, found.server.argv) == ("compose", ("llama-server", "-c", "1"))

@@ -171,7 +171,8 @@ FORMAT = PresetFormat(
     suffix=".yaml",
     write=_write,
     holds_several=True,
-    recognizes=lambda file: file.has(TOP_KEY),
+    # A compose file may have `models` next to its `services`.
+    recognizes=lambda file: file.has(TOP_KEY) and not file.has("services"),
     read=_read,
     notices=_notices,
     entry_name=entry_name,
