@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,38 +210,33 @@ def _read_source(
     Raises:
         UsageError: there is no such source, it has no winner, or its runtime is missing.
     """
-    folder, today = Path.cwd(), datetime.now().astimezone().date()
     document = _plan_document(source)
+    argv: Sequence[str] | None = None
+    make: Callable[..., Preset]
     if document is not None:
         if trial_number is not None:
             raise UsageError("a plan has no trials", "leave --trial out, or give a study")
         header = plan_task(document, "on stdin" if source == "-" else source)
-        found, fault = _find_runtime(header, runtime_path)
-        tuned = _as_started(found, document["launch"]["argv"], header)
-        preset = plan_preset(document, runtime=tuned, folder=folder, made_on=today)
-        return _with_found_runtime(preset, found, fault)
-    study = open_study(Path(source))
-    print_damage(study)
-    if trial_number is None:
-        argv = _winner(study)["argv"]
-        found, fault = _find_runtime(study.header, runtime_path)
-        tuned = _as_started(found, argv, study.header)
-        preset = winner_preset(
-            study.header, study.result or {}, runtime=tuned, folder=folder, made_on=today
-        )
-        return _with_found_runtime(preset, found, fault)
-    trial = completed_trial(study, trial_number)
-    found, fault = _find_runtime(study.header, runtime_path)
-    if fault:
+        argv, make = document["launch"]["argv"], partial(plan_preset, document)
+    else:
+        study = open_study(Path(source))
+        print_damage(study)
+        header = study.header
+        if trial_number is None:
+            argv = _winner(study)["argv"]
+            make = partial(winner_preset, header, study.result or {})
+        else:
+            make = partial(trial_preset, study, completed_trial(study, trial_number))
+    found, fault = _find_runtime(header, runtime_path)
+    if fault and argv is None:
         raise UsageError(
             f"the tune's runtime cannot be asked: {fault}", "name it with --runtime PATH"
         )
-    preset = trial_preset(study, trial, runtime=found, folder=folder, made_on=today)
-    return _with_found_runtime(preset, found, fault)
-
-
-def _with_found_runtime(preset: Preset, found: Runtime, fault: str) -> tuple[Preset, Runtime]:
-    """Return the preset started by the runtime that was found, and that runtime."""
+    preset = make(
+        runtime=_as_started(found, argv, header) if argv is not None else found,
+        folder=Path.cwd(),
+        made_on=datetime.now().astimezone().date(),
+    )
     if fault:
         click.echo(f"notice: the tune's runtime cannot be asked: {fault}", err=True)
         return replace(preset, help=None), found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePath
@@ -43,7 +43,9 @@ class ServerEntry:
         model = self.env.get(_MODEL_VARIABLE, "")
         for key, value in self.options:
             model = value if key in _MODEL_KEYS else model
-        rest = iter(self.argv[_program_end(self.argv) :])
+        # A wrapper before the program may have a flag of the same name.
+        programs = (i for i, argument in enumerate(self.argv) if is_program(argument))
+        rest = iter(self.argv[next(programs, 0) :])
         for argument in rest:
             flag, equals, value = argument.partition("=")
             if flag in _MODEL_FLAGS:
@@ -92,27 +94,11 @@ def _option_argv(key: str, value: str, help_text: HelpText) -> tuple[str, ...]:
 def is_program(path: str) -> bool:
     """Return whether a path is that of a known runtime, by its file name."""
     name = PurePath(path.replace("\\", "/")).name
-    return name.removesuffix(".exe") in _known_programs(os.getcwd())[0]  # noqa: PTH109 - cache key
-
-
-def _program_end(argv: Sequence[str]) -> int:
-    """Return the index after the program; without a known program, of the first flag."""
-    for index, argument in enumerate(argv):
-        if is_program(argument):
-            return index + 1
-    for tail in _known_programs(os.getcwd())[1]:  # noqa: PTH109 - cache key
-        for index in range(len(argv)):
-            if tuple(argv[index : index + len(tail)]) == tail:
-                return index + len(tail)
-    return next((i for i, argument in enumerate(argv) if argument.startswith("-")), len(argv))
+    return name.removesuffix(".exe") in _program_names(os.getcwd())  # noqa: PTH109 - cache key
 
 
 @lru_cache(maxsize=1)
-def _known_programs(_folder: str) -> tuple[frozenset[str], tuple[tuple[str, ...], ...]]:
-    """Return the dialects' program names, and the commands of those without a program file.
-
-    A user's own dialects are looked up in the current folder, so that it is the cache's key.
-    """
-    programs = [dialect.program for dialect in load_all_dialects().values()]
-    names = frozenset(name for program in programs for name in program.names)
-    return names, tuple(program.command[1:] for program in programs if program.command[1:])
+def _program_names(_folder: str) -> frozenset[str]:
+    """Return the program names of all dialects, also of the user's own in the current folder."""
+    dialects = load_all_dialects().values()
+    return frozenset(name for dialect in dialects for name in dialect.program.names)
