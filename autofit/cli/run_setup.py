@@ -31,7 +31,7 @@ from autofit.session.task import Task
 from autofit.session.task_setup import make_launcher
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
-from autofit.study.study_location import new_study_folder
+from autofit.study.study_location import create_study_folder
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ def open_run(
 def _locked_folder(folder: Path | None, name: str) -> Iterator[Path]:
     """Lock the machine for a study; make its folder only once the machine is locked."""
     with machine_lock(str(folder.absolute()) if folder else f"of {name}") as set_study:
-        path = folder or new_study_folder(name, today=date.today())  # noqa: DTZ011
+        path = folder or create_study_folder(name, today=date.today())  # noqa: DTZ011
         set_study(str(path.absolute()))
         yield path
 

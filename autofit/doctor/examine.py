@@ -28,7 +28,7 @@ from autofit.runtime.discovery.find_runtime import FoundProgram, find_programs, 
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.program_inspector import list_devices
 from autofit.study.durable_file import check_free_disk
-from autofit.study.study_location import user_data
+from autofit.study.study_location import user_data_folder
 from autofit.trial.device import Device
 
 _WATCH_S = 0.5
@@ -207,7 +207,7 @@ def _driver_versions(found: tuple[Card, ...], root: Path) -> tuple[str, ...]:
 
 def _check_folders() -> Iterator[Finding]:
     """Yield findings on the folders that a tune writes to."""
-    studies = (_absolute(Path("results")), _absolute(user_data() / "studies"))
+    studies = (_absolute(Path("results")), _absolute(user_data_folder() / "studies"))
     place = next((place for place in studies if place and _is_writable(place)), None)
     if place is None:
         yield Finding(

@@ -17,7 +17,7 @@ from statistics import median
 
 from autofit.model.sizes.memory_estimate import MemoryEstimate
 from autofit.study.durable_file import append_line, read_lines, write_durably
-from autofit.study.study_location import user_data
+from autofit.study.study_location import user_data_folder
 from autofit.trial.measurement import ReportedMemory
 
 # A launch whose compute buffer differs by more than this factor is not what was predicted.
@@ -124,7 +124,7 @@ class CalibrationStore:
     """The file of predicted and used memory: one JSON line for each launch and device."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = path or user_data() / "memory.jsonl"
+        self._path = path or user_data_folder() / "memory.jsonl"
 
     def add(self, key: CalibrationKey, pair: PredictedAndUsed) -> bool:
         """Keep one pair; return whether it could be written."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from autofit.memory.demand import Memory, demand, is_free
 from autofit.memory.memory_model import MemoryModel
 from autofit.model.sizes.memory_estimate import DeviceEstimate
-from autofit.study.skipped import SkippedCandidate
+from autofit.study.study_records import SkippedCandidate
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.outcome import OutOfMemory, Rejected, Skipped, Spilled
 from autofit.trial.parameter_groups import HOST_LAYER_PARAMS, PLACEMENT_PARAMS

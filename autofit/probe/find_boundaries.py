@@ -17,7 +17,7 @@ from autofit.session.budget_advice import BudgetAdvice, Need, launches_need
 from autofit.session.events import BoundaryMoved, CandidateSkipped, Listener, Notice, PhaseStarted
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
-from autofit.study.skipped import SkippedCandidate
+from autofit.study.study_records import SkippedCandidate
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Skipped, lacks_device_memory
 from autofit.trial.purpose import TrialPurpose

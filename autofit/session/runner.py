@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,8 +19,8 @@ from autofit.runtime.server.launcher import LaunchResult
 from autofit.runtime.server.request_plan import RequestPlan
 from autofit.session.budget import Budget
 from autofit.session.events import LaunchEnded, LaunchStarted, Listener, StageStarted
-from autofit.study.skipped import SkippedCandidate
 from autofit.study.study_folder import Study
+from autofit.study.study_records import LOST_LAUNCH, SkippedCandidate
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.outcome import Rejected, Stage, lacks_device_memory
 from autofit.trial.purpose import Phase, TrialPurpose
@@ -175,16 +175,18 @@ class TrialRunner:
         self.emit(LaunchStarted(number, purpose, candidate, layout))
         argv: Sequence[str] = plan.argv if isinstance(plan, LaunchPlan) else ()
         env = plan.env if isinstance(plan, LaunchPlan) else {}
-        with self.study.launching(
-            number,
+        started = Trial(
+            number=number,
             purpose=purpose,
             candidate=candidate,
+            outcome=LOST_LAUNCH,
             layout=layout,
             is_verbatim=is_verbatim,
-            argv=argv,
-            env=env,
+            argv=tuple(argv),
+            env=dict(env),
             started_at=started_at,
-        ):
+        )
+        with self.study.launching(started):
             if isinstance(plan, LaunchPlan):
                 result = self.launching.launch(
                     plan,
@@ -195,17 +197,10 @@ class TrialRunner:
                 )
             else:
                 result = LaunchResult(outcome=plan)
-            trial = Trial(
-                number=number,
-                purpose=purpose,
-                candidate=candidate,
+            trial = replace(
+                started,
                 outcome=result.outcome,
-                layout=layout,
-                is_verbatim=is_verbatim,
-                argv=tuple(argv),
-                env=dict(env),
                 measurement=result.measurement,
-                started_at=started_at,
                 seconds=self.wall_clock() - started_at,
                 notes=(*_worth_telling(purpose.phase, result), *result.notes),
                 fidelity=request_plan.fidelity,

@@ -1,1 +1,1 @@
-"""The study folder: write, read, resume, upgrade."""
+"""The study folder: files that no kill loses, reading, resuming, and upgrades of old files."""

@@ -1,4 +1,4 @@
-"""Files that survive a kill or a power cut, and plain words for a disk that refuses."""
+"""Files that survive a kill or a power cut, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from autofit.errors import AutofitError, UsageError
 from autofit.units import MIB
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_IN_THE_WAY = {errno.EEXIST, errno.ENOTDIR}
+_NOT_A_FOLDER = {errno.EEXIST, errno.ENOTDIR}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def write_durably(path: Path, text: str, *, like: Path | None = None) -> None:
-    """Replace a file so that at any moment either the old or the new one is there, whole.
+    """Replace a file atomically: at any moment either the old or the new one is complete.
 
-    Text that is no valid Unicode (a path of raw bytes) is written back as those bytes. Who
-    may read the file stays as it is for the old one, or for the file that it is to be `like`.
+    Surrogates in the text, from a path of raw bytes, are written as those bytes. The new file has
+    the permissions of the old one, or of the file `like`.
 
     Raises:
-        OSError: the file cannot be written; the old one is untouched.
+        OSError: the file cannot be written; the old one is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -46,7 +46,7 @@ def write_durably(path: Path, text: str, *, like: Path | None = None) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames and removals in a folder last; a no-op where folders cannot be synced."""
+    """Make renames and removals in a folder durable, if the system can sync folders."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -60,7 +60,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Add one record to a file of JSON lines, after whatever a cut-off write left there.
+    """Add one record to a file of JSON lines; an incomplete last line is closed first.
 
     Raises:
         OSError: the file cannot be written.
@@ -79,10 +79,10 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The records of a file of JSON lines, and how many lines could not be read.
+    """Return the records of a file of JSON lines, and the number of unreadable lines.
 
     Raises:
-        OSError: the file is there but cannot be read.
+        OSError: the file exists but cannot be read.
     """
     try:
         text = path.read_bytes().decode("utf-8", errors="replace")
@@ -96,8 +96,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         try:
             record = json.loads(line)
         except ValueError:
-            faults += 1
-            continue
+            record = None
         if isinstance(record, dict):
             records.append(record)
         else:
@@ -106,19 +105,19 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def storage_error(error: OSError, path: Path) -> AutofitError:
-    """The error that ends a run because a file could not be written or read."""
+    """Return the error that ends a run after a file could not be written or read."""
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         return AutofitError(
             f"no room to write {path}: {reason}",
-            "free some disk space, then go on with `--resume`: what is already written is safe",
+            "free some disk space, then continue with `--resume`; finished launches are saved",
         )
     if error.errno in _FORBIDDEN:
         return AutofitError(
-            f"cannot write {path}: {reason}", "choose a folder you may write to with `--study DIR`"
+            f"cannot write {path}: {reason}", "choose a writable folder with `--study DIR`"
         )
     in_the_way = next((one for one in (path, *path.parents) if one.is_file()), None)
-    if error.errno in _IN_THE_WAY and in_the_way is not None:
+    if error.errno in _NOT_A_FOLDER and in_the_way is not None:
         below = f"cannot use {path}: " * (in_the_way != path)
         return UsageError(
             f"{below}{in_the_way} is a file, not a folder",
@@ -128,10 +127,10 @@ def storage_error(error: OSError, path: Path) -> AutofitError:
 
 
 def check_free_disk(folder: Path, needed_mib: float) -> None:
-    """Refuse to start where the disk has too little room for the logs of a tune.
+    """Check that the disk has enough room for the logs of a study.
 
     Raises:
-        AutofitError: less than `needed_mib` is free below the nearest existing parent.
+        AutofitError: less than `needed_mib` is free at the nearest existing parent.
     """
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     free_mib = shutil.disk_usage(existing).free / MIB
@@ -139,5 +138,5 @@ def check_free_disk(folder: Path, needed_mib: float) -> None:
         raise AutofitError(
             f"only {free_mib:.0f} MiB of disk free at {existing}, "
             f"a study may need {needed_mib:.0f} MiB",
-            "free some space, or put the study elsewhere with `--study DIR`",
+            "free some space, or choose another disk with `--study DIR`",
         )

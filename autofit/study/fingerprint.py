@@ -1,4 +1,4 @@
-"""What a result depends on besides the settings: machine, build and model file."""
+"""The environment of a result: machine, build and model file."""
 
 from __future__ import annotations
 
@@ -21,30 +21,24 @@ def _digest(data: object) -> str:
 
 
 def file_digest(files: Sequence[Path]) -> str:
-    """A digest of a model's files that takes milliseconds, whatever their size.
+    """Return a digest of a model's files within milliseconds; empty if one cannot be read.
 
-    It covers each size and 16 samples of 1 MiB from the first byte to the last: enough to
-    tell models and quantisations apart, not to prove that no bit was changed.
-
-    Empty where a file cannot be read.
+    It covers each size and 16 samples of 1 MiB from the first byte to the last. That is enough
+    to distinguish models and quantisations, but does not prove that no bit has changed.
     """
-    try:
-        return _file_digest(files)
-    except OSError:  # gone since its header was read; whoever loads it will say so
-        return ""
-
-
-def _file_digest(files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
-    for path in files:
-        size = path.stat().st_size
-        digest.update(f"{size};".encode())
-        last = max(0, size - _SAMPLE_BYTES)
-        offsets = sorted({last * index // (_SAMPLES - 1) for index in range(_SAMPLES)})
-        with path.open("rb") as file:
-            for offset in offsets:
-                file.seek(offset)
-                digest.update(file.read(_SAMPLE_BYTES))
+    try:
+        for path in files:
+            size = path.stat().st_size
+            digest.update(f"{size};".encode())
+            last = max(0, size - _SAMPLE_BYTES)
+            offsets = sorted({last * index // (_SAMPLES - 1) for index in range(_SAMPLES)})
+            with path.open("rb") as file:
+                for offset in offsets:
+                    file.seek(offset)
+                    digest.update(file.read(_SAMPLE_BYTES))
+    except OSError:  # removed since its header was read; whoever loads it reports that
+        return ""
     return digest.hexdigest()[:16]
 
 
@@ -52,8 +46,8 @@ def _file_digest(files: Sequence[Path]) -> str:
 class Environment:
     """Machine, build and model of a result.
 
-    `devices` are lines for people (`CUDA0: NVIDIA GeForce RTX 3060, 12288 MiB`), without
-    what varies from minute to minute such as free memory. `system` is for information only.
+    `devices` are lines for people (`CUDA0: NVIDIA GeForce RTX 3060, 12288 MiB`) without
+    changing values such as free memory. `system` is only for information.
     """
 
     cpu: str
@@ -76,17 +70,17 @@ class Environment:
 
     @property
     def digest(self) -> str:
-        """A digest of everything that a result depends on."""
+        """Digest of machine, build and model."""
         return _digest([self._machine(), self.build, self.model_digest])
 
     @property
     def check_value(self) -> str:
-        """`machine-build-model`, eight digits each: tells which of the three differs."""
+        """The digests `machine-build-model` with eight digits each, to see which one differs."""
         parts = (self._machine(), self.build, self.model_digest)
         return "-".join(_digest(part)[:8] for part in parts)
 
     def differences(self, other: Environment) -> list[str]:
-        """What differs, in words; empty where results of both may be compared."""
+        """Return a text for each difference; results are comparable if there is none."""
         here = {**self._machine(), "build": self.build, "model": self.model_digest}
         there = {**other._machine(), "build": other.build, "model": other.model_digest}
         return [
@@ -96,22 +90,22 @@ class Environment:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The environment as JSON data, with its digest for people to compare."""
+        """Return the environment as JSON data, with its digest for people to compare."""
         return {**asdict(self), "devices": list(self.devices), "digest": self.digest}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Environment:
-        """The inverse of `to_dict`.
+        """Return the environment from the data of `to_dict`.
 
         Raises:
-            TypeError: a field is missing or not known.
+            TypeError: a field is missing or unknown.
         """
         fields = {name: value for name, value in data.items() if name != "digest"}
         return cls(**{**fields, "devices": tuple(fields.get("devices", ()))})
 
 
 def _installed_gib(usable_mib: float) -> float:
-    """The size of memory as it is sold: kernels keep 1 to 4% and differ by some MiB in it."""
+    """Return the size of memory as sold: kernels reserve 1 to 4%, which varies by some MiB."""
     if usable_mib <= 0:
         return 0.0
     step = 2.0 ** math.floor(math.log2(usable_mib / 1024)) / 4

@@ -1,22 +1,22 @@
-"""A study on disk: every launch of one tune, safe at any moment, and how to go on with it.
+"""A study on disk: every launch of a run, safe at any moment.
 
-    study.json           header and, once concluded, the result
-    trials/0007.json     one launch, written before anyone acts on it
+    study.json           header and, at the end, the result
+    trials/0007.json     one launch, written before it is used
     trials/0007.log      the server's output
-    trials/0007.running  there while the launch runs
+    trials/0007.running  exists during the launch
     trials/0007.cut_off  a launch that ended with autofit; it may be tried again
-    skipped.jsonl        what was not launched, and because of what
+    skipped.jsonl        candidates that were not launched, and the reason
     presets/  report.md  report.html
 
-`trials/` is the only truth. A file that cannot be read is left alone, named in a notice,
-and its number is not used again.
+`trials/` is the only truth. A file that cannot be read is not changed, a notice names it, and its
+number is not used again.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -33,31 +33,39 @@ from autofit.study.durable_file import (
     sync_folder,
     write_durably,
 )
-from autofit.study.field_types import require_types
-from autofit.study.folder_lock import (
-    hold_reserve,
-    lock_folder,
-    refuse_foreign,
-    write_from_reserve,
+from autofit.study.study_document import (
+    DAMAGED,
+    SCHEMA,
+    describe_error,
+    dump_document,
+    read_document,
+    require_types,
+    upgrade,
 )
-from autofit.study.running_mark import RunningMark, boot_id
-from autofit.study.schema import SCHEMA
-from autofit.study.skipped import SkippedCandidate
-from autofit.study.study_document import DAMAGED, brief, current, dump, read
 from autofit.study.study_header import StudyHeader
-from autofit.trial.candidate import Candidate
-from autofit.trial.purpose import TrialPurpose
+from autofit.study.study_location import (
+    lock_study,
+    require_new_folder,
+    reserve_disk,
+    write_with_reserve,
+)
+from autofit.study.study_records import (
+    SkippedCandidate,
+    boot_id,
+    lost_trial_from_dict,
+    mark_to_dict,
+)
 from autofit.trial.trial import Trial
 
 _NUMBERED = re.compile(r"(\d{4,})\.(json|log|running|cut_off)")
-# Some hundred launches, each with a log of a megabyte at most.
+# Some hundred launches, each with a log of at most a megabyte.
 _NEEDED_MIB = 200
 
 
 class Study:
-    """One study folder, open for reading (`open`) or, locked, for writing (`create`, `resume`).
+    """A study folder, open for reading (`open`) or locked for writing (`create`, `resume`).
 
-    `notices` are remarks for the user on what was found damaged or cut off.
+    `notices` are remarks for the user on damaged files and cut off launches.
     """
 
     def __init__(
@@ -75,10 +83,10 @@ class Study:
 
     @classmethod
     def create(cls, path: Path, header: StudyHeader, *, needed_mib: float = _NEEDED_MIB) -> Study:
-        """Begin a study in a folder that is new, empty, or was left before it began.
+        """Create a study in a new or empty folder.
 
         Raises:
-            UsageError: the folder holds something else.
+            UsageError: the folder has other contents.
             AutofitError: it cannot be written, is in use, or its disk has less than
                 `needed_mib` free.
         """
@@ -86,22 +94,22 @@ class Study:
         check_free_disk(path, needed_mib)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            study = cls(path, header, None, lock_folder(path))
+            study = cls(path, header, None, lock_study(path))
         except OSError as error:
             raise storage_error(error, path) from error
         with study._closed_on_error():
-            refuse_foreign(path)
+            require_new_folder(path)
             (path / "trials").mkdir(exist_ok=True)
-            hold_reserve(path)
+            reserve_disk(path)
             study._write_head()
         return study
 
     @classmethod
     def open(cls, path: Path) -> Study:
-        """Read a study, also while a tune is writing it.
+        """Open a study for reading, even while a tune writes it.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no study.
             AutofitError: its head is damaged or from a newer autofit.
         """
         header, result = _read_head(path.absolute())
@@ -109,12 +117,12 @@ class Study:
 
     @classmethod
     def resume(cls, path: Path, header: StudyHeader) -> Study:
-        """Go on with a study under the header that a new one would get.
+        """Open a study for writing; `header` is what a new study would get.
 
-        Launches that were cut off are settled as `autofit.study.running_mark` says.
+        `autofit.study.study_records` defines the result of launches that were in progress.
 
         Raises:
-            UsageError: there is no study, or it is of another model, machine or purpose.
+            UsageError: there is no study, or it has another model, machine or purpose.
             AutofitError: it is in use, damaged, or cannot be written.
         """
         path = path.absolute()
@@ -122,21 +130,21 @@ class Study:
         conflicts = stored.conflicts(header)
         if conflicts:
             raise UsageError(
-                f"the study {path} was made under other conditions: " + "; ".join(conflicts),
+                f"the study {path} has other conditions: " + "; ".join(conflicts),
                 "restore them, or start a new study with another `--study DIR`",
             )
         try:
-            study = cls(path, stored, result, lock_folder(path))
+            study = cls(path, stored, result, lock_study(path))
         except OSError as error:
             raise storage_error(error, path) from error
         with study._closed_on_error():
-            study._settle()
+            study._settle_marks()
             with suppress(OSError):
-                hold_reserve(path)
+                reserve_disk(path)
         return study
 
     def close(self) -> None:
-        """Let others write the study."""
+        """Release the lock, so that others can write the study."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -153,7 +161,7 @@ class Study:
         self.close()
 
     def trials(self) -> tuple[Trial, ...]:
-        """Every trial, by number, read from the folder."""
+        """Read every trial, in the order of numbers."""
         found = []
         for number, kind in sorted(self._numbered()):
             if kind == "json":
@@ -163,52 +171,30 @@ class Study:
         return tuple(found)
 
     def next_number(self) -> int:
-        """The first number that no file of an earlier launch carries."""
+        """Return the first number that no file of an earlier launch has."""
         return max((number for number, _ in self._numbered()), default=0) + 1
 
     def cut_off(self) -> tuple[int, ...]:
-        """The numbers of launches that ended with autofit: they took place, but are no trials."""
+        """Return the numbers of launches that ended with autofit and have no trial."""
         return tuple(sorted(number for number, kind in self._numbered() if kind == "cut_off"))
 
     def started(self) -> tuple[int, ...]:
-        """The numbers of all launches that started a process, whatever became of them."""
+        """Return the numbers of all launches that started a process."""
         return tuple(sorted(number for number, kind in self._numbered() if kind == "log"))
 
     def log_path(self, number: int) -> Path:
-        """Where the server's output of a launch goes."""
+        """Return the path of the server's output of a launch."""
         return self._file(number, "log")
 
     @contextmanager
-    def launching(
-        self,
-        number: int,
-        *,
-        purpose: TrialPurpose,
-        candidate: Candidate,
-        layout: str = "",
-        is_verbatim: bool = False,
-        argv: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        started_at: float,
-    ) -> Iterator[None]:
-        """Mark a launch as under way; write its trial before leaving.
+    def launching(self, trial: Trial) -> Iterator[None]:
+        """Mark a launch as in progress; the block must write its trial.
 
-        However the block is left, the launch is over then, so the mark goes: only the death
-        of autofit itself leaves it behind.
+        The mark is removed at the end of the block, also after an exception. Only the death of
+        autofit leaves it. `trial` is the launch as known before it starts.
         """
-        mark = RunningMark(
-            number=number,
-            purpose=purpose,
-            candidate=candidate,
-            layout=layout,
-            is_verbatim=is_verbatim,
-            argv=tuple(argv),
-            env=dict(env or {}),
-            started_at=started_at,
-            boot_id=boot_id(),
-        )
-        path = self._file(number, "running")
-        self._write(path, dump(mark.to_dict()))
+        path = self._file(trial.number, "running")
+        self._write(path, dump_document(mark_to_dict(trial)))
         try:
             yield
         finally:
@@ -216,16 +202,16 @@ class Study:
                 path.unlink(missing_ok=True)
 
     def write_trial(self, trial: Trial) -> None:
-        """Keep a trial for good; after this returns, neither a kill nor a power cut loses it.
+        """Write a trial so that no kill and no power cut can lose it.
 
         Raises:
-            AutofitError: the disk refuses. If it was merely full, the trial was still kept,
-                in room held in reserve.
+            AutofitError: the file cannot be written. If the disk is full, the trial is written
+                with the reserve before this is raised.
         """
-        self._write(self._file(trial.number, "json"), dump(trial.to_dict()))
+        self._write(self._file(trial.number, "json"), dump_document(trial.to_dict()))
 
     def skip(self, skipped: SkippedCandidate) -> None:
-        """Note a candidate that will not be launched."""
+        """Record a candidate that will not be launched."""
         self._require_lock()
         path = self.path / "skipped.jsonl"
         try:
@@ -234,7 +220,7 @@ class Study:
             raise storage_error(error, path) from error
 
     def skipped(self) -> tuple[SkippedCandidate, ...]:
-        """Every candidate that was not launched, oldest first."""
+        """Read every candidate that was not launched, oldest first."""
         path = self.path / "skipped.jsonl"
         try:
             records, faults = read_lines(path)
@@ -243,15 +229,15 @@ class Study:
         found = []
         for record in records:
             try:
-                found.append(SkippedCandidate.from_dict(current(record, "skipped")))
+                found.append(SkippedCandidate.from_dict(upgrade(record, "skipped")))
             except (AutofitError, *DAMAGED):
                 faults += 1
         if faults:
-            self._notice(f"{faults} unreadable lines in {path.name} were left out")
+            self._notice(f"{faults} unreadable lines in {path.name} are ignored")
         return tuple(found)
 
     def conclude(self, result: Mapping[str, Any]) -> None:
-        """Write what the tune concluded into `study.json`; a later conclusion replaces it."""
+        """Write the result into `study.json`, in place of an earlier one."""
         self.result = result
         self._write_head()
 
@@ -270,7 +256,7 @@ class Study:
 
     def _numbered(self) -> Iterator[tuple[int, str]]:
         try:
-            names = os.listdir(self.path / "trials")  # noqa: PTH208 - names are all it takes
+            names = os.listdir(self.path / "trials")  # noqa: PTH208 - only names are needed
         except FileNotFoundError:
             return
         for name in names:
@@ -281,51 +267,58 @@ class Study:
     def _read_trial(self, number: int) -> Trial | None:
         path = self._file(number, "json")
         try:
-            trial = Trial.from_dict(read(path, "trial"))
+            trial = Trial.from_dict(read_document(path, "trial"))
             require_types(trial)
         except (OSError, *DAMAGED) as error:
-            self._notice(f"trials/{path.name} cannot be read and was left out: {brief(error)}")
+            self._notice(f"trials/{path.name} is damaged and ignored: {describe_error(error)}")
             return None
         except AutofitError as error:
-            self._notice(f"trials/{path.name} was left out: {error.message}")
+            self._notice(f"trials/{path.name} is ignored: {error.message}")
             return None
         if trial.number != number:
-            self._notice(f"trials/{path.name} holds trial {trial.number} and was left out")
+            self._notice(f"trials/{path.name} is ignored: it contains trial {trial.number}")
             return None
         return trial
 
-    def _settle(self) -> None:
+    def _settle_marks(self) -> None:
         numbered = set(self._numbered())
         for number in sorted(number for number, kind in numbered if kind == "running"):
             path = self._file(number, "running")
             if (number, "json") in numbered and self._read_trial(number) is not None:
                 path.unlink()
                 continue
-            try:
-                mark = RunningMark.from_dict(read(path, "mark"))
-            except (OSError, AutofitError, *DAMAGED):
-                mark = None
-            if mark is not None and mark.boot_id != boot_id() and (number, "json") not in numbered:
-                self.write_trial(mark.crashed_trial())
+            lost = None if (number, "json") in numbered else self._read_lost_trial(path)
+            if lost is not None:
+                self.write_trial(lost)
                 path.unlink()
-                self._notice(
-                    f"the machine went down during launch {number}: it is not tried again"
-                )
+                self._notice(f"the machine went down during launch {number}: it is not repeated")
             else:
                 path.replace(path.with_suffix(".cut_off"))
                 self._notice(f"launch {number} was cut off: its candidate may be tried again")
         sync_folder(self.path / "trials")
 
+    def _read_lost_trial(self, path: Path) -> Trial | None:
+        """Return the trial of a mark if the machine has booted since."""
+        try:
+            mark = read_document(path, "mark")
+            if mark["boot_id"] == boot_id():
+                return None
+            trial = lost_trial_from_dict(mark)
+            require_types(trial)
+        except (OSError, AutofitError, *DAMAGED):
+            return None
+        return trial
+
     def _write_head(self) -> None:
         head = {**self.header.to_dict(), "result": self.result}
-        self._write(self.path / "study.json", dump(head))
+        self._write(self.path / "study.json", dump_document(head))
 
     def _write(self, path: Path, text: str) -> None:
         self._require_lock()
         try:
             write_durably(path, text)
         except OSError as error:
-            write_from_reserve(self.path, path, text)
+            write_with_reserve(self.path, path, text)
             raise storage_error(error, path) from error
 
     @contextmanager
@@ -341,7 +334,7 @@ class Study:
 
     def _require_lock(self) -> None:
         if self._lock is None:
-            msg = "this study is open for reading only"
+            msg = "this study is open only for reading"
             raise RuntimeError(msg)
 
     def _notice(self, text: str) -> None:
@@ -349,7 +342,7 @@ class Study:
             self.notices.append(text)
 
 
-def _head_of(data: dict[str, Any]) -> tuple[StudyHeader, Mapping[str, Any] | None]:
+def _parse_head(data: dict[str, Any]) -> tuple[StudyHeader, Mapping[str, Any] | None]:
     result = data.pop("result", None)
     header = StudyHeader.from_dict(data)
     require_types(header)
@@ -361,11 +354,11 @@ def _head_of(data: dict[str, Any]) -> tuple[StudyHeader, Mapping[str, Any] | Non
 def _read_head(path: Path) -> tuple[StudyHeader, Mapping[str, Any] | None]:
     file = path / "study.json"
     try:
-        return _head_of(read(file, "study"))
+        return _parse_head(read_document(file, "study"))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(
-            f"{path} is no study: it has no study.json",
-            "give the folder that a tune has written, such as results/<model>-<date>-1",
+            f"{path} is not a study: it has no study.json",
+            "give the folder of a tune, such as results/<model>-<date>-1",
         ) from error
     except OSError as error:
         raise storage_error(error, file) from error
@@ -373,6 +366,6 @@ def _read_head(path: Path) -> tuple[StudyHeader, Mapping[str, Any] | None]:
         raise AutofitError(f"{file}: {error.message}", error.hint) from error
     except DAMAGED as error:
         raise AutofitError(
-            f"{file} is damaged: {brief(error)}",
-            "the launches in trials/ are untouched; start a new study with another `--study DIR`",
+            f"{file} is damaged: {describe_error(error)}",
+            "the launches in trials/ are unchanged; start a new study with another `--study DIR`",
         ) from error

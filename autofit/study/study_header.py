@@ -1,4 +1,4 @@
-"""What a study says about itself: everything that must be equal for its trials to compare."""
+"""The header of a study: the conditions that make its trials comparable."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from autofit.trial.workload import Request, Workload
 class StudyHeader:
     """The head of `study.json`.
 
-    `space` is the search space as data; `options` are the other choices of the user that
-    change what is launched or how it is judged (pinned parameters, devices, objective's
-    limits, arguments passed through). `created_at` is seconds since the epoch; `argv` is
-    autofit's own command line.
+    `space` is the search space as data. `options` are the user's other choices that change the
+    launches or their evaluation (pinned parameters, devices, limits of the objective, arguments
+    for the runtime). `created_at` is seconds since the epoch. `argv` is autofit's own command.
     """
 
     autofit_version: str
@@ -38,12 +37,12 @@ class StudyHeader:
 
     @property
     def dialect_source(self) -> str:
-        """The file of a dialect of the user's own, as long as it is there, else its name."""
+        """The file of a user's own dialect if it still exists, otherwise the dialect's name."""
         own = self.options.get("dialect_file")
         return own if own and Path(own).is_file() else self.dialect
 
     def to_dict(self) -> dict[str, Any]:
-        """The header as JSON data."""
+        """Return the header as JSON data."""
         return {
             "autofit_version": self.autofit_version,
             "created_at": self.created_at,
@@ -62,10 +61,10 @@ class StudyHeader:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> StudyHeader:
-        """The inverse of `to_dict`.
+        """Return the header from the data of `to_dict`.
 
         Raises:
-            KeyError, TypeError: a field is missing or not known.
+            KeyError, TypeError: a field is missing or unknown.
         """
         workload = dict(data["workload"])
         requests = tuple(Request(**request) for request in workload.pop("requests"))
@@ -79,9 +78,9 @@ class StudyHeader:
         )
 
     def conflicts(self, other: StudyHeader) -> list[str]:
-        """Why trials under the other header do not belong here, in words; empty if they do.
+        """Return a text for each reason why trials with the other header are not comparable.
 
-        Paths, names, dates, seed and command line may differ: they change no measurement.
+        Paths, names, dates, seed and command line can differ: they change no measurement.
         """
         found = self.environment.differences(other.environment)
         ours, theirs = _plain(self.to_dict()), _plain(other.to_dict())
@@ -98,6 +97,6 @@ class StudyHeader:
 
 
 def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The data as it comes back from a file, where tuples are lists."""
+    """Return data as it is read from a file, where tuples are lists."""
     plain: dict[str, Any] = json.loads(json.dumps(data))
     return plain

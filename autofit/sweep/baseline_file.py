@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from autofit.errors import AutofitError, UsageError
 from autofit.study.durable_file import storage_error, write_durably
-from autofit.study.study_document import DAMAGED, brief
+from autofit.study.study_document import DAMAGED, describe_error
 from autofit.sweep.entry_record import EntryRecord, LaunchValues
 from autofit.sweep.kept_answer import answer_data, answer_of, shortened
 from autofit.sweep.kept_night import Kept, Night, settings_of, short
@@ -224,7 +224,7 @@ def _kept_of(name: str, data: Mapping[str, Any], source: str) -> Kept:
         fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise _damaged(source, name, fault) from error
     except DAMAGED as error:
-        raise _damaged(source, name, brief(error)) from error
+        raise _damaged(source, name, describe_error(error)) from error
     return kept
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from autofit.errors import AutofitError, UsageError
 from autofit.study.durable_file import check_free_disk, storage_error, write_durably
-from autofit.study.study_location import new_study_folder, user_data
+from autofit.study.study_location import create_study_folder, user_data_folder
 from autofit.sweep.entry_record import EntryRecord
 from autofit.sweep.suite import Suite
 
@@ -89,7 +89,7 @@ class NightFolder:
         try:
             if path is None:
                 part = f"-{head.shard[0]}-of-{head.shard[1]}" if head.shard else ""
-                path = new_study_folder(
+                path = create_study_folder(
                     f"{head.suite}{part}",
                     today=today,
                     parent=sweeps_folder(),
@@ -224,4 +224,4 @@ def _refused(error: AutofitError) -> AutofitError:
 
 def _elsewhere() -> Path:
     """Where they go when that cannot be written."""
-    return user_data() / "sweeps"
+    return user_data_folder() / "sweeps"

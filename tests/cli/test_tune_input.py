@@ -183,7 +183,7 @@ def test_unknown_names_list_the_known(refused, option, kind):
         (["--baseline", "numactl -N 0 llama-server", "--wrapper", "nice"], "`numactl -N 0`"),
         (["--baseline", "llama-server --rpc host:1", "--rpc", "host:2"], "has `host:1`"),
         (["--section", "big"], "--section needs --baseline"),
-        (["--resume"], "is no study"),
+        (["--resume"], "is not a study"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -279,7 +279,7 @@ def test_a_folder_with_other_files_is_left_unchanged(cli, machine, tmp_path):
     done = cli(*machine.words(tmp_path / "study"))
 
     assert done.code == 2
-    assert "is not empty and no study" in done.err
+    assert "is not empty and not a study" in done.err
     assert not (tmp_path / "study" / "study.json").exists()
     assert (tmp_path / "study" / "letter.txt").read_text() == "dear"
 

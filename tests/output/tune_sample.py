@@ -7,8 +7,8 @@ from pathlib import Path
 
 from study.study_sample import header, measurement, trial
 
-from autofit.study.skipped import SkippedCandidate
 from autofit.study.study_folder import Study
+from autofit.study.study_records import SkippedCandidate
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import (
     Crashed,

@@ -1,4 +1,4 @@
-"""Python processes in which a study is written, to be killed or starved."""
+"""Python processes that write a study, for tests of kills and full disks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPOSITORY = TESTS.parent
 
 
 def python_process(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    """Start a Python process in which the tests' modules can be imported."""
+    """Start a Python process that can import the tests' modules."""
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *arguments],
         cwd=REPOSITORY,

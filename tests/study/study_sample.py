@@ -1,4 +1,4 @@
-"""A small study's parts, for the tests of results and of what is made from them."""
+"""Parts of a small study, for tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENVIRONMENT = Environment(
 
 
 def header(**changes) -> StudyHeader:
-    """A header with some fields changed."""
+    """Return a header with some fields changed."""
     fields = {
         "autofit_version": "0.1.0",
         "created_at": 1_790_000_000.0,
@@ -48,7 +48,7 @@ def header(**changes) -> StudyHeader:
 
 
 def measurement(tg_per_s: float = 40.0, pp_per_s: float = 1000.0) -> Measurement:
-    """Two repeats of the workload at the given speeds, with memory over time."""
+    """Return two repeats of the workload at the given speeds, with memory over time."""
     samples = [
         Sample(
             prompt_tokens=request.prompt_tokens,
@@ -82,7 +82,7 @@ def trial(
     measured: Measurement | None = None,
     **params,
 ) -> Trial:
-    """One launch of a plain candidate; completed and measured unless told otherwise."""
+    """Return one launch of a plain candidate, by default completed and measured."""
     candidate = Candidate({"n_gpu_layers": 49, "n_cpu_moe": 20, "ubatch": 512, **params})
     return Trial(
         number=number,

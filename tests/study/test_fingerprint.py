@@ -1,4 +1,4 @@
-"""Results compare only where machine, build and model are the same."""
+"""Results are comparable only for the same machine, build and model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofit.study.fingerprint import Environment, file_digest
 
 
 def test_environment_survives_json():
-    """An environment comes back from its JSON with the same digest."""
+    """An environment read from its JSON has the same digest."""
     again = Environment.from_dict(json.loads(json.dumps(ENVIRONMENT.to_dict())))
 
     assert again == ENVIRONMENT
@@ -30,7 +30,7 @@ def test_environment_survives_json():
         ({"model_digest": "ff"}, 2),
     ],
 )
-def test_check_value_tells_which_part_differs(changes, part):
+def test_the_check_value_has_a_part_for_each_difference(changes, part):
     """Machine, build and model each have their own part of the check value."""
     other = replace(ENVIRONMENT, **changes)
     here, there = ENVIRONMENT.check_value.split("-"), other.check_value.split("-")
@@ -42,7 +42,7 @@ def test_check_value_tells_which_part_differs(changes, part):
 
 @pytest.mark.parametrize("usable_mib", [1900, 7800, 15900, 31900, 64000, 128500, 515000])
 def test_a_few_mib_of_memory_and_the_system_make_no_difference(usable_mib):
-    """What another kernel reports for the same machine is not another machine."""
+    """Another kernel on the same machine gives the same digest."""
     here = replace(ENVIRONMENT, memory_mib=usable_mib)
     other = replace(here, memory_mib=usable_mib + 120, system="Linux 6.18")
 
@@ -50,8 +50,8 @@ def test_a_few_mib_of_memory_and_the_system_make_no_difference(usable_mib):
     assert here.check_value == other.check_value
 
 
-def test_file_digest_sees_size_order_and_content(tmp_path):
-    """Another size, another byte at either end and another order of shards all show."""
+def test_file_digest_depends_on_size_order_and_content(tmp_path):
+    """Another size, byte at either end, or order of shards changes the digest."""
     big = tmp_path / "a.gguf"
     with big.open("wb") as file:
         file.truncate(40 << 20)

@@ -1,4 +1,4 @@
-"""Kills and disks that refuse lose no trial that was told."""
+"""Kills and disk errors lose no trial that was reported."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from autofit.study.study_folder import Study
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.004, 0.02])
-def test_kill_loses_no_trial_that_was_told(tmp_path, delay_s):
-    """Every trial whose writing returned before a kill -9 is read back, and none is torn."""
+def test_a_kill_loses_no_written_trial(tmp_path, delay_s):
+    """After SIGKILL every written trial is complete."""
     child = python_process(
         """
         import sys
@@ -31,31 +31,30 @@ def test_kill_loses_no_trial_that_was_told(tmp_path, delay_s):
         study = Study.create(Path(sys.argv[1]), header())
         for number in range(1, 100000):
             one = trial(number)
-            with study.launching(number, candidate=one.candidate, purpose=one.purpose,
-                                 started_at=0.0):
+            with study.launching(one):
                 study.write_trial(one)
             print(number, flush=True)
         """,
         str(tmp_path / "study"),
     )
-    told = [int(child.stdout.readline()) for _ in range(5)]
+    written = [int(child.stdout.readline()) for _ in range(5)]
     time.sleep(delay_s)
     child.send_signal(signal.SIGKILL)
     rest, _ = child.communicate(timeout=30)
-    told += [int(line) for line in rest.splitlines()]
+    written += [int(line) for line in rest.splitlines()]
 
     with Study.resume(tmp_path / "study", header()) as study:
         numbers = [found.number for found in study.trials()]
 
-        assert numbers[: len(told)] == told
+        assert numbers[: len(written)] == written
         assert not [notice for notice in study.notices if "cannot be read" in notice]
-        assert study.next_number() > told[-1]
+        assert study.next_number() > written[-1]
         study.write_trial(trial(study.next_number()))
 
 
 @needs_small_disk
-def test_full_disk_keeps_the_trial_and_says_so(tmp_path):
-    """When the disk is full the measured trial goes into the reserve, and the run ends."""
+def test_a_full_disk_does_not_lose_the_trial(tmp_path):
+    """On a full disk the measured trial is written with the reserve, and the run ends."""
     code = """
         import sys
         from pathlib import Path
@@ -92,16 +91,16 @@ def test_full_disk_keeps_the_trial_and_says_so(tmp_path):
         timeout=30,
         check=False,
     )
-    told, after, numbers = done.stdout.splitlines() or [done.stderr] * 3
+    written, after, numbers = done.stdout.splitlines() or [done.stderr] * 3
 
-    assert "no room to write" in told
-    assert "--resume" in told
+    assert "no room to write" in written
+    assert "--resume" in written
     assert after == "3 written"
     assert numbers == "[1, 2, 3]"
 
 
-def test_write_that_fails_leaves_what_was_there(tmp_path):
-    """A trial that cannot be written ends the run, and the file before it stays whole."""
+def test_a_failed_write_keeps_the_old_file(tmp_path):
+    """A trial that cannot be written ends the run, and the old file is unchanged."""
     code = """
         import resource, sys
         from pathlib import Path
@@ -124,8 +123,8 @@ def test_write_that_fails_leaves_what_was_there(tmp_path):
     assert not list((tmp_path / "study/trials").glob(".*tmp"))
 
 
-def test_folder_that_cannot_be_written_is_an_error():
-    """A read-only place is named, with what to do, before anything is launched."""
+def test_a_read_only_folder_is_an_error():
+    """A read-only folder is an error with a hint before any launch."""
     with pytest.raises(AutofitError) as caught:
         Study.create(Path("/sys/kernel/autofit-study"), header(), needed_mib=0)
 
@@ -133,8 +132,8 @@ def test_folder_that_cannot_be_written_is_an_error():
     assert "--study DIR" in caught.value.hint
 
 
-def test_too_little_disk_is_refused_before_the_start(tmp_path):
-    """A disk with less room than a study may need is named with its free space."""
+def test_too_little_disk_space_is_an_error(tmp_path):
+    """A disk with too little space for a study is an error with its free space."""
     with pytest.raises(AutofitError, match="MiB of disk free"):
         Study.create(tmp_path / "study", header(), needed_mib=1e12)
 

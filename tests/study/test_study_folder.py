@@ -1,4 +1,4 @@
-"""The study folder: what is written stays and is read back, by one writer at a time."""
+"""The study folder: written data can be read, and there is one writer at a time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from study.study_process import python_process
 from study.study_sample import ENVIRONMENT, header, trial
 
 from autofit.errors import AutofitError, UsageError
-from autofit.study.skipped import SkippedCandidate
 from autofit.study.study_folder import Study
+from autofit.study.study_records import SkippedCandidate
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import OutOfMemory, Skipped
 
 
-def test_trials_read_back_equal(tmp_path):
-    """Trials come back as they were written, in the order of their numbers."""
+def test_trials_are_read_as_written(tmp_path):
+    """Trials are read as they were written, in the order of their numbers."""
     failed = trial(2, OutOfMemory("context", "cudaMalloc failed", buffer="kv"), n_cpu_moe=3)
     with Study.create(tmp_path / "study", header()) as study:
         study.write_trial(failed)
@@ -33,8 +33,8 @@ def test_trials_read_back_equal(tmp_path):
     assert reread.notices == []
 
 
-def test_conclusion_and_outputs_are_kept(tmp_path):
-    """What the tune concluded comes back, and reports and presets lie in the folder."""
+def test_result_and_outputs_are_kept(tmp_path):
+    """The result is read as written, and reports and presets are in the folder."""
     with Study.create(tmp_path / "study", header()) as study:
         study.conclude({"gain": None, "launches": 3})
         study.write_output("presets/winner.ini", "[model]\n")
@@ -43,8 +43,8 @@ def test_conclusion_and_outputs_are_kept(tmp_path):
     assert (tmp_path / "study/presets/winner.ini").read_text() == "[model]\n"
 
 
-def test_text_that_is_no_unicode_survives(tmp_path):
-    """A path of raw bytes comes back from a trial and goes into an output as those bytes."""
+def test_raw_bytes_in_text_survive(tmp_path):
+    """A path of raw bytes is the same in a trial and in an output."""
     path = os.fsdecode(b"/models/caf\xe9.gguf")
     with Study.create(tmp_path / "study", header(model_path=path)) as study:
         study.write_trial(replace(trial(1), argv=("llama-server", "-m", path)))
@@ -61,8 +61,8 @@ def test_text_that_is_no_unicode_survives(tmp_path):
     "content",
     [b"", b"{", b"\xff\xfe\x00", b"[]", b"{}", b'{"schema": 1}', b'{"schema": "1"}', b"null"],
 )
-def test_garbage_trial_is_left_out_with_a_notice(tmp_path, content):
-    """A torn or foreign file is named, not read, not removed, and its number stays taken."""
+def test_a_damaged_trial_is_ignored_with_a_notice(tmp_path, content):
+    """A damaged or foreign file is named in a notice and kept, with its number."""
     with Study.create(tmp_path / "study", header()) as study:
         study.write_trial(trial(1))
         study.write_trial(trial(2))
@@ -76,7 +76,7 @@ def test_garbage_trial_is_left_out_with_a_notice(tmp_path, content):
         assert damaged.read_bytes() == content
 
 
-def test_trial_under_another_number_is_left_out(tmp_path):
+def test_a_trial_with_another_number_is_ignored(tmp_path):
     """A copied trial file is not counted twice."""
     with Study.create(tmp_path / "study", header()) as study:
         study.write_trial(trial(1))
@@ -84,11 +84,11 @@ def test_trial_under_another_number_is_left_out(tmp_path):
         (tmp_path / "study/trials/0009.json").write_bytes(source.read_bytes())
 
         assert study.trials() == (trial(1),)
-        assert "0009.json holds trial 1" in study.notices[0]
+        assert "0009.json" in study.notices[0]
 
 
-def test_skipped_candidates_survive_a_torn_line(tmp_path):
-    """What follows a line cut off by a kill is read, and the cut one is reported."""
+def test_skipped_candidates_after_an_incomplete_line(tmp_path):
+    """Records after an incomplete line are read, and a notice reports the line."""
     first = SkippedCandidate(Candidate({"n_cpu_moe": 1}), Skipped("dominated"), "search", "x")
     second = SkippedCandidate(Candidate({"n_cpu_moe": 2}), Skipped("estimate"), "boundary")
     with Study.create(tmp_path / "study", header()) as study:
@@ -101,8 +101,8 @@ def test_skipped_candidates_survive_a_torn_line(tmp_path):
         assert "1 unreadable line" in study.notices[0]
 
 
-def test_two_writers_are_refused(tmp_path):
-    """A second autofit is turned away while the first writes, and may read all the same."""
+def test_a_second_writer_is_an_error(tmp_path):
+    """A second autofit cannot write while the first does, but can read."""
     with Study.create(tmp_path / "study", header()) as study:
         study.write_trial(trial(1))
         child = python_process(
@@ -127,15 +127,15 @@ def test_two_writers_are_refused(tmp_path):
         assert len(study.trials()) == 1
 
 
-def test_reader_cannot_write(tmp_path):
-    """A study opened for reading refuses to be written."""
+def test_a_study_open_for_reading_cannot_be_written(tmp_path):
+    """A study that is open for reading cannot be written."""
     Study.create(tmp_path / "study", header()).close()
-    with pytest.raises(RuntimeError, match="reading only"):
+    with pytest.raises(RuntimeError, match="only for reading"):
         Study.open(tmp_path / "study").write_trial(trial(1))
 
 
-def test_existing_study_is_not_overwritten(tmp_path):
-    """Starting anew in a folder with a study points to --resume and touches nothing."""
+def test_an_existing_study_is_not_overwritten(tmp_path):
+    """A new study in the folder of another is an error that names --resume."""
     with Study.create(tmp_path / "study", header()) as study:
         study.write_trial(trial(1))
 
@@ -146,22 +146,22 @@ def test_existing_study_is_not_overwritten(tmp_path):
     assert Study.open(tmp_path / "study").header.seed == 7
 
 
-def test_foreign_folder_is_refused(tmp_path):
-    """A folder with something else in it is neither written nor read as a study."""
+def test_a_folder_with_other_files_is_an_error(tmp_path):
+    """A folder with other files is neither written nor read as a study."""
     (tmp_path / "thesis.tex").write_text("chapter 1")
 
     with pytest.raises(UsageError, match=r"thesis\.tex"):
         Study.create(tmp_path, header())
-    with pytest.raises(UsageError, match="is no study"):
+    with pytest.raises(UsageError, match="is not a study"):
         Study.open(tmp_path)
-    with pytest.raises(UsageError, match="is no study"):
+    with pytest.raises(UsageError, match="is not a study"):
         Study.open(tmp_path / "thesis.tex")
     with pytest.raises(AutofitError):
         Study.create(tmp_path / "thesis.tex", header())
 
 
-def test_folder_left_before_the_study_began_is_used(tmp_path):
-    """A kill between making the folder and writing study.json does not block the folder."""
+def test_an_incomplete_new_study_is_replaced(tmp_path):
+    """A kill before study.json was written does not block the folder."""
     Study.create(tmp_path / "study", header()).close()
     (tmp_path / "study/study.json").unlink()
 
@@ -180,16 +180,16 @@ def test_folder_left_before_the_study_began_is_used(tmp_path):
         ({"space": {"parameters": {}}}, "space: other parameters"),
     ],
 )
-def test_resume_under_other_conditions_is_refused(tmp_path, changes, word):
-    """Trials of another model, machine or purpose are not mixed in, and the message says why."""
+def test_resume_with_other_conditions_is_an_error(tmp_path, changes, word):
+    """A resume with another model, machine or purpose is an error that names the difference."""
     Study.create(tmp_path / "study", header()).close()
 
     with pytest.raises(UsageError, match=word):
         Study.resume(tmp_path / "study", header(**changes))
 
 
-def test_resume_accepts_what_changes_no_measurement(tmp_path):
-    """Path, date and command line may differ, and so may tuples from lists."""
+def test_resume_accepts_another_path_date_and_command(tmp_path):
+    """Path, date and command line can differ, and so can tuples and lists."""
     Study.create(tmp_path / "study", header(space={"a": (1, 2)})).close()
     now = header(space={"a": [1, 2]}, model_path="/mnt/x.gguf", created_at=1.0, argv=("autofit",))
 
@@ -197,15 +197,15 @@ def test_resume_accepts_what_changes_no_measurement(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema": 1, "seed": 3}'])
-def test_damaged_head_is_an_error_with_a_hint(tmp_path, content):
-    """Without a readable head nothing is guessed, and the trials are said to be safe."""
+def test_a_damaged_head_is_an_error_with_a_hint(tmp_path, content):
+    """A study without a readable head is an error, and the hint mentions the trials."""
     Study.create(tmp_path / "study", header()).close()
     (tmp_path / "study/study.json").write_bytes(content)
 
     with pytest.raises(AutofitError, match="damaged") as caught:
         Study.open(tmp_path / "study")
 
-    assert "trials/ are untouched" in caught.value.hint
+    assert "trials/" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_damaged_head_is_an_error_with_a_hint(tmp_path, content):
     ],
 )
 def test_a_head_with_a_value_of_another_kind_is_damaged(tmp_path, name, value):
-    """It is told when the study is read, and by no fault of who uses the value later."""
+    """A wrong type in the head is an error when the study is read."""
     Study.create(tmp_path / "study", header()).close()
     file = tmp_path / "study/study.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
@@ -238,8 +238,8 @@ def test_a_head_with_a_value_of_another_kind_is_damaged(tmp_path, name, value):
         Study.open(tmp_path / "study")
 
 
-def test_newer_study_is_refused(tmp_path):
-    """A study of a later autofit asks for an upgrade instead of being misread."""
+def test_a_newer_study_is_an_error(tmp_path):
+    """A study of a newer autofit is an error that asks for an upgrade."""
     Study.create(tmp_path / "study", header()).close()
     file = tmp_path / "study/study.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "schema": 99}))

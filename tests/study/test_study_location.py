@@ -1,4 +1,4 @@
-"""Where studies go by default, and names that any file system takes."""
+"""Folders of studies, and names that any file system accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit.errors import AutofitError
-from autofit.study.study_location import new_study_folder, safe_name
+from autofit.study.study_location import create_study_folder, safe_name
 
 TODAY = date(2026, 11, 29)
 
@@ -29,29 +29,29 @@ TODAY = date(2026, 11, 29)
     ],
 )
 def test_names_stay_readable(text, name):
-    """Model names keep what any file system takes and lose shard and ending."""
+    """The name of a model has no unsafe characters, no shard and no ending."""
     assert safe_name(text) == name
 
 
 @given(st.text())
 def test_any_name_is_safe(text):
-    """Whatever the text, the name is short, plain ASCII, and neither hidden nor empty."""
+    """The name for any text is short ASCII, and neither hidden nor empty."""
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}", safe_name(text))
 
 
 def test_folders_are_numbered_through_the_day(tmp_path):
-    """Each study gets a new folder that names model, day and number."""
+    """Each study has a new folder with model, day and number in its name."""
     names = [
-        new_study_folder("Tiny.gguf", today=TODAY, parent=tmp_path / "results").name
+        create_study_folder("Tiny.gguf", today=TODAY, parent=tmp_path / "results").name
         for _ in range(2)
     ]
 
     assert names == ["Tiny-2026-11-29-1", "Tiny-2026-11-29-2"]
 
 
-def test_unwritable_working_directory_falls_back(tmp_path):
-    """Where results cannot be made, the study goes to the user's data folder."""
-    folder = new_study_folder(
+def test_an_unwritable_working_directory(tmp_path):
+    """Without a writable `results`, the study is in the user's data folder."""
+    folder = create_study_folder(
         "Tiny", today=TODAY, parent=Path("/sys/kernel/results"), fallback=tmp_path / "studies"
     )
 
@@ -59,10 +59,10 @@ def test_unwritable_working_directory_falls_back(tmp_path):
     assert folder.is_dir()
 
 
-def test_nowhere_to_write_is_an_error():
-    """When neither place can be written, the user is asked for one."""
+def test_no_writable_folder_is_an_error():
+    """If neither folder is writable, the error asks for one."""
     with pytest.raises(AutofitError) as caught:
-        new_study_folder(
+        create_study_folder(
             "Tiny", today=TODAY, parent=Path("/sys/kernel/a"), fallback=Path("/sys/kernel/b")
         )
 

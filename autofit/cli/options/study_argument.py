@@ -47,9 +47,9 @@ def print_damage(study: Study) -> None:
 
 def _study_folders() -> tuple[Path, ...]:
     """Return the folders in which a tune makes studies without --study."""
-    from autofit.study.study_location import user_data  # noqa: PLC0415
+    from autofit.study.study_location import user_data_folder  # noqa: PLC0415
 
-    return Path("results"), user_data() / "studies"
+    return Path("results"), user_data_folder() / "studies"
 
 
 def _newest_studies() -> str:
