@@ -1,1 +1,4 @@
-"""Memory of a candidate: prediction, calibration by launches, the fit boundary, dominance."""
+"""The memory of candidates: prediction, calibration by launches, fit boundaries, dominance.
+
+Sizes of a model's parts are in `model.sizes`; the memory of this machine is in `machine`.
+"""

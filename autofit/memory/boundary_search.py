@@ -82,7 +82,7 @@ class BoundarySearch:
 
     @property
     def is_closed(self) -> bool:
-        """Whether both sides are known, or the end of the range is the other side."""
+        """True if both sides are known, or if the end of the range is one of them."""
         fits = self.fits
         if fits is None:
             possible = self._possible(self._range)
@@ -121,14 +121,14 @@ class BoundarySearch:
         return (fails + fits) // 2
 
     def next_by_prediction(
-        self, free_of: FreeMib, *, margin_mib: float, is_doubtful: bool = False
+        self, free_of: FreeMib, *, margin_mib: float, is_unreliable: bool = False
     ) -> int | None:
         """Return the number to launch next; None if the search has ended.
 
         Args:
             free_of: the predicted free memory.
             margin_mib: free memory that a first candidate should have.
-            is_doubtful: whether a launch failed in spite of much predicted free memory.
+            is_unreliable: whether a launch failed in spite of much predicted free memory.
         """
         fits = self.fits
         if self.failures >= MAX_FAILURES:
@@ -139,7 +139,7 @@ class BoundarySearch:
         while (below := self._below(fits)) is not None and below not in self.known:
             if free_of(below) is not None:
                 lowest = self._lowest_predicted(below, free_of)
-                return max(lowest, self._stride(below)) if is_doubtful else lowest
+                return max(lowest, self._stride(below)) if is_unreliable else lowest
             self._impossible.add(below)
         return self._predicted_exception(free_of)
 
@@ -150,7 +150,7 @@ class BoundarySearch:
 
     @property
     def _reaches_zero(self) -> bool:
-        """Whether 0 host layers are the end of the range: none between is known to fail."""
+        """True if 0 host layers are the end of the range, as no number above is known to fail."""
         failed = any(not fits for n, fits in self.known.items() if n > 0)
         return self.known.get(1, False) or (self.known.get(0, False) and not failed)
 

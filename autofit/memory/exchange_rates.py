@@ -1,4 +1,4 @@
-"""What memory can be traded for: the price of a layer's experts, of context, of a ubatch."""
+"""The memory that layers, context and ubatch cost, and what the free memory has room for."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _CONTEXT_STRIDE = 16 * 1024  # over which the price of 1,000 tokens is averaged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeRates:
-    """Prices in MiB over all devices, or of the host without any.
+    """Costs in MiB over all devices, or in system RAM without a device.
 
-    `expert_layer_mib` is 0 for a model without experts.
-    `context_1k_mib` is the price of 1,000 tokens of context by KV type: cache and what the
-    compute buffers grow by; `ubatch_512_mib` that of 512 more tokens computed at once.
+    Attributes:
+        expert_layer_mib: the experts of one layer; 0 for a model without experts.
+        context_1k_mib: 1,000 tokens of context by KV type, in cache and compute buffers.
+        ubatch_512_mib: 512 more tokens computed at once.
     """
 
     expert_layer_mib: float
@@ -38,30 +39,30 @@ def exchange_rates(
     devices: Sequence[Device],
     cache_types: Sequence[str] = COMMON_CACHE_TYPES,
 ) -> ExchangeRates:
-    """The prices at a candidate, with one type for K and V.
+    """Return the costs at a candidate, with the same type for keys and values.
 
     Raises:
-        UsageError: a value that is none, or a device or buffer that is not there.
+        UsageError: a value is not possible, or a device or buffer does not exist.
     """
     context = candidate.get_int("context", 0) or inventory.context_train
     experts = [block.expert_bytes for block in inventory.expert_blocks]
 
-    def total(**changes: str | int) -> float:
+    def total_mib(**changes: str | int) -> float:
         estimate = estimate_memory(inventory, candidate.with_params(**changes), devices)
         rows = estimate.devices
         return sum(row.total_mib for row in rows) if rows else estimate.host.total_mib
 
-    def context_price(cache_type: str) -> float:
+    def context_cost_mib(cache_type: str) -> float:
         types = {"cache_type_k": cache_type, "cache_type_v": cache_type}
-        more = total(context=context + _CONTEXT_STRIDE, **types)
-        return (more - total(context=context, **types)) * 1000 / _CONTEXT_STRIDE
+        more = total_mib(context=context + _CONTEXT_STRIDE, **types)
+        return (more - total_mib(context=context, **types)) * 1000 / _CONTEXT_STRIDE
 
     batch, ubatch = batch_sizes(candidate, context)
     wider = ubatch + 512
     return ExchangeRates(
         expert_layer_mib=fmean(experts) / MIB if experts else 0.0,
-        context_1k_mib={name: context_price(name) for name in cache_types},
-        ubatch_512_mib=total(ubatch=wider, batch=max(batch, wider)) - total(ubatch=ubatch),
+        context_1k_mib={name: context_cost_mib(name) for name in cache_types},
+        ubatch_512_mib=total_mib(ubatch=wider, batch=max(batch, wider)) - total_mib(ubatch=ubatch),
     )
 
 
@@ -73,14 +74,15 @@ def max_contexts(
     *,
     host_mib: float | None = None,
 ) -> dict[str, int]:
-    """The largest context that fits by KV type, all else as in the candidate; 0 where none does.
+    """Return the largest context that fits by KV type, with all else as in the candidate.
 
-    No more than the model was trained for, in the runtime's steps of 256 cells a sequence.
-    Without devices `host_mib` decides. A narrower type may reach less far than a wider one
-    where a device has few layers: attention over long prompts makes f16 of one layer's cache.
+    It is 0 if none fits, and at most the trained context, in the runtime's steps of 256 cells a
+    sequence. Without devices `host_mib` is the limit. A narrower type may have a smaller context
+    than a wider one if a device has few layers: attention over long prompts converts the cache
+    of one layer to f16.
 
     Raises:
-        UsageError: a value that is none, or a device or buffer that is not there.
+        UsageError: a value is not possible, or a device or buffer does not exist.
     """
     step = CELL_STEP * max(1, candidate.get_int("parallel", 1))
     most = inventory.context_train * max(1, candidate.get_int("parallel", 1)) // step
@@ -106,9 +108,9 @@ def max_contexts(
 
 @dataclass(frozen=True, slots=True)
 class UnusedRoom:
-    """A device with room for the experts of whole layers that lie in system RAM.
+    """A device with room for the experts of whole layers that are in system RAM.
 
-    `host_layers` are all layers that do.
+    `host_layers` counts all layers whose experts are there.
     """
 
     device: str
@@ -118,33 +120,33 @@ class UnusedRoom:
 
     @property
     def text(self) -> str:
-        """The notice for a person."""
+        """The notice for the user."""
         count = min(int(self.free_mib // self.layer_mib), self.host_layers)
         layers = "one more expert layer" if count == 1 else f"{count} more expert layers"
         return (
-            f"{self.device} has {self.free_mib:,.0f} MiB to spare, room for {layers} "
-            f"of {self.layer_mib:,.0f} MiB as far as compute buffers allow, while experts sit "
-            "in system RAM"
+            f"{self.device} has {self.free_mib:,.0f} MiB free, room for {layers} of "
+            f"{self.layer_mib:,.0f} MiB if compute buffers allow it, while experts are in "
+            "system RAM"
         )
 
 
 def unused_rooms(
     inventory: ModelInventory, estimate: MemoryEstimate, headroom_mib: float = 0.0
 ) -> list[UnusedRoom]:
-    """The devices left with room for a whole expert layer while experts are on the host.
+    """Return the devices with room for a whole expert layer, if experts are in system RAM.
 
     Args:
         inventory: the model.
-        estimate: what a candidate takes.
-        headroom_mib: what is to stay free on each device.
+        estimate: the predicted memory of a candidate.
+        headroom_mib: MiB that must stay free on each device.
     """
     layers = [block.expert_bytes / MIB for block in inventory.expert_blocks]
-    hosted = sum(device.host_expert_layers for device in estimate.devices)
-    if not layers or not hosted:
+    host_layers = sum(device.host_expert_layers for device in estimate.devices)
+    if not layers or not host_layers:
         return []
     smallest = min(layers)
     return [
-        UnusedRoom(device.name, device.free_mib - headroom_mib, smallest, hosted)
+        UnusedRoom(device.name, device.free_mib - headroom_mib, smallest, host_layers)
         for device in estimate.devices
         if device.free_mib - headroom_mib >= smallest
     ]

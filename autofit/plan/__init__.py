@@ -1,1 +1,1 @@
-"""Predict the memory of a model on each device without a launch."""
+"""The memory plan of a model on each device; nothing here launches a server."""

@@ -1,8 +1,8 @@
-"""What a model takes on each device, layout by layout, without a launch."""
+"""The memory plan of a model: each layout of the devices, predicted without a launch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,19 +17,19 @@ from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 
-# How often a layout is cut again where the runtime's planner finds it too large.
+# A layout that the runtime's planner finds too large is cut again at most this many times.
 _MOST_CUTS = 3
-
-# The layout's name where the user's own settings say how layers lie, and without any device.
+# The names of the only layout: with a placement fixed by the user, and without any device.
 FIXED = "set"
 HOST_ONLY = "host"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedLayout:
-    """One layout as a candidate, with what it takes.
+    """One layout as a candidate, with its predicted memory.
 
-    `host_mib` is what it may take of system RAM where that is all it uses, None with devices.
+    `args` and `env` pass its settings to the runtime. `host_mib` is the available system RAM if
+    there is no device, else None.
     """
 
     name: str
@@ -41,18 +41,18 @@ class PlannedLayout:
 
     @property
     def fits(self) -> bool:
-        """Whether every device has room for it, or system RAM where there is none."""
+        """True if it fits each device, or system RAM without a device."""
         if self.host_mib is not None:
             return self.estimate.host.total_mib <= self.host_mib
         return bool(self.estimate.devices) and self.estimate.fits
 
     @property
     def host_expert_layers(self) -> int:
-        """How many layers have experts in system RAM, in part or whole."""
+        """The number of layers with any experts in system RAM."""
         return sum(device.host_expert_layers for device in self.estimate.devices)
 
     def to_dict(self) -> dict[str, Any]:
-        """The layout as `plan --json` prints it."""
+        """Return the layout as `plan --json` prints it."""
         return {
             "name": self.name,
             "params": dict(self.candidate.params),
@@ -88,7 +88,7 @@ class PlannedLayout:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All layouts, the recommended one, and the prices of what takes memory."""
+    """All layouts, the recommended one, and what memory can be exchanged for."""
 
     layouts: tuple[PlannedLayout, ...]
     recommended: PlannedLayout | None
@@ -97,7 +97,7 @@ class Plan:
     notices: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as `plan --json` prints it."""
+        """Return the plan as `plan --json` prints it."""
         shown = self.recommended or self.layouts[0]
         document = shown.to_dict()
         return {
@@ -112,11 +112,14 @@ class Plan:
 
 
 def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
-    """Plan every layout of the task's devices with the space's first values.
+    """Plan every layout of the task's devices, with the first values of its space.
 
-    Without a device there is one, which has all in system RAM.
-    `planner` is the runtime's own, asked about each layout; None where the devices are not
-    there or the runtime has none.
+    Without a device the only layout has everything in system RAM. With several layouts that
+    fit, the one with the most on devices is recommended.
+
+    Args:
+        task: the model, its devices and the search space.
+        planner: the runtime's own; None without one, or if the devices are not present.
 
     Raises:
         UsageError: a pinned setting is not possible.
@@ -125,81 +128,91 @@ def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
     problem = find_unsupported(task.runtime, base)
     if problem is not None:
         raise UsageError(problem.message, "change it with --set")
-    if not task.devices:
-        found = [(HOST_ONLY, base)]
-    elif set(PLACEMENT_PARAMS) & set(task.space.pinned):
-        found = [(FIXED, base)]
-    else:
-        found = [
-            (layout.name, layout.candidate(base))
-            for layout in plan_layouts(task.inventory, base, task.devices)
-            if layout.slices
-        ]
-    planned = tuple(
-        _fitted(task, _planned(task, name, candidate, planner), planner)
-        for name, candidate in found
+    layouts = tuple(_plan_each(task, base, planner))
+    recommended = min(
+        (layout for layout in layouts if layout.fits), key=_amount_off_devices, default=None
     )
-    fitting = [layout for layout in planned if layout.fits]
-    best = min(fitting, key=_left_to_host, default=None)
-    shown = best or planned[0]
-    # Layouts are cut so that no whole layer more has room; a user's own need not be.
-    is_cut = shown.name != FIXED
-    rooms = [] if is_cut else unused_rooms(task.inventory, shown.estimate)
+    shown = recommended or layouts[0]
+    notices = [*task.inventory.notices, *task.notices]
+    if shown.name == FIXED:  # other layouts are cut so that no room is left for a layer
+        notices += [room.text for room in unused_rooms(task.inventory, shown.estimate)]
     return Plan(
-        planned,
-        best,
-        exchange_rates(task.inventory, shown.candidate, task.devices),
-        max_contexts(task.inventory, shown.candidate, task.devices, host_mib=shown.host_mib),
-        (*task.inventory.notices, *task.notices, *(room.text for room in rooms)),
+        layouts=layouts,
+        recommended=recommended,
+        exchange=exchange_rates(task.inventory, shown.candidate, task.devices),
+        max_context=max_contexts(
+            task.inventory, shown.candidate, task.devices, host_mib=shown.host_mib
+        ),
+        notices=tuple(notices),
     )
 
 
 def base_candidate(task: Task) -> Candidate:
-    """The task with the space's first values and what the user pinned, no layout yet."""
+    """Return the candidate of the space's first values and the pinned ones, without a layout."""
     point = next(task.space.points(), {})
     candidate = Candidate({**task.task_params, **task.space.params_of(point)})
     return candidate.with_params(**pinned_placement(task))
 
 
-def _left_to_host(layout: PlannedLayout) -> tuple[int, int, float]:
-    """Layers that are on no device at all, then those with experts in system RAM, then MiB."""
+def _plan_each(
+    task: Task, base: Candidate, planner: RuntimePlanner | None
+) -> Iterator[PlannedLayout]:
+    """Yield the planned layouts of a base candidate."""
+    if not task.devices:
+        yield _predict(task, HOST_ONLY, base, planner)
+    elif set(PLACEMENT_PARAMS) & set(task.space.pinned):
+        yield _predict(task, FIXED, base, planner)
+    else:
+        for layout in plan_layouts(task.inventory, base, task.devices):
+            if layout.slices:
+                planned = _predict(task, layout.name, layout.candidate(base), planner)
+                yield planned if planner is None else _shrink(task, base, planned, planner)
+
+
+def _shrink(
+    task: Task, base: Candidate, layout: PlannedLayout, planner: RuntimePlanner
+) -> PlannedLayout:
+    """Cut a layout again for less memory, by as much as the planner finds missing.
+
+    The arithmetic that cuts slices may be some MiB below the runtime's own plan.
+    """
+    devices = task.devices
+    for _ in range(_MOST_CUTS):
+        missing = {row.name: 1 - row.free_mib for row in layout.estimate.devices if not row.fits}
+        if not missing:
+            break
+        devices = tuple(
+            replace(device, usable_mib=device.usable_mib - missing.get(device.name, 0.0))
+            for device in devices
+        )
+        smaller = plan_layout(task.inventory, base, devices, layout.name, None)
+        if not smaller.fits:
+            break
+        layout = _predict(task, layout.name, smaller.candidate(base), planner)
+    return layout
+
+
+def _predict(
+    task: Task, name: str, candidate: Candidate, planner: RuntimePlanner | None
+) -> PlannedLayout:
+    """Predict the memory of a layout, by the planner as far as it reports it."""
+    estimate = estimate_memory(task.inventory, candidate, task.devices)
+    reported = planner.predict_memory(candidate) if planner else None
+    if reported is not None:
+        estimate = apply_reported(estimate, reported)
+    args, env = spell_params(task.runtime, candidate)
+    host_mib = None if task.devices else task.host_available_mib
+    return PlannedLayout(name, candidate, estimate, args, env, host_mib)
+
+
+def _amount_off_devices(layout: PlannedLayout) -> tuple[int, int, float]:
+    """Return whole layers off the devices, layers with experts in system RAM, and MiB there.
+
+    The first is negated: it is the number of layers on devices.
+    """
     host = layout.estimate.host
     return (
         -layout.candidate.get_int("n_gpu_layers", 0),
         layout.host_expert_layers,
         host.weights_mib + host.repack_mib,
     )
-
-
-def _fitted(task: Task, layout: PlannedLayout, planner: RuntimePlanner | None) -> PlannedLayout:
-    """The layout cut again for the memory that the planner found missing, if any was.
-
-    The arithmetic that cuts slices may be some MiB short of what the runtime says.
-    """
-    base = base_candidate(task)
-    smaller = task.devices
-    for _ in range(_MOST_CUTS):
-        missing = {row.name: 1 - row.free_mib for row in layout.estimate.devices if not row.fits}
-        if planner is None or layout.name == FIXED or not missing:
-            return layout
-        smaller = tuple(
-            replace(device, usable_mib=device.usable_mib - missing.get(device.name, 0.0))
-            for device in smaller
-        )
-        again = plan_layout(task.inventory, base, smaller, layout.name, None)
-        if not again.fits:
-            return layout
-        layout = _planned(task, layout.name, again.candidate(base), planner)
-    return layout
-
-
-def _planned(
-    task: Task, name: str, candidate: Candidate, planner: RuntimePlanner | None
-) -> PlannedLayout:
-    estimate = estimate_memory(task.inventory, candidate, task.devices)
-    told = planner.predict_memory(candidate) if planner else None
-    if told is not None:
-        estimate = apply_reported(estimate, told)
-    words, env = spell_params(task.runtime, candidate)
-    host_mib = None if task.devices else task.host_available_mib
-    return PlannedLayout(name, candidate, estimate, words, env, host_mib)

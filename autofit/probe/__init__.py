@@ -1,1 +1,1 @@
-"""Locate fit boundaries to the layer, both sides proven by launches."""
+"""The probe of fit boundaries, both sides proven by launches; nothing here measures speed."""

@@ -31,7 +31,7 @@ _FIRST_MARGIN_MIB = 320.0
 _LATER_MARGIN_MIB = 96.0
 # A prediction that is too low by more than this is not trusted: counters that do not know of a
 # limit, for one.
-_DOUBTFUL_MIB = 400.0
+_UNRELIABLE_MIB = 400.0
 # A boundary takes this many launches on nearly all random machines.
 _USUAL_LAUNCHES = 4
 
@@ -198,7 +198,7 @@ def next_host_layers(line: BoundaryLine) -> int | None:
     if neighbour is not None:
         return neighbour
     return line.search.next_by_prediction(
-        line.free_mib, margin_mib=margin_mib, is_doubtful=line.excess_mib > _DOUBTFUL_MIB
+        line.free_mib, margin_mib=margin_mib, is_unreliable=line.excess_mib > _UNRELIABLE_MIB
     )
 
 

@@ -253,7 +253,7 @@ def test_search_without_predictions_ends_closed(edge):
 
 
 @pytest.mark.parametrize("edge", [1, 7, 23, 47])
-def test_doubtful_prediction_is_followed_in_strides(edge):
+def test_unreliable_prediction_is_followed_in_strides(edge):
     """If counters show much memory that cannot be allocated, the search stays short."""
     search = BoundarySearch(most=48, expected=0)
     launched = 0
@@ -261,7 +261,7 @@ def test_doubtful_prediction_is_followed_in_strides(edge):
     def next_value():
         is_wrong = search.failures > 0
         return search.next_by_prediction(
-            lambda n: 1.0 + n if is_wrong else 20000.0 + n, margin_mib=96.0, is_doubtful=is_wrong
+            lambda n: 1.0 + n if is_wrong else 20000.0 + n, margin_mib=96.0, is_unreliable=is_wrong
         )
 
     while (n := next_value()) is not None:

@@ -115,7 +115,7 @@ def test_what_falls_after_the_search_does_not_open_it_again(about, tmp_path):
     assert any(t.phase == "prove" and not t.is_completed for t in late.trials)
     # One layer more was launched and does not hold, so no room for it is told.
     assert late.result["winner"]["params"]["n_cpu_moe"] == HOLDS
-    assert not any("to spare" in note for note in late.result["notes"])
+    assert not any("more expert layer" in note for note in late.result["notes"])
     assert late.result["search"]["ended_by"] in {"gain", "space", "stalled"}
 
 

@@ -87,7 +87,7 @@ def _check_files(paths: tuple[Path, ...]) -> None:
 
 def _check_preset(given: str, section: str | None, runtime: str | None, *, as_json: bool) -> int:
     """Check a preset against this machine and print the result; return the exit code."""
-    from autofit.plan.machine_check import check_machine  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.presets.verify.machine_check import check_machine  # noqa: PLC0415 - heavy, --help is quick
     from autofit.text_format import mib, one_line  # noqa: PLC0415
 
     check = check_machine(given, section=section, runtime=runtime)

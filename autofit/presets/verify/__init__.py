@@ -1,1 +1,4 @@
-"""Checks of written preset files before they replace other files; nothing here writes presets."""
+"""Checks of presets: a written file before it replaces another, a preset on this machine.
+
+Nothing here writes presets.
+"""

@@ -1,4 +1,4 @@
-"""Plans as data: which layout is recommended, and what is refused."""
+"""A memory plan recommends the layout with the most on devices."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from autofit.search.space_file import read_workload
 
 @pytest.fixture(scope="module")
 def about(tmp_path_factory):
-    """Two cards that the model does not fit."""
+    """The task of a model on two cards that it does not fit."""
     machine = TuneMachine(tmp_path_factory.mktemp("plan"), 2600.0, 2300.0)
     workload = read_workload(str(machine.workload))
     return task(machine.model, machine.server, workload, space=str(machine.space))
 
 
-def test_the_fewest_host_layers_are_recommended(about):
-    """Of the layouts that fit, the one with most experts on devices."""
+def test_fewest_host_layers_are_recommended(about):
+    """Of the layouts that fit, the one with the most experts on devices is recommended."""
     plan = make_plan(about, None)
 
     fitting = [layout for layout in plan.layouts if layout.fits]
@@ -32,8 +32,8 @@ def test_the_fewest_host_layers_are_recommended(about):
     assert plan.layouts[0].estimate.estimator == "arithmetic"
 
 
-def test_nothing_is_recommended_where_nothing_fits(about):
-    """The first layout is shown, with what lacks."""
+def test_nothing_is_recommended_if_nothing_fits(about):
+    """The first layout is shown instead, with the missing memory."""
     small = tuple(replace(device, usable_mib=50.0) for device in about.devices)
     plan = make_plan(replace(about, devices=small), None)
     document = plan.to_dict()
@@ -44,7 +44,7 @@ def test_nothing_is_recommended_where_nothing_fits(about):
 
 
 def test_without_a_device_system_ram_decides(about):
-    """All lies in system RAM, and what is free there is the limit of fit and of context."""
+    """Everything is in system RAM, and its free memory limits fit and context."""
     roomy = make_plan(replace(about, devices=()), None)
     tight = make_plan(replace(about, devices=(), host_available_mib=100.0), None)
 
@@ -60,16 +60,16 @@ def test_without_a_device_system_ram_decides(about):
     assert make_plan(replace(about, devices=(), host_available_mib=needed), None).recommended
 
 
-def test_a_combination_that_the_runtime_refuses_is_told(about):
-    """Before anything is laid out."""
+def test_combination_that_the_runtime_refuses_is_an_error(about):
+    """It is found before any layout is planned."""
     pinned = replace(about.space, pinned={"flash_attn": "off", "cache_type_v": "q8_0"}, axes=())
 
     with pytest.raises(UsageError, match="flash"):
         make_plan(replace(about, space=pinned), None)
 
 
-def test_a_placement_that_is_given_is_the_only_layout(about):
-    """With every other value the first of the space."""
+def test_pinned_placement_is_the_only_layout(about):
+    """All other settings have the first values of the space."""
     space = about.space.pin({"n_gpu_layers": 13, "n_cpu_moe": 9})
     fixed = replace(about, space=space)
     plan = make_plan(fixed, None)
@@ -79,8 +79,8 @@ def test_a_placement_that_is_given_is_the_only_layout(about):
     assert plan.layouts[0].host_expert_layers == 9
 
 
-def test_the_words_are_those_of_a_launch(about):
-    """What is printed to paste says every parameter of the layout."""
+def test_arguments_are_those_of_a_launch(about):
+    """They name every parameter of the layout."""
     layout = make_plan(about, None).recommended
 
     for flag, name in (("--n-gpu-layers", "n_gpu_layers"), ("--ubatch-size", "ubatch")):
