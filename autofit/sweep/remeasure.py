@@ -12,12 +12,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from autofit.errors import MissingError
+from autofit.presets.preset_task import PresetOptions, build_preset_task
+from autofit.presets.read_preset import read_preset
 from autofit.quality.prompt_set import PromptSet, collect_answers
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.session.budget_advice import launches_need, shortage
+from autofit.session.build_task import build_task
 from autofit.session.rounds import round_purpose
 from autofit.session.runner import TrialRunner
-from autofit.trial.candidate import Candidate
+from autofit.session.task import Task
+from autofit.session.task_options import TaskOptions
+from autofit.session.task_setup import read_environment, study_header
+from autofit.study.study_header import StudyHeader
+from autofit.trial.candidate import Candidate, Params
 from autofit.trial.outcome import outcome_to_dict
 from autofit.trial.parameter_groups import HOST_LAYER_PARAMS
 from autofit.trial.trial import Trial
@@ -28,6 +36,91 @@ BEFORE = "before"
 # What shows whether a neighbour fits, and roughly how fast it is.
 _NEIGHBOUR_ROUNDS = 3
 _REPEATS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RemeasuredSettings:
+    """The settings to measure, and their task on each runtime: the new one, then the old one.
+
+    With `is_verbatim` they are the whole command, which autofit does not complete.
+    """
+
+    tasks: tuple[Task, ...]
+    candidate: Candidate
+    is_verbatim: bool
+
+    @property
+    def slot_context(self) -> int:
+        """The tokens of context of a request."""
+        slots = max(1, self.candidate.get_int("parallel", 1))
+        return max(1, self.candidate.get_int("context", self.tasks[0].workload.context) // slots)
+
+    def header(self, *, seed: int, argv: Sequence[str]) -> StudyHeader:
+        """Return the header of the study."""
+        first = self.tasks[0]
+        return study_header(
+            first,
+            space={"name": "remeasure"},
+            seed=seed,
+            argv=argv,
+            options={
+                "params": dict(self.candidate.params),
+                "args": [*first.baseline_args, *first.extra_args],
+                "env": dict(first.env),
+                "wrapper": list(first.wrapper),
+                "rpc": first.rpc,
+                "builds": [read_environment(task).build for task in self.tasks],
+            },
+        )
+
+
+def find_settings(
+    options: TaskOptions, params: Params | None, *, preset: str | None, against: str | None
+) -> RemeasuredSettings:
+    """Return the settings of `params`, of a preset, or the runtime's own, with their tasks.
+
+    `against` is the path of an old runtime.
+
+    Raises:
+        UsageError: something does not exist, or cannot be launched here.
+    """
+    runtimes = [options.runtime, *([against] if against else [])]
+    tasks = tuple(_build_task(replace(options, runtime=runtime), preset) for runtime in runtimes)
+    first = tasks[0]
+    candidate, is_verbatim = first.baseline, True
+    if params is not None:
+        candidate, is_verbatim = Candidate({**params, **first.task_params}), False
+        if first.devices and "n_gpu_layers" not in params and "tensor_split" not in params:
+            is_verbatim = True
+            own = dict(candidate.params)
+            tasks = tuple(replace(task, baseline_params=own) for task in tasks)
+    named = candidate.get_str("devices", "").split(",")
+    names = [*options.devices_mib, *(name for name in named if name not in ("", "none"))]
+    present = {device.name for device in first.runtime.devices or ()}
+    missing = [name for name in dict.fromkeys(names) if name not in present]
+    if missing:
+        listed = ", ".join(sorted(present)) or "none"
+        raise MissingError(f"no device {', '.join(missing)}", f"the runtime lists: {listed}")
+    return RemeasuredSettings(tasks, candidate, is_verbatim)
+
+
+def _build_task(options: TaskOptions, preset: str | None) -> Task:
+    if preset is None:
+        return build_task(options, searches=False)
+    task = build_preset_task(
+        read_preset(preset),
+        PresetOptions(
+            runtime=options.runtime,
+            dialect=options.dialect,
+            model=options.model,
+            workload=options.workload,
+            context=options.context,
+            parallel=options.parallel,
+            extra_args=options.extra_args,
+        ),
+        objective="request_s",
+    )
+    return replace(task, env={**task.env, **options.env})
 
 
 @dataclass(frozen=True, slots=True)

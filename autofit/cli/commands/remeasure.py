@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,15 +16,12 @@ from autofit.cli.options.shared_options import (
     run_options,
     task_options,
 )
-from autofit.errors import MissingError, UsageError
-from autofit.session.task_options import TaskOptions
-from autofit.trial.candidate import Candidate, Params
+from autofit.errors import UsageError
+from autofit.trial.candidate import Params
 
 if TYPE_CHECKING:
     from autofit.cli.run_setup import Run
-    from autofit.session.task import Task
-    from autofit.study.study_header import StudyHeader
-    from autofit.sweep.remeasure import Contender
+    from autofit.sweep.remeasure import Contender, RemeasuredSettings
 
 
 @click.command("remeasure", hidden=True)
@@ -54,10 +50,14 @@ def command(
 
     Without --params and --preset the runtime's own choice is measured.
     """
+    from autofit.sweep.remeasure import find_settings  # noqa: PLC0415 - heavy, --help is quick
+
     if params and preset:
         raise UsageError("--params and --preset exclude one another", "give one of them")
     run_options, options = read_run_options(given), read_task_options(given)
-    settings = _find_settings(options, _parse_params(params) if params else None, preset, against)
+    settings = find_settings(
+        options, _parse_params(params) if params else None, preset=preset, against=against
+    )
     result = _remeasure(
         run_options, settings, has_neighbours=neighbours, rounds=rounds, asks=answers, seed=seed
     )
@@ -85,96 +85,9 @@ def _parse_params(text: str) -> Params:
     return params
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    """The settings to measure, and their task on each runtime: the new one, then the old one."""
-
-    tasks: tuple[Task, ...]
-    candidate: Candidate
-    is_verbatim: bool
-
-    @property
-    def slot_context(self) -> int:
-        slots = max(1, self.candidate.get_int("parallel", 1))
-        return max(1, self.candidate.get_int("context", self.tasks[0].workload.context) // slots)
-
-    def header(self, seed: int) -> StudyHeader:
-        from autofit.session.task_setup import read_environment, study_header  # noqa: PLC0415
-
-        first = self.tasks[0]
-        return study_header(
-            first,
-            space={"name": "remeasure"},
-            seed=seed,
-            argv=sys.argv,
-            options={
-                "params": dict(self.candidate.params),
-                "args": [*first.baseline_args, *first.extra_args],
-                "env": dict(first.env),
-                "wrapper": list(first.wrapper),
-                "rpc": first.rpc,
-                "builds": [read_environment(task).build for task in self.tasks],
-            },
-        )
-
-
-def _find_settings(
-    options: TaskOptions, params: Params | None, preset: str | None, against: str | None
-) -> _Settings:
-    """Read model, machine and runtimes, and return the settings with their tasks.
-
-    Raises:
-        UsageError: something does not exist, or cannot be launched here.
-    """
-    runtimes = [options.runtime, *([against] if against else [])]
-    tasks = tuple(_build_task(replace(options, runtime=runtime), preset) for runtime in runtimes)
-    first = tasks[0]
-    candidate, is_verbatim = first.baseline, True
-    if params is not None:
-        candidate, is_verbatim = Candidate({**params, **first.task_params}), False
-        if first.devices and "n_gpu_layers" not in params and "tensor_split" not in params:
-            is_verbatim = True
-            own = dict(candidate.params)
-            tasks = tuple(replace(task, baseline_params=own) for task in tasks)
-    named = candidate.get_str("devices", "").split(",")
-    names = [*options.devices_mib, *(name for name in named if name not in ("", "none"))]
-    present = {device.name for device in first.runtime.devices or ()}
-    missing = [name for name in dict.fromkeys(names) if name not in present]
-    if missing:
-        listed = ", ".join(sorted(present)) or "none"
-        raise MissingError(f"no device {', '.join(missing)}", f"the runtime lists: {listed}")
-    return _Settings(tasks, candidate, is_verbatim)
-
-
-def _build_task(options: TaskOptions, preset: str | None) -> Task:
-    from autofit.presets.preset_task import (  # noqa: PLC0415 - heavy
-        PresetOptions,
-        build_preset_task,
-    )
-    from autofit.presets.read_preset import read_preset  # noqa: PLC0415
-    from autofit.session.build_task import build_task  # noqa: PLC0415
-
-    if preset is None:
-        return build_task(options, searches=False)
-    task = build_preset_task(
-        read_preset(preset),
-        PresetOptions(
-            runtime=options.runtime,
-            dialect=options.dialect,
-            model=options.model,
-            workload=options.workload,
-            context=options.context,
-            parallel=options.parallel,
-            extra_args=options.extra_args,
-        ),
-        objective="request_s",
-    )
-    return replace(task, env={**task.env, **options.env})
-
-
 def _remeasure(
     run_options: RunOptions,
-    settings: _Settings,
+    settings: RemeasuredSettings,
     *,
     has_neighbours: bool,
     rounds: int,
@@ -188,7 +101,9 @@ def _remeasure(
 
     first = settings.tasks[0]
     notices = (*first.inventory.notices, *first.notices)
-    with open_run(run_options, settings.header(seed), settings.tasks, notices=notices) as run:
+    with open_run(
+        run_options, settings.header(seed=seed, argv=sys.argv), settings.tasks, notices=notices
+    ) as run:
         first_note = len(run.notices)
         run.emit(PhaseStarted("confirm"))
         measured = Remeasure(
@@ -213,7 +128,9 @@ def _remeasure(
     return result
 
 
-def _contenders(run: Run, settings: _Settings, *, has_neighbours: bool) -> Iterator[Contender]:
+def _contenders(
+    run: Run, settings: RemeasuredSettings, *, has_neighbours: bool
+) -> Iterator[Contender]:
     from autofit.sweep.remeasure import BEFORE, KEPT, Contender, neighbours  # noqa: PLC0415
 
     for name, task in zip((KEPT, BEFORE), settings.tasks, strict=False):
