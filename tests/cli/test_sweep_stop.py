@@ -30,7 +30,7 @@ def _launched(nights: Nights) -> dict[str, int]:
 def test_a_killed_sweep_resumes_without_repeating_a_launch(nights, tmp_path):
     """After kill -9 no process is left, and a resume launches only what is missing."""
     with nights.program.start("sweep", nights.suite) as run:
-        run.wait_for_text("second (2 of 2): remeasure")
+        run.wait_for_text("[2/2] second: remeasure")
         folder = next((tmp_path / "results" / "sweeps").iterdir()) / "entries" / "second"
         while not list(folder.glob("remeasure/trials/*.json")):
             assert run.process.poll() is None, run.err
@@ -55,7 +55,7 @@ def test_a_killed_sweep_resumes_without_repeating_a_launch(nights, tmp_path):
 def test_a_stopped_sweep_has_a_hint_to_resume(nights, number):
     """The exit code is 130, everything is saved, no process is left; --resume continues."""
     with nights.program.start("sweep", nights.suite, "--json") as run:
-        run.wait_for_text("second (2 of 2): remeasure")
+        run.wait_for_text("[2/2] second: remeasure")
         run.send(number)
         done = run.finish()
 
@@ -70,7 +70,7 @@ def test_a_stopped_sweep_has_a_hint_to_resume(nights, number):
 def test_a_second_sweep_is_refused_while_one_runs(nights, tmp_path):
     """The second sweep ends with 4, and no folder is made for it."""
     with nights.program.start("sweep", nights.suite) as run:
-        run.wait_for_text("first (1 of 2): remeasure")
+        run.wait_for_text("[1/2] first: remeasure")
         with nights.program.start("sweep", nights.suite, "--json") as other:
             code = other.process.wait(60)
         assert code == 4
