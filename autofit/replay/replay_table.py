@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -18,14 +18,7 @@ from autofit.model.sizes.memory_estimate import estimate_memory
 from autofit.replay.recorded_table import PARAMS, RecordedTable, Settings, TableRow
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.policy import SearchPolicy
-from autofit.search.problem import (
-    TYPICAL_REQUESTS,
-    Fit,
-    Goal,
-    ModelTraffic,
-    Observation,
-    Problem,
-)
+from autofit.search.problem import TYPICAL_REQUESTS, Fit, Goal, ModelTraffic, Observation, Problem
 from autofit.search.proposer import SurrogateProposer
 from autofit.search.space import HOST_LAYERS_AXIS, Axis, Point, Space
 from autofit.session.search_problem import model_traffic
@@ -51,22 +44,15 @@ class TableMachine:
     devices: tuple[Device, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class TableProblem:
     """The points of a table, the rows of each, and the search problem that they define."""
 
-    table: RecordedTable
-    machine: TableMachine | None = None
-    points: tuple[Point, ...] = field(init=False)
-    _rows: dict[PointKey, list[TableRow]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        repeats = self.table.repeats
+    def __init__(self, table: RecordedTable, machine: TableMachine | None = None) -> None:
+        self.table, self.machine = table, machine
+        repeats = table.repeats
         used = [name for index, name in enumerate(PARAMS) if any(s[index] != "" for s in repeats)]
-        points = [_point(settings, used) for settings in repeats]
-        object.__setattr__(self, "points", tuple(points))
-        rows = dict(zip(map(_key, points), repeats.values(), strict=True))
-        object.__setattr__(self, "_rows", rows)
+        self.points: tuple[Point, ...] = tuple(_point(settings, used) for settings in repeats)
+        self._rows = dict(zip(map(_key, self.points), repeats.values(), strict=True))
 
     def repeats(self, point: Point) -> list[TableRow]:
         """Return the rows of a point."""

@@ -48,10 +48,9 @@ class CostPrediction:
 
 @dataclass(frozen=True, slots=True)
 class _FittedPart:
-    """A part after its measurements: their rows, their indices in `measured`, the posterior."""
+    """A part after its measurements: their indices in `measured`, and the posterior."""
 
-    rows: Rows
-    indices: tuple[int, ...]
+    indices: list[int]
     posterior: Posterior
 
 
@@ -177,15 +176,15 @@ class CostModel:
         kernel = self._kernel.matrix(rows, rows)
         order = np.array([self.measured[index].index for index in indices], dtype=float)
         posterior = fit_posterior(build_design(self._grid, rows, name), logs, kernel, order)
-        return _FittedPart(rows, tuple(indices), posterior)
+        return _FittedPart(indices, posterior)
 
     def _predict_part(self, name: PartName, rows: Rows) -> PartPrediction:
         part = self._parts[name]
-        kernel = self._kernel.matrix(rows, part.rows)
+        kernel = self._kernel.matrix(rows, self.rows[part.indices])
         predicted = part.posterior.predict(build_design(self._grid, rows, name), kernel)
         # The covariance with launches that did not measure the part is 0.
         covariance = np.zeros((len(rows), len(self.measured)))
-        covariance[:, list(part.indices)] = predicted.covariance
+        covariance[:, part.indices] = predicted.covariance
         return replace(predicted, covariance=covariance)
 
     def _predict_metric(

@@ -161,10 +161,7 @@ def _prompt_terms(grid: PointGrid, rows: Rows, tokens: float) -> list[_Term]:
         _Term("prompt", "compute", active * _COMPUTE_S_PER_BYTE, np.full(len(rows), tokens)),
         _Term("prompt", "pass", _PASS_S + resident / _DEVICE_BYTES_PER_S, tokens * passes),
         _Term(
-            "prompt",
-            "upload",
-            traffic.movable_bytes / _LINK_BYTES_PER_S,
-            tokens * passes * layers,
+            "prompt", "upload", traffic.movable_bytes / _LINK_BYTES_PER_S, tokens * passes * layers
         ),
         _Term(
             "prompt",

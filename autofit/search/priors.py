@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -80,75 +81,61 @@ def _fewer_threads(value: ParamValue, axis: Axis) -> float:
     return 0.5 * math.log(most / number(value)) if number(value) > 0 else 0.0
 
 
-_KV = (
-    Prior("prompt", ALL_TERMS, 0.03),
-    Prior("generation", ALL_TERMS, 0.03),
-    Prior("generation", "cache", 0.3),
-)
+_prompt = partial(Prior, "prompt")
+_generation = partial(Prior, "generation")
+_KV = (_prompt(ALL_TERMS, 0.03), _generation(ALL_TERMS, 0.03), _generation("cache", 0.3))
 _THREADS = (
-    Prior("prompt", "host", 0.3, _fewer_threads),
-    Prior("prompt", ALL_TERMS, 0.02),
-    Prior("generation", "host", 0.15, _fewer_threads),
-    Prior("generation", ALL_TERMS, 0.02),
+    _prompt("host", 0.3, _fewer_threads),
+    _prompt(ALL_TERMS, 0.02),
+    _generation("host", 0.15, _fewer_threads),
+    _generation(ALL_TERMS, 0.02),
 )
 _THREADS_WITHOUT_DEVICES = (
-    Prior("prompt", ALL_TERMS, 0.3, _fewer_threads),
-    Prior("generation", ALL_TERMS, 0.3, _fewer_threads),
+    _prompt(ALL_TERMS, 0.3, _fewer_threads),
+    _generation(ALL_TERMS, 0.3, _fewer_threads),
 )
 _PREFETCH = (
-    Prior("prompt", "upload", 0.3, _prefetched_upload),
-    Prior("prompt", ALL_TERMS, 0.05),
-    Prior("generation", ALL_TERMS, 0.01),
+    _prompt("upload", 0.3, _prefetched_upload),
+    _prompt(ALL_TERMS, 0.05),
+    _generation(ALL_TERMS, 0.01),
 )
 _PRIORS: Mapping[str, tuple[Prior, ...]] = {
-    "ubatch": (Prior("prompt", ALL_TERMS, 0.08), Prior("generation", ALL_TERMS, 0.01)),
-    "batch": (
-        Prior("prompt", ALL_TERMS, 0.015),
-        Prior("generation", ALL_TERMS, 0.005),
-    ),
+    "ubatch": (_prompt(ALL_TERMS, 0.08), _generation(ALL_TERMS, 0.01)),
+    "batch": (_prompt(ALL_TERMS, 0.015), _generation(ALL_TERMS, 0.005)),
     "cache_type": _KV,
     "cache_type_k": _KV,
     "cache_type_v": _KV,
     "load_mode": (
-        Prior("prompt", "upload", 0.3, _mapped_upload),
-        Prior("prompt", ALL_TERMS, 0.03),
-        Prior("generation", "host", 0.2, _mapped_read),
-        Prior("generation", ALL_TERMS, 0.02),
+        _prompt("upload", 0.3, _mapped_upload),
+        _prompt(ALL_TERMS, 0.03),
+        _generation("host", 0.2, _mapped_read),
+        _generation(ALL_TERMS, 0.02),
     ),
     "flash_attn": (
-        Prior("prompt", ALL_TERMS, 0.1, _no_flash_attention),
-        Prior("generation", ALL_TERMS, 0.1, _no_flash_attention),
+        _prompt(ALL_TERMS, 0.1, _no_flash_attention),
+        _generation(ALL_TERMS, 0.1, _no_flash_attention),
     ),
     "threads": _THREADS,
-    "threads_batch": (
-        Prior("prompt", "host", 0.3),
-        Prior("prompt", ALL_TERMS, 0.02),
-    ),
+    "threads_batch": (_prompt("host", 0.3), _prompt(ALL_TERMS, 0.02)),
     "prefetch_slots": _PREFETCH,
     "prefetch_weights": _PREFETCH,
-    "moe_cache_mib": (
-        Prior("prompt", ALL_TERMS, 0.03),
-        Prior("generation", "host", 0.3),
-    ),
+    "moe_cache_mib": (_prompt(ALL_TERMS, 0.03), _generation("host", 0.3)),
     LAYOUT_AXIS: (
-        Prior("prompt", ALL_TERMS, 0.05),
-        Prior("prompt", "upload", 0.15),
-        Prior("generation", ALL_TERMS, 0.05),
-        Prior("generation", "host", 0.05),
+        _prompt(ALL_TERMS, 0.05),
+        _prompt("upload", 0.15),
+        _generation(ALL_TERMS, 0.05),
+        _generation("host", 0.05),
     ),
 }
-_UNKNOWN_SETTING = (
-    Prior("prompt", ALL_TERMS, 0.12),
-    Prior("generation", ALL_TERMS, 0.12),
-)
+_UNKNOWN_SETTING = (_prompt(ALL_TERMS, 0.12), _generation(ALL_TERMS, 0.12))
 # Effects of a single device instead of several, and of one single device instead of another. At
 # the same number of host layers it saves the copies between devices.
 _SINGLE_DEVICE_MEAN = -0.03
 _SINGLE_DEVICE = (
-    Prior("prompt", ALL_TERMS, 0.15),
-    Prior("prompt", "upload", 0.25),
-    Prior("generation", ALL_TERMS, 0.12),
-    Prior("generation", "host", 0.1),
+    _prompt(ALL_TERMS, 0.15),
+    _prompt("upload", 0.25),
+    _generation(ALL_TERMS, 0.12),
+    _generation("host", 0.1),
 )
 # Mean and deviation of the effect of pipeline parallelism, which the runtime uses on several
 # devices without host layers.

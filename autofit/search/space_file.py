@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic.config import JsonDict
 
 from autofit import yaml_files
 from autofit.errors import UsageError
-from autofit.search.space import (
-    HOST_LAYERS_AXIS,
-    LAYOUT_AXIS,
-    Axis,
-    Constraint,
-    Space,
-)
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Constraint, Space
 from autofit.trial.candidate import ParamValue
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 from autofit.trial.workload import Request, Workload
@@ -30,6 +23,8 @@ _LAYOUT_SCHEMA: JsonDict = {"enum": list(LAYOUTS)}
 # The physical cores of the machine, less or divided by a number.
 _CORES = re.compile(r"^cores(?:\s*([-/])\s*(\d+))?$")
 _CONSTRAINT = re.compile(r"^\s*(\S+)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*$")
+# Tokens of a slot that shortened requests leave free.
+_SPARE_TOKENS = 64
 _CONSTANT = re.compile(r"^([-+]?\d+(\.\d+)?|'.*'|\".*\")$")
 
 
@@ -202,19 +197,21 @@ def read_workload(
     """
     path = yaml_files.find("workload", name)
     file = yaml_files.load(path, WorkloadFile)
-    changes: Mapping[str, int | None] = {"context": context, "parallel": parallel}
-    data = {**file.model_dump(), **{k: v for k, v in changes.items() if v is not None}}
-    if context is not None or parallel is not None:
-        data["requests"] = _cut_requests(data)
-    try:
-        file = WorkloadFile.model_validate(data)
-    except ValidationError as error:
-        faults = dict.fromkeys(f["msg"].removeprefix("Value error, ") for f in error.errors())
-        options = [f"--{k} {v}" for k, v in changes.items() if v is not None]
-        raise UsageError(
-            f"{' with '.join(options) or path}: workload {path.stem} {'; '.join(faults)}",
-            "a larger --context or fewer --parallel slots",
-        ) from error
+    given = {"context": context, "parallel": parallel}
+    changes = {option: value for option, value in given.items() if value is not None}
+    if changes:
+        data = {**file.model_dump(), **changes}
+        slot = data["context"] // data["parallel"]
+        data["requests"] = [_cut_request(request, slot) for request in data["requests"]]
+        try:
+            file = WorkloadFile.model_validate(data)
+        except ValidationError as error:
+            faults = dict.fromkeys(f["msg"].removeprefix("Value error, ") for f in error.errors())
+            options = " with ".join(f"--{option} {value}" for option, value in changes.items())
+            raise UsageError(
+                f"{options}: workload {path.stem} {'; '.join(faults)}",
+                "a larger --context or fewer --parallel slots",
+            ) from error
     return Workload(
         name=file.name or path.stem,
         context=file.context,
@@ -226,24 +223,14 @@ def read_workload(
     )
 
 
-def _cut_requests(data: dict[str, object]) -> list[dict[str, float]]:
-    """Return the requests, shortened in proportion to fit into a slot of the new context."""
-    slot = int(str(data["context"])) // int(str(data["parallel"]))
-    cut = []
-    for request in data["requests"]:  # type: ignore[attr-defined]
-        needed = request["prompt_tokens"] + request["predicted_tokens"]
-        if needed + 64 <= slot:
-            cut.append(request)
-            continue
-        share = max(slot - 64, 2) / needed
-        cut.append(
-            {
-                **request,
-                "prompt_tokens": max(1, int(request["prompt_tokens"] * share)),
-                "predicted_tokens": max(1, int(request["predicted_tokens"] * share)),
-            }
-        )
-    return cut
+def _cut_request(request: dict[str, Any], slot: int) -> dict[str, Any]:
+    """Return a request, shortened in proportion if it does not fit into a slot of the context."""
+    tokens = ("prompt_tokens", "predicted_tokens")
+    needed = sum(request[name] for name in tokens)
+    if needed + _SPARE_TOKENS <= slot:
+        return request
+    share = max(slot - _SPARE_TOKENS, 2) / needed
+    return {**request, **{name: max(1, int(request[name] * share)) for name in tokens}}
 
 
 def _resolve(text: str, path: Path) -> str:

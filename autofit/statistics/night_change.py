@@ -256,10 +256,7 @@ def _parts_within(
 
 
 def _variance_between(
-    levels: Sequence[Sequence[NightValue]],
-    steps: Sequence[float],
-    within: float,
-    night_sd: float,
+    levels: Sequence[Sequence[NightValue]], steps: Sequence[float], within: float, night_sd: float
 ) -> float:
     """Return the variance between nights, beyond what the variance of launches explains.
 

@@ -29,12 +29,7 @@ def test_an_axis_may_set_several_params() -> None:
     """A value of the cache type sets the types of K and V."""
     params = SPACE.params_of({"ubatch": 512, "batch": 2048, "cache_type": "q8_0"})
 
-    assert params == {
-        "ubatch": 512,
-        "batch": 2048,
-        "cache_type_k": "q8_0",
-        "cache_type_v": "q8_0",
-    }
+    assert params == {"ubatch": 512, "batch": 2048, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}
 
 
 def test_layout_and_host_layers_are_no_runtime_parameters() -> None:
