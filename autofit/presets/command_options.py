@@ -83,16 +83,10 @@ class Option:
         return next((kind for kind in OVERRIDES if kind in self.flag.spellings), None)
 
     def _is_negation(self, spelling: str) -> bool:
-        # Listed as `-kvo, --kv-offload, -nkvo, --no-kv-offload`: positive spellings first.
-        # `--no-host` alone switches something on.
-        spellings = self.flag.spellings
-        negative = [s for s in spellings if s.startswith("--no-")]
-        positive = [s for s in spellings if s.startswith("--") and s not in negative]
-        if not negative or not positive:
-            return False
-        return spelling in negative or (
-            spelling in spellings and spellings.index(spelling) > spellings.index(positive[-1])
-        )
+        # Listed as `-kvo, --kv-offload, -nkvo, --no-kv-offload`. A lone `--no-host` switches on.
+        long = (s for s in self.flag.spellings if s.startswith("--") and s[:5] != "--no-")
+        positive = next(long, spelling)
+        return spelling not in self.flag.synonyms(positive)
 
 
 def parse_options(arguments: Sequence[str], help_text: HelpText) -> tuple[Option, ...]:
