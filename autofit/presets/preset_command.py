@@ -120,13 +120,18 @@ def read_preset_command(
     return parse_preset_command(preset, found).with_notices(*notices)
 
 
-def parse_preset_command(preset: ParsedPreset, runtime: Runtime) -> PresetCommand:
+def parse_preset_command(
+    preset: ParsedPreset, runtime: Runtime, *, is_other_build: bool = False
+) -> PresetCommand:
     """Parse a preset's command by the help of a runtime.
+
+    With `is_other_build` that runtime is not the one that starts the command, which is missing.
 
     Raises:
         UsageError: a value is missing, or the command starts a router.
     """
-    folder, command = preset.server.folder, _parse(preset, runtime)
+    folder = preset.server.folder
+    command = _parse(preset, runtime, allows_bare=is_other_build)
     router = next((a for a in command.rest if a.partition("=")[0] in _ROUTER_FLAGS), None)
     if router is not None:
         raise UsageError(
@@ -165,7 +170,7 @@ def parse_preset_command(preset: ParsedPreset, runtime: Runtime) -> PresetComman
     )
 
 
-def _parse(preset: ParsedPreset, runtime: Runtime) -> ParsedCommand:
+def _parse(preset: ParsedPreset, runtime: Runtime, *, allows_bare: bool) -> ParsedCommand:
     """Parse the command, with its overrides in an order that autofit keeps when it writes them."""
     argv = preset.server.full_argv(runtime.help, str(runtime.program))
     parse = partial(
@@ -173,7 +178,7 @@ def _parse(preset: ParsedPreset, runtime: Runtime) -> ParsedCommand:
         dialect=runtime.dialect,
         help_text=runtime.help,
         env=preset.server.env,
-        allows_bare=runtime.is_offline,
+        allows_bare=allows_bare,
     )
     try:
         command = parse(argv)

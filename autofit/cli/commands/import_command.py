@@ -76,9 +76,11 @@ def _parse(preset: ParsedPreset, path: str | None, dialect: str | None) -> Prese
         make_offline_runtime,
     )
 
+    is_missing = False
     try:
         runtime, notices = find_preset_runtime(preset, path, dialect)
     except UsageError as error:
+        is_missing = True
         if path is not None:
             raise
         try:
@@ -86,4 +88,5 @@ def _parse(preset: ParsedPreset, path: str | None, dialect: str | None) -> Prese
         except UsageError:
             runtime = make_offline_runtime(dialect or "llama_server")
         notices = (f"{error.message}; its flags are read as those of {runtime.name}",)
-    return parse_preset_command(preset, runtime).with_notices(*notices)
+    found = parse_preset_command(preset, runtime, is_other_build=is_missing)
+    return found.with_notices(*notices)

@@ -141,7 +141,7 @@ def _check_runtime(check: MachineCheck, path: str | None) -> PresetCommand:
     except UsageError as error:
         hint = error.hint or "give the runtime with --runtime PATH"
         check.reasons.append(CheckReason("runtime", error.message, hint))
-        own = parse_preset_command(check.preset, find_runtime(None))
+        own = parse_preset_command(check.preset, find_runtime(None), is_other_build=True)
     else:
         check.runtime = f"{runtime.name} ({runtime.program})"
         own = parse_preset_command(check.preset, runtime).with_notices(*notices)

@@ -55,11 +55,6 @@ class Runtime:
     devices: tuple[Device, ...] | None = None
 
     @property
-    def is_offline(self) -> bool:
-        """True for the options of a current build that is not on this machine."""
-        return not self.fingerprint
-
-    @property
     def name(self) -> str:
         """The dialect, version and build, for messages."""
         version = self.version
