@@ -9,6 +9,7 @@ from typing import Any, Literal
 from autofit.model.sizes.kv_cache import kv_element_bytes, kv_types
 from autofit.statistics.estimate import Estimate, estimate, outliers
 from autofit.statistics.stopping_rule import Decision, StoppingRule, Verdict
+from autofit.trial.device import HOST_NAME
 from autofit.trial.metric import Metric
 from autofit.trial.outcome import Outcome, outcome_to_dict
 from autofit.trial.trial import Trial
@@ -200,7 +201,7 @@ def headroom_mib(trials: Sequence[Trial]) -> float | None:
         for trial in trials
         if trial.measurement is not None
         for name, mib in trial.measurement.free_mib.items()
-        if mib is not None and name != "host"
+        if mib is not None and name != HOST_NAME
     ]
     return min(free, default=None)
 

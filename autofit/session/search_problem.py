@@ -6,7 +6,7 @@ from statistics import median
 
 from autofit.memory.memory_model import MemoryModel
 from autofit.model.sizes.inventory import ModelInventory
-from autofit.model.sizes.kv_cache import kv_bytes
+from autofit.model.sizes.kv_cache import Cells, kv_cache_bytes
 from autofit.search.problem import Fit, Goal, Limit, ModelTraffic, Problem
 from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.requirement import Requirement
@@ -82,7 +82,7 @@ def model_traffic(inventory: ModelInventory, depth: int) -> ModelTraffic:
         movable_bytes=max(movable, 1.0),
         read_bytes=max(movable * share, 1.0),
         fixed_read_bytes=max(float(fixed), 1.0),
-        kv_bytes=max(sum(kv_bytes(inventory, context=depth)) / depth, 1.0),
+        kv_bytes=max(sum(kv_cache_bytes(inventory, Cells(context=depth))) / depth, 1.0),
         is_known=True,
     )
 

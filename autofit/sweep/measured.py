@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from autofit.model.sizes.kv_cache import kv_types
 from autofit.quality.prompt_set import read_answers
 from autofit.quality.recorded_answer import RecordedAnswer
 from autofit.runtime.command.redaction import redact_command, redact_variables
@@ -64,7 +65,7 @@ def of_tune(study: Study) -> Measured:
         (t for t in trials if t.purpose.role == "answers" and t.candidate == candidate), None
     )
     rows = [BoundaryRow.from_dict(row) for row in result.get("boundary", ())]
-    layout, kind = told.get("layout"), candidate.get_str("cache_type_k", "f16")
+    layout, kind = told.get("layout"), kv_types(candidate)[0]
     return Measured(
         winner=_winner(candidate, told["argv"], told.get("env", {})),
         boundary=tuple(r for r in rows if (r.layout, r.cache_type) == (layout, kind))

@@ -9,8 +9,8 @@ from autofit.sweep.entry_record import BoundaryRow, EntryRecord
 from autofit.sweep.kept_night import Kept
 from autofit.sweep.thresholds import Thresholds
 from autofit.sweep.verdict import Finding, MetricVerdict
+from autofit.trial.device import HOST_NAME
 
-_HOST = "host"
 # Of a mapped model more or fewer pages are resident, as the host has room.
 _HOST_SHARE = 0.05
 
@@ -31,7 +31,7 @@ def memory_verdicts(
             continue
         usual = median(nights) if nights else None
         threshold = thresholds.memory_mib
-        if device == _HOST:
+        if device == HOST_NAME:
             threshold = max(thresholds.host_memory_mib, _HOST_SHARE * (usual or 0.0))
         verdict = _memory_finding(nights, mib, threshold)
         yield MetricVerdict(

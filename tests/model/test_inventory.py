@@ -15,7 +15,7 @@ from model_headers.header import model
 from autofit.errors import UsageError
 from autofit.model.gguf.header import GgufHeader, OmittedArray, TensorInfo
 from autofit.model.sizes.inventory import ModelInventory, build_inventory, read_inventory
-from autofit.model.sizes.kv_cache import kv_bytes, recurrent_bytes
+from autofit.model.sizes.kv_cache import Cells, kv_cache_bytes, recurrent_bytes
 from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.units import MIB
 
@@ -160,7 +160,7 @@ def test_a_model_measured_on_a_gpu(tmp_path):
     device = sum(block.total_bytes for block in model.blocks) + model.output_bytes - moved
     assert device / MIB == pytest.approx(7465.71, rel=1e-5)
     assert (moved + model.embedding_bytes) / MIB == pytest.approx(10436, abs=0.5)
-    assert sum(kv_bytes(model, context=16384, ubatch=2048)) == 1280 * MIB
+    assert sum(kv_cache_bytes(model, Cells(context=16384, ubatch=2048))) == 1280 * MIB
 
 
 class TestUnknown:
@@ -200,7 +200,7 @@ class TestUnknown:
         assert model.block_count == 4
         assert model.n_vocab == 500
         assert model.n_ff_exp == 0
-        assert sum(kv_bytes(model, context=4096)) == 0
+        assert sum(kv_cache_bytes(model, Cells(context=4096))) == 0
 
     def test_a_window_without_a_known_pattern_is_ignored(self, tmp_path):
         """If the pattern of windows is unknown, the whole context is cached, with a notice."""
@@ -289,6 +289,6 @@ def test_any_metadata_gives_sizes(arch, values, names):
     tensors += [TensorInfo(f"blk.{i % 4}.{name}", (4,), 0, 0, 16) for i, name in enumerate(names)]
     model = build_inventory(GgufHeader(metadata, tuple(tensors), (Path("m.gguf"),), 99, "digest"))
     assert model.block_count == 4
-    assert min(kv_bytes(model, context=1000, parallel=2, flash_attn=False)) >= 0
+    assert min(kv_cache_bytes(model, Cells(context=1000, parallel=2), flash_attn=False)) >= 0
     assert min(recurrent_bytes(model, 2)) >= 0
     assert all(block.is_nextn is False for block in model.blocks[:1])

@@ -9,7 +9,7 @@ from model_headers.transformer import gemma3_block
 from real_llama_cpp import caches_mib, fit_print, rpc_device, server_log
 
 from autofit.model.sizes.inventory import ModelInventory, read_inventory
-from autofit.model.sizes.kv_cache import kv_bytes, recurrent_bytes
+from autofit.model.sizes.kv_cache import Cells, kv_cache_bytes, recurrent_bytes
 from autofit.model.synth.random_model import build_vocabulary
 from autofit.units import MIB
 
@@ -48,8 +48,8 @@ def test_weights_and_cache_match_the_planner(name, llama_cpp, paths, device):
     arguments += ["-c", "20000", "-np", "2", "-b", "2048", "-ub", "1024"]
     arguments += ["-ctk", "q8_0", "-ctv", "q8_0"]
     planned = fit_print(llama_cpp, paths[name], *arguments)
-    settings = {"parallel": 2, "ubatch": 1024, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-    kv = sum(kv_bytes(model, context=20000, **settings))
+    cells = Cells(context=20000, parallel=2, ubatch=1024)
+    kv = sum(kv_cache_bytes(model, cells, ("q8_0", "q8_0")))
     moved = sum(block.expert_bytes for block in model.blocks[:5])
     weights, context, _ = planned.rows["RPC0"]
     assert matches_mib(weights, loaded(model) + model.output_bytes - moved)
@@ -63,13 +63,9 @@ def test_the_cache_without_flash_attention(name, llama_cpp, paths):
     """A transposed V has the size that llama.cpp reports."""
     arguments = ["-c", "8192", "-ub", "256", "-fa", "off", "-ctk", "q8_0"]
     planned = fit_print(llama_cpp, paths[name], *arguments)
-    sizes = kv_bytes(
-        read_inventory(paths[name]),
-        context=8192,
-        ubatch=256,
-        cache_type_k="q8_0",
-        flash_attn=False,
-    )
+    cells = Cells(context=8192, ubatch=256)
+    model = read_inventory(paths[name])
+    sizes = kv_cache_bytes(model, cells, ("q8_0", "f16"), flash_attn=False)
     assert planned.kv_mib == pytest.approx(sum(sizes) / MIB, rel=0.001, abs=0.02)
 
 
@@ -77,7 +73,9 @@ def test_the_cache_without_flash_attention(name, llama_cpp, paths):
 def test_the_cache_with_whole_windows(name, llama_cpp, paths):
     """With --swa-full windowed blocks cache the whole context."""
     planned = fit_print(llama_cpp, paths[name], "-c", "8192", "-ub", "256", "--swa-full")
-    sizes = kv_bytes(read_inventory(paths[name]), context=8192, ubatch=256, swa_full=True)
+    sizes = kv_cache_bytes(
+        read_inventory(paths[name]), Cells(context=8192, ubatch=256, swa_full=True)
+    )
     assert planned.kv_mib == pytest.approx(sum(sizes) / MIB, rel=0.001, abs=0.02)
 
 
@@ -107,5 +105,7 @@ def test_a_unified_cache_has_room_for_all_windows(llama_cpp, tmp_path):
     path = header.write(tmp_path / "m.gguf")
     arguments = ["-c", "16384", "-np", "4", "-kvu", "-ub", "256", "-fit", "off"]
     log = server_log(llama_cpp, path, tmp_path / "log", *arguments)
-    sizes = kv_bytes(read_inventory(path), context=16384, parallel=4, ubatch=256, unified=True)
+    sizes = kv_cache_bytes(
+        read_inventory(path), Cells(context=16384, parallel=4, ubatch=256, unified=True)
+    )
     assert caches_mib(log) == pytest.approx(sum(sizes) / MIB, rel=0.001, abs=0.02)

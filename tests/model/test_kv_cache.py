@@ -14,13 +14,15 @@ from autofit.model.sizes.inventory import BlockInventory, ModelInventory, read_i
 from autofit.model.sizes.kv_cache import (
     KV_TYPES,
     Cells,
-    kv_bytes,
+    kv_cache_bytes,
     kv_element_bytes,
     kv_types,
     recurrent_bytes,
 )
 from autofit.trial.candidate import Candidate
 from autofit.units import MIB
+
+CELLS = Cells(context=4096)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def models(tmp_path_factory) -> dict[str, ModelInventory]:
 )
 def test_the_cache_has_the_size_that_llama_cpp_logs(name, attention, recurrent, models):
     """16,384 tokens of f16 at ubatch 512 have the size that llama.cpp b11434 logs."""
-    sizes = kv_bytes(models[name], context=16384, ubatch=512)
+    sizes = kv_cache_bytes(models[name], Cells(context=16384, ubatch=512))
     assert sum(sizes) / MIB == pytest.approx(attention, abs=0.005)
     assert sum(recurrent_bytes(models[name])) / MIB == pytest.approx(recurrent, abs=0.005)
 
@@ -73,7 +75,7 @@ def test_bytes_of_each_kv_type():
     """One token with 256 numbers of K and V has a known size in every type."""
     block = BlockInventory(index=0, attention="full", n_head_kv=2, head_k=128, head_v=128)
     sizes = {
-        name: sum(kv_bytes(_model(block), context=256, cache_type_k=name, cache_type_v=name)) / 256
+        name: sum(kv_cache_bytes(_model(block), Cells(context=256), (name, name))) / 256
         for name in KV_TYPES
     }
     assert sizes == {
@@ -91,15 +93,15 @@ def test_bytes_of_each_kv_type():
 
 def test_k_and_v_with_different_types(models):
     """K and V have separate types; latent attention has no V."""
-    both = kv_bytes(models["qwen3moe"], context=4096, cache_type_k="q8_0", cache_type_v="q4_0")
+    both = kv_cache_bytes(models["qwen3moe"], CELLS, ("q8_0", "q4_0"))
     assert both[0] == 4096 * (544 + 288)
     latent = models["deepseek_v3"]
-    assert kv_bytes(latent, context=4096, cache_type_v="q4_0") == kv_bytes(latent, context=4096)
+    assert kv_cache_bytes(latent, CELLS, ("f16", "q4_0")) == kv_cache_bytes(latent, CELLS)
 
 
 def test_nextn_blocks_have_no_cache(models):
     """Blocks for multi-token prediction have no cache; the order of blocks is kept."""
-    sizes = kv_bytes(models["glm45_air"], context=4096)
+    sizes = kv_cache_bytes(models["glm45_air"], CELLS)
     assert len(sizes) == 47
     assert sizes[46] == 0 < sizes[45]
 
@@ -139,8 +141,8 @@ def test_a_windowed_cache_has_room_for_a_ubatch(cells, expected):
 def test_without_flash_attention_v_has_the_widest_rows(models):
     """V is padded to the widest block if it is transposed, even in blocks without V."""
     model = models["deci_uneven"]
-    even = kv_bytes(model, context=4096)
-    padded = kv_bytes(model, context=4096, flash_attn=False)
+    even = kv_cache_bytes(model, CELLS)
+    padded = kv_cache_bytes(model, CELLS, flash_attn=False)
     assert padded[0] == even[0]
     assert even[1] == 0
     assert padded[1] == 4096 * 2 * 8 * 128
@@ -150,7 +152,7 @@ def test_without_flash_attention_v_has_the_widest_rows(models):
 def test_an_unknown_kv_type_is_an_error(models):
     """The hint lists the KV types."""
     with pytest.raises(UsageError, match="q3_9") as error:
-        kv_bytes(models["mixtral"], context=4096, cache_type_k="q3_9")
+        kv_cache_bytes(models["mixtral"], CELLS, ("q3_9", "f16"))
     assert "q8_0" in error.value.hint
 
 
@@ -158,7 +160,7 @@ def test_an_unknown_kv_type_is_an_error(models):
 def test_a_weight_type_is_no_kv_type(name, models):
     """A type that only weights can have is an error too."""
     with pytest.raises(UsageError, match=name):
-        kv_bytes(models["mixtral"], context=4096, cache_type_v=name)
+        kv_cache_bytes(models["mixtral"], CELLS, ("f16", name))
 
 
 @given(
@@ -169,17 +171,18 @@ def test_a_weight_type_is_no_kv_type(name, models):
             "parallel": st.integers(1, 8),
             "ubatch": st.integers(1, 8192),
             "unified": st.booleans(),
-            "flash_attn": st.booleans(),
         }
     ),
+    flash_attn=st.booleans(),
 )
-def test_larger_settings_never_shrink_the_cache(name, settings, models):
+def test_larger_settings_never_shrink_the_cache(name, settings, flash_attn, models):
     """A larger context or ubatch, or whole windows, never make the cache smaller."""
     model = models[name]
-    size = sum(kv_bytes(model, **settings))
+    size = sum(kv_cache_bytes(model, Cells(**settings), flash_attn=flash_attn))
     more = {"context": settings["context"] + 777}, {"ubatch": settings["ubatch"] + 100}
     for change in (*more, {"swa_full": True}):
-        assert size <= sum(kv_bytes(model, **settings | change))
+        larger = Cells(**settings | change)
+        assert size <= sum(kv_cache_bytes(model, larger, flash_attn=flash_attn))
     parallel = settings["parallel"]
     assert sum(recurrent_bytes(model, parallel)) == parallel * sum(recurrent_bytes(model))
 

@@ -45,6 +45,13 @@ class Cells:
     A unified cache is one stream with the whole context. Otherwise each sequence has a stream
     with its share of the context, rounded up. A windowed cache has room for the window and for
     one ubatch.
+
+    Attributes:
+        context: tokens of all sequences together, as in `--ctx-size`.
+        parallel: number of sequences, as in `--parallel`.
+        ubatch: tokens computed at once, as in `--ubatch-size`.
+        unified: all sequences share one cache, as with `--kv-unified`.
+        swa_full: windowed blocks cache the whole context, as with `--swa-full`.
     """
 
     context: int
@@ -75,38 +82,21 @@ class Cells:
         return _round_up(-(-self.full // ratio))
 
 
-def kv_bytes(
+def kv_cache_bytes(
     inventory: ModelInventory,
+    cells: Cells,
+    types: KvTypes = (DEFAULT_KV_TYPE, DEFAULT_KV_TYPE),
     *,
-    context: int,
-    parallel: int = 1,
-    cache_type_k: str = "f16",
-    cache_type_v: str = "f16",
-    ubatch: int = 512,
-    swa_full: bool = False,
-    unified: bool = False,
     flash_attn: bool = True,
 ) -> tuple[int, ...]:
     """Return the bytes of the KV cache by block; blocks for multi-token prediction have none.
 
-    Args:
-        inventory: the model.
-        context: tokens of all sequences together, as in `--ctx-size`.
-        parallel: number of sequences, as in `--parallel`.
-        cache_type_k: one of `KV_TYPES`.
-        cache_type_v: one of `KV_TYPES`.
-        ubatch: tokens computed at once, as in `--ubatch-size`.
-        swa_full: windowed blocks cache the whole context, as with `--swa-full`.
-        unified: all sequences share one cache, as with `--kv-unified`.
-        flash_attn: without it V is transposed, and its rows are as wide as in the widest block.
+    Without flash attention V is transposed, and its rows are as wide as in the widest block.
 
     Raises:
         UsageError: a KV type that llama.cpp does not have.
     """
-    type_k, type_v = _find_kv_type(cache_type_k), _find_kv_type(cache_type_v)
-    cells = Cells(
-        context=context, parallel=parallel, ubatch=ubatch, unified=unified, swa_full=swa_full
-    )
+    type_k, type_v = map(_find_kv_type, types)
     widest = max((block.n_head_kv * block.head_v for block in inventory.blocks), default=0)
     sizes = []
     for block in inventory.blocks:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autofit.model.placement.tensor_placement import HOST, Placement
 from autofit.model.sizes.inventory import ModelInventory
-from autofit.model.sizes.kv_cache import Cells, kv_bytes, kv_types, recurrent_bytes
+from autofit.model.sizes.kv_cache import Cells, kv_cache_bytes, kv_types, recurrent_bytes
 from autofit.model.sizes.unreported_memory import can_stage
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import backend_of
@@ -54,16 +54,8 @@ class RunSettings:
         flash_attn = candidate.get_str("flash_attn", "auto").lower() not in _OFF
         _, ubatch = batch_sizes(candidate, context)
         cells = Cells(context=context, parallel=parallel, ubatch=ubatch)
-        type_k, type_v = kv_types(candidate)
-        attention = kv_bytes(
-            inventory,
-            context=context,
-            parallel=parallel,
-            cache_type_k=type_k,
-            cache_type_v=type_v,
-            ubatch=ubatch,
-            flash_attn=flash_attn,
-        )
+        types = kv_types(candidate)
+        attention = kv_cache_bytes(inventory, cells, types, flash_attn=flash_attn)
         states = recurrent_bytes(inventory, parallel)
         is_offloaded = candidate.get_str("kv_offload", "on").lower() not in _OFF
         if is_pipelined is None:
@@ -75,7 +67,7 @@ class RunSettings:
             flash_attn=flash_attn,
             staging_device=_staging_device(candidate, placement, ubatch),
             is_cache_offloaded=is_offloaded,
-            is_cache_quantized=not {type_k, type_v} <= _PLAIN_TYPES,
+            is_cache_quantized=not _PLAIN_TYPES.issuperset(types),
             cells=cells,
             cache_bytes=tuple(a + s for a, s in zip(attention, states, strict=True)),
             cache_elements=tuple(

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from rich.text import Text
 
 from autofit.text_format import mib, one_line
+from autofit.trial.device import HOST_NAME
 from autofit.trial.measurement import MemoryReading
 
 _FULL = 0.97
 _NEARLY = 0.9
 _WORDS_COLUMNS = 30
-_HOST = "host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class MemoryBars:
         if (
             last.process_mib is not None
             and first.host_available_mib
-            and _HOST not in self._names()
+            and HOST_NAME not in self._names()
         ):
-            yield _HOST, last.process_mib, first.host_available_mib
+            yield HOST_NAME, last.process_mib, first.host_available_mib
 
     def _names(self) -> Mapping[str, float | None]:
         return self.last.device_used_mib if self.last is not None else {}

@@ -26,6 +26,7 @@ from autofit.text_format import (
     one_line,
     param,
 )
+from autofit.trial.device import HOST_NAME
 
 Row = tuple[str, ...]
 # Of llama-server, unless it is told another.
@@ -119,7 +120,7 @@ def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> list[tuple[s
         survives = ", ".join(
             f"another {mib(free)} taken on {one_line(name)}"
             for name, free in free_mib.items()
-            if free is not None and name != "host"
+            if free is not None and name != HOST_NAME
         )
         if survives:
             facts.append(("would survive", survives))

@@ -18,6 +18,7 @@ from autofit.errors import UsageError
 from autofit.runtime.dialect.dialect import Dialect, Spelling
 from autofit.runtime.discovery.help_text import HelpText
 from autofit.trial.candidate import ParamValue
+from autofit.trial.parameter_groups import HOST_LAYER_PARAMS
 
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:TOKEN|API_KEY|SECRET|PASSWORD)$")
 _TRUE = frozenset({"on", "true", "enabled", "1"})
@@ -30,7 +31,6 @@ _SWITCH_VALUES = {
 # Given several times, as flags or in a variable, these add up in llama.cpp (common/arg.cpp):
 # texts are joined, and of two numbers of layers the larger one decides. A variable comes first.
 _JOINED = frozenset({"override_tensor"})
-_LARGEST = frozenset({"n_cpu_moe", "n_cpu_ffn"})
 _FLAG = re.compile(r"--?[A-Za-z]")
 
 
@@ -251,7 +251,7 @@ class _Parser:
             return after
         if name in _JOINED:
             return _join(str(before), str(after))
-        if name in _LARGEST and isinstance(before, int) and isinstance(after, int):
+        if name in HOST_LAYER_PARAMS and isinstance(before, int) and isinstance(after, int):
             return max(before, after)
         return after
 

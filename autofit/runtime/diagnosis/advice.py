@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from autofit.model.sizes.kv_cache import kv_element_bytes
+from autofit.model.sizes.kv_cache import CELL_STEP, DEFAULT_KV_TYPE, kv_element_bytes
 from autofit.runtime.logs.server_log import ServerLog
 from autofit.trial.outcome import Outcome, OutOfMemory, Rejected
 
 # Kept free beyond the requested memory, for pools that grow with the first large batch.
 # Servers with less than 130 MiB left died there.
 _RESERVE_MIB = 256.0
-_CONTEXT_STEP = 256
+_CONTEXT_STEP = CELL_STEP
 _SMALLEST_UBATCH = 64
 # The narrower KV type that is worth a try.
 _NARROWER = {"f32": "f16", "f16": "q8_0", "bf16": "q8_0", "q8_0": "q4_0"}
@@ -98,7 +98,7 @@ def _kv_mib(outcome: OutOfMemory, log: ServerLog) -> float | None:
 
 
 def _narrow_kv(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
-    used = str(log.values.get("cache_type_k", "f16"))
+    used = str(log.values.get("cache_type_k", DEFAULT_KV_TYPE))
     narrower = _NARROWER.get(used)
     kv_mib = _kv_mib(outcome, log)
     if narrower is None or not kv_mib:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from autofit.output.report.plots.figure import COLOURS, GREY, NoPlot, Plot, new_figure, safe
 from autofit.output.report.plots.plot_data import PlotData
 from autofit.text_format import mib, one_line
+from autofit.trial.device import HOST_NAME
 from autofit.trial.measurement import Measurement
 
 _TITLE = "Memory at the peak, by device"
-_HOST = "host"
 _HOST_ROWS = ("Host", "CPU", "CPU_Mapped", "CPU_REPACK")
 PARTS: Mapping[str, str] = {
     "weights": COLOURS[0],
@@ -32,9 +32,9 @@ def memory_plot(data: PlotData) -> Plot | NoPlot:
             others |= _held_by_others(trial.measurement)
     if not bars:
         return NoPlot(_TITLE, "no launch that ended well has memory counters")
-    ordered = sorted(bars, key=lambda bar: (bar[0] == _HOST, bar[0]))
+    ordered = sorted(bars, key=lambda bar: (bar[0] == HOST_NAME, bar[0]))
     # Beside devices, what a large host has free would make all else small.
-    left_out = ("free", _HOST) if any(device != _HOST for device, _ in bars) else None
+    left_out = ("free", HOST_NAME) if any(device != HOST_NAME for device, _ in bars) else None
     figure = new_figure("", "MiB", barmode="stack", bargap=0.35)
     figure.update_yaxes(tickformat=",d")
     for part, colour in PARTS.items():
@@ -65,7 +65,7 @@ def memory_parts(measurement: Measurement) -> dict[str, dict[str, float | None]]
     devices: dict[str, dict[str, float | None]] = {}
     reported = [name for name in measurement.reported if name not in _HOST_ROWS]
     for device in dict.fromkeys((*measurement.peak_mib, *reported)):
-        names = _HOST_ROWS if device == _HOST else (device,)
+        names = _HOST_ROWS if device == HOST_NAME else (device,)
         rows = [row for name in names if (row := measurement.reported.get(name))]
         known: dict[str, float | None] = {}
         if rows:
