@@ -22,7 +22,7 @@ _UNITS = {"request_s": "s", "ttft": "s", "pp": "t/s", "tg": "t/s"}
 
 @click.command("replay")
 @click.argument("table")
-@click.option("--objective", type=click.Choice(METRICS), help="Default: what the table has.")
+@click.option("--objective", type=click.Choice(METRICS), help="Default: by the table's columns.")
 @click.option(
     "--model",
     type=click.Path(path_type=Path),

@@ -60,9 +60,9 @@ def command(
 ) -> int:
     """Measure the entries of SUITE, a YAML file, and report what got worse than the baseline.
 
-    Programs of their own run each entry, under a time limit of its own. The measurements are
-    saved in results/sweeps/SUITE-DATE-N. A sweep that was stopped or killed continues with
-    --resume and repeats no launch. With --merge, FOLDERS are the folders of the shards.
+    Each entry runs in processes of its own, with its own time limit. The measurements are saved
+    in results/sweeps/SUITE-DATE-N. A sweep that was stopped or killed continues with --resume
+    and repeats no launch. With --merge, FOLDERS are the folders of the shards.
 
     \b
     Exit codes: 0 nothing got worse, 1 the sweep itself failed, 2 usage or a faulty suite,
