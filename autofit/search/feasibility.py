@@ -4,6 +4,9 @@ A memory prediction has an error that most candidates of a machine share (driver
 pools). The posterior of this bias is learned from every launch that fitted or was out of
 memory. Without predictions, the posterior of a linear boundary in host layers and the other
 settings that need memory is learned instead.
+
+`memory.calibration` corrects the predicted bytes by the bytes that launches used. Here only the
+outcome of a launch counts, which is known also without memory counters.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def assert_true(machine: ProbedMachine) -> None:
 
 @pytest.mark.parametrize("seed", [3, pytest.param(0, marks=pytest.mark.slow)])
 def test_boundaries_of_a_random_machine_are_the_true_ones(tmp_path, seed):
-    """Single cards of different kinds, each KV type."""
+    """The boundary of each KV type is found on single cards of different kinds."""
     machine = ProbedMachine.of(random_case(seed, devices=1), tmp_path)
 
     machine.probe(tmp_path / "study")
@@ -57,7 +57,7 @@ def test_boundary_over_two_devices_is_the_true_one(tmp_path):
 
 
 def test_layers_without_experts_leave_no_gap_in_a_boundary(tmp_path):
-    """Where three lead, sending the first three away is what no layer at all is."""
+    """If the first three layers have none, `n_cpu_moe` 1 to 3 are the same as 0."""
     shape = ModelShape(layers=8, experts=64, used=4, embd=1024, ff=1024, vocab=512, dense_layers=3)
     nearly_whole = replace(case(replace(CARD, total_mib=1290)), model=build_model(shape))
     machine = ProbedMachine.of(nearly_whole, tmp_path)
@@ -70,7 +70,7 @@ def test_layers_without_experts_leave_no_gap_in_a_boundary(tmp_path):
 
 
 def test_spilling_machine_has_the_same_boundary_as_one_that_refuses(tmp_path):
-    """Nothing fails there, and still the last layer that fits whole is found."""
+    """No launch fails there, and the boundary is still found to the layer."""
     hard = ProbedMachine.of(case(), tmp_path / "hard")
     spill = ProbedMachine.of(case(policy="spill"), tmp_path / "spill")
 
@@ -85,7 +85,7 @@ def test_spilling_machine_has_the_same_boundary_as_one_that_refuses(tmp_path):
 
 
 def test_failure_of_a_narrow_kv_type_rules_out_the_wide_one(tmp_path):
-    """Where one layer decides for both, the wide type's failure is not launched."""
+    """If both have the same boundary, the failing side of the wide type is not launched."""
     tiny = replace(case(), context=1024, requests=((300, 16),))
     machine = ProbedMachine.of(tiny, tmp_path)
 
@@ -103,8 +103,8 @@ def test_failure_of_a_narrow_kv_type_rules_out_the_wide_one(tmp_path):
     assert "CUDA0" in skipped["outcome"]["evidence"]
 
 
-def test_pipeline_without_host_layers_is_a_case_of_its_own(tmp_path):
-    """Two devices that hold all but the pipeline's buffers: 1 fits, 0 is tried and told."""
+def test_pipeline_without_host_layers_is_launched_separately(tmp_path):
+    """On two devices 1 host layer says nothing about 0, which works as a pipeline."""
     machine = ProbedMachine.of(case(CARD, replace(SECOND, total_mib=2400)), tmp_path)
 
     result = machine.probe(tmp_path / "study", layouts=["balanced"], cache_types=["q8_0"])
@@ -114,8 +114,8 @@ def test_pipeline_without_host_layers_is_a_case_of_its_own(tmp_path):
     assert result["boundary"][0]["fails"] is None
 
 
-def test_host_memory_that_is_short_ends_the_walk_upwards(tmp_path):
-    """With more layers in system RAM than it holds, fewer are tried, and it is said why."""
+def test_full_host_ends_the_search_upwards(tmp_path):
+    """After a launch with too many layers in system RAM only fewer are launched."""
     host = Host(ram_mib=2300, other_mib=600)
     machine = ProbedMachine.of(case(replace(CARD, total_mib=1400), host=host), tmp_path)
 
@@ -128,8 +128,8 @@ def test_host_memory_that_is_short_ends_the_walk_upwards(tmp_path):
     assert machine.fake.owners == []
 
 
-def test_host_memory_that_is_short_says_nothing_of_devices(tmp_path):
-    """Where more host layers than must be are too many for the host, fewer are found to fit."""
+def test_full_host_leaves_the_boundary_of_the_device_open(tmp_path):
+    """If the host has too little memory for more layers, the boundary below is still found."""
     machine = ProbedMachine.of(case(), tmp_path)
     truth = machine.truth("single:CUDA0", "q8_0")
     machine.fake.fail("host-oom", when={"n_cpu_moe": [">", truth.fits + 4]})
@@ -142,8 +142,8 @@ def test_host_memory_that_is_short_says_nothing_of_devices(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["killed", "abort"])
-def test_a_death_while_the_context_is_filled_takes_back_nothing_that_fits(tmp_path, fault):
-    """What ran with more host layers still fits, whatever befalls one that has little left."""
+def test_crash_at_full_context_keeps_the_measured_boundary(tmp_path, fault):
+    """Candidates that ran still fit if one with fewer host layers is killed."""
     machine = ProbedMachine.of(case(), tmp_path)
     machine.fake.fail(fault, "prompt", prompt_tokens=8000)
 
@@ -157,8 +157,8 @@ def test_a_death_while_the_context_is_filled_takes_back_nothing_that_fits(tmp_pa
         assert (row["outcome"], row["proven"]) == ("crashed", False)
 
 
-def test_refused_setting_is_launched_once_for_all_layouts(tmp_path):
-    """What the runtime refuses is recognised in every dress."""
+def test_rejected_setting_is_launched_once_for_all_layouts(tmp_path):
+    """The rejection rules out the same settings in every layout."""
     machine = ProbedMachine.of(case(CARD, SECOND), tmp_path)
     machine.fake.fail("reject-line")
 
@@ -170,8 +170,8 @@ def test_refused_setting_is_launched_once_for_all_layouts(tmp_path):
     assert not any(row["proven"] for row in result["boundary"])
 
 
-def test_nothing_fits(tmp_path):
-    """Even with all experts in system RAM; one launch shows it."""
+def test_one_launch_shows_that_nothing_fits(tmp_path):
+    """It has all experts in system RAM."""
     machine = ProbedMachine.of(case(replace(CARD, total_mib=600)), tmp_path)
 
     result = machine.probe(tmp_path / "study", cache_types=["q8_0"])
@@ -183,7 +183,7 @@ def test_nothing_fits(tmp_path):
 
 @pytest.fixture
 def launched(tmp_path):
-    """A machine with launches of some host layers, and their trials."""
+    """Launch candidates with some numbers of host layers; return the machine and the trials."""
     machine = ProbedMachine.of(case(), tmp_path)
 
     def launch(*numbers: int):
@@ -194,8 +194,8 @@ def launched(tmp_path):
     return launch
 
 
-def test_launch_tells_what_its_neighbours_leave_free(launched):
-    """Three layers less are predicted to within the noise of rounding."""
+def test_launch_predicts_the_free_memory_of_its_neighbours(launched):
+    """With three host layers fewer the error is a few MiB."""
     machine, _ = launched(13)
 
     predicted = machine.memory.free_mib(machine.candidate("single:CUDA0", "q8_0", 10))

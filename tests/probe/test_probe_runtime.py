@@ -33,13 +33,13 @@ parameters:
   flash_attn:
     values: ["on"]
 """
-# Of the 150 MiB of experts, beside some 30 that the device's server takes for itself.
+# Of the 150 MiB of experts; the server of the device itself uses some 30 MiB more.
 LIMIT_MIB = 100
 
 
 @pytest.fixture
 def words(tmp_path, llama_cpp):
-    """The words of a probe of a small model."""
+    """The command line of a probe of a small model."""
     write_model(SPEC, tmp_path / "small.gguf")
     (tmp_path / "brief.yaml").write_text(WORKLOAD)
     (tmp_path / "small.yaml").write_text(SPACE)
@@ -49,13 +49,13 @@ def words(tmp_path, llama_cpp):
 
 
 def trials_of(folder: Path) -> dict[int, Trial]:
-    """The launches of a probe by the number of layers whose experts were kept off the device."""
+    """Return the launches of a probe by the number of layers with experts in system RAM."""
     trials = Study.open(folder / "study").trials()
     return {trial.candidate.get_int("n_cpu_moe", 0): trial for trial in trials}
 
 
 def test_remote_device_that_runs_out_of_memory_has_its_boundary_found(llama_cpp, tmp_path, words):
-    """The device's server is refused memory by the system; counters know nothing of the limit."""
+    """The system refuses memory to the server of the device; counters do not show this limit."""
     with rpc_device(llama_cpp, LIMIT_MIB) as end:
         done = AutofitProgram(tmp_path).run(*words, "--rpc", end, timeout_s=200)
 
@@ -73,7 +73,7 @@ def test_remote_device_that_runs_out_of_memory_has_its_boundary_found(llama_cpp,
 
 
 def test_limits_of_two_devices_are_kept_to_the_layer(llama_cpp, tmp_path, words):
-    """What the user allows is a boundary like any other, and the log shows where layers lie."""
+    """The user's limit is a boundary like any other, and the log shows the buffers."""
     with ExitStack() as stack:
         ends = [stack.enter_context(rpc_device(llama_cpp)) for _ in range(2)]
         done = AutofitProgram(tmp_path).run(
@@ -88,10 +88,7 @@ def test_limits_of_two_devices_are_kept_to_the_layer(llama_cpp, tmp_path, words)
     assert row["params"]["devices"] == "RPC0,RPC1"
     limits = {"RPC0": 70, "RPC1": 60}
     for trial in Study.open(tmp_path / "study").trials():
-        held = {
-            name: told.model_mib + told.context_mib + told.compute_mib
-            for name, told in trial.measurement.reported.items()
-        }
+        held = {name: row.buffers_mib for name, row in trial.measurement.reported.items()}
         over = [name for name, limit in limits.items() if held[name] > limit]
         assert trial.is_completed == (not over)
         assert trial.is_completed or trial.outcome.device in over

@@ -1,4 +1,4 @@
-"""Memory per device and of the host: against published measurements, and part by part."""
+"""Estimates of device and host memory agree with published measurements, part by part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def measured(tmp_path_factory) -> ModelInventory:
 
 
 def estimated(model, available=CARDS, **params) -> MemoryEstimate:
-    """The estimate for the published settings with some changed."""
+    """Return the estimate for the published settings with some changes."""
     return estimate_memory(model, SERVED.with_params(**params), available)
 
 
@@ -57,7 +57,7 @@ BALANCED = (
         ),
     ],
 )
-def test_the_servers_own_table(measured, params, rows, host_mib):
+def test_estimate_is_near_the_table_of_the_server(measured, params, rows, host_mib):
     """Weights and cache within 0.1 %, compute within 15 % or 32 MiB of CUDA servers' logs."""
     estimate = estimated(measured, **params)
     for device, (weights, cache, compute) in zip(estimate.devices, rows, strict=True):
@@ -78,7 +78,7 @@ def test_each_slice_is_described(measured):
 
 
 @pytest.mark.parametrize(
-    ("hosted", "ubatch", "load_mode", "beside_mib"),
+    ("host_layers", "ubatch", "load_mode", "other_mib"),
     [
         (18, 2048, "mmap", 733),
         (18, 2048, "none", 749),
@@ -88,30 +88,30 @@ def test_each_slice_is_described(measured):
         (40, 4096, "none", 821),
     ],
 )
-def test_what_no_buffer_shows_is_near_what_was_seen(
-    measured, hosted, ubatch, load_mode, beside_mib
+def test_memory_beyond_buffers_is_near_the_measured(
+    measured, host_layers, ubatch, load_mode, other_mib
 ):
-    """What a CUDA process took beside its buffers: weights in pinned memory take page tables."""
-    params = {"n_cpu_moe": hosted, "ubatch": ubatch, "load_mode": load_mode}
+    """A CUDA process also needs page tables for weights in pinned memory."""
+    params = {"n_cpu_moe": host_layers, "ubatch": ubatch, "load_mode": load_mode}
     row = estimated(measured, devices="CUDA0", **params).devices[0]
-    assert row.other_mib == pytest.approx(beside_mib, abs=16)
+    assert row.other_mib == pytest.approx(other_mib, abs=16)
 
 
 @pytest.mark.parametrize(
-    ("ubatch", "beside_mib"), [(512, 405), (512, 388), (2048, 1116), (4096, 2163)]
+    ("ubatch", "expected_mib"), [(512, 405), (512, 388), (2048, 1116), (4096, 2163)]
 )
-def test_vulkan_pads_what_experts_are_multiplied_with(measured, ubatch, beside_mib):
-    """Beside its buffers a Vulkan process took half a MiB for each token of the ubatch.
+def test_vulkan_pads_the_activations_of_experts(measured, ubatch, expected_mib):
+    """A Vulkan process used half a MiB beyond its buffers for each token of the ubatch.
 
-    Of cards without tensor cores that is not known, so nothing is claimed.
+    This is not known for cards without tensor cores, so nothing is added for them.
     """
-    hosted = {"devices": "Vulkan0", "n_cpu_moe": 22, "ubatch": ubatch}
+    settings = {"devices": "Vulkan0", "n_cpu_moe": 22, "ubatch": ubatch}
 
     def other_mib(description):
         card = Device("Vulkan0", description, 143771.0, 12178.0)
-        return estimated(measured, (card,), **hosted).devices[0].other_mib
+        return estimated(measured, (card,), **settings).devices[0].other_mib
 
-    assert other_mib("NVIDIA H200") == pytest.approx(beside_mib, rel=0.06)
+    assert other_mib("NVIDIA H200") == pytest.approx(expected_mib, rel=0.06)
     assert other_mib("AMD Radeon RX 6700 XT (RADV NAVI22)") < 300
     assert other_mib("NVIDIA GeForce GTX 1070") < 300
 
@@ -125,8 +125,8 @@ def test_vulkan_scales_the_results_of_experts_in_place(measured, ubatch, compute
     assert estimate.devices[0].compute_mib == pytest.approx(compute_mib, abs=26)
 
 
-def test_slots_and_caches_for_experts_are_on_the_device_that_stages(measured):
-    """Prefetch slots of the largest expert tensor, and the expert cache, on the first device."""
+def test_slots_and_caches_for_experts_are_on_the_staging_device(measured):
+    """The first device has the slots, of the largest expert tensor each, and the cache."""
     plain = estimated(measured, n_cpu_moe=20, tensor_split="30,11")
     more = estimated(
         measured, n_cpu_moe=20, tensor_split="30,11", prefetch_slots=4, moe_cache_mib=1000
@@ -136,29 +136,29 @@ def test_slots_and_caches_for_experts_are_on_the_device_that_stages(measured):
         for before, after in zip(plain.devices, more.devices, strict=True)
     ]
     assert grown == [4 * 144 + 1000, 0]
-    nothing_hosted = estimated(measured, devices="CUDA0", prefetch_slots=4, moe_cache_mib=1000)
-    assert nothing_hosted.devices[0].other_mib < 800
+    all_on_device = estimated(measured, devices="CUDA0", prefetch_slots=4, moe_cache_mib=1000)
+    assert all_on_device.devices[0].other_mib < 800
 
 
 @pytest.mark.parametrize(
     ("backend", "context", "wider_mib"),
     [("CUDA", 65536, 0), ("CUDA", 262144, 512 - 144), ("ROCm", 65536, 128), ("Vulkan", 65536, 0)],
 )
-def test_a_narrow_cache_needs_room_to_be_widened(measured, backend, context, wider_mib):
-    """Attention makes f16 of a layer's quantized cache, in CUDA in the scratch of the experts."""
+def test_narrow_cache_needs_room_for_its_conversion(measured, backend, context, wider_mib):
+    """Attention converts a layer's quantized cache to f16, on CUDA in the experts' scratch."""
     card = Device(f"{backend}0", "a card", 12288.0, 12288.0)
 
     def row(cache_type):
         kinds = {"cache_type_k": cache_type, "cache_type_v": cache_type}
-        hosted = {"devices": card.name, "n_cpu_moe": 24, "context": context}
-        return estimated(measured, (card,), **hosted, **kinds).devices[0]
+        settings = {"devices": card.name, "n_cpu_moe": 24, "context": context}
+        return estimated(measured, (card,), **settings, **kinds).devices[0]
 
     plain, narrow = row("f16"), row("q8_0")
     assert narrow.kv_mib == pytest.approx(plain.kv_mib * 1.0625 / 2)
     assert narrow.other_mib - plain.other_mib == pytest.approx(wider_mib)
 
 
-def test_pipeline_parallelism_is_told_from_the_settings(measured):
+def test_pipeline_parallelism_is_derived_from_the_settings(measured):
     """It is on only with several devices, everything offloaded and no override at all."""
     on = estimated(measured, tensor_split="20,21")
     assert on.is_pipelined
@@ -176,21 +176,21 @@ def test_pipeline_parallelism_is_told_from_the_settings(measured):
     for with_copies, without in zip(on.devices, harmless.devices, strict=True):
         assert with_copies.weights_mib == without.weights_mib
         assert with_copies.compute_mib > without.compute_mib + 100
-    told = estimate_memory(
+    given = estimate_memory(
         measured, SERVED.with_params(tensor_split="20,21"), CARDS, is_pipelined=False
     )
-    assert [d.compute_mib for d in told.devices] == [d.compute_mib for d in harmless.devices]
+    assert [d.compute_mib for d in given.devices] == [d.compute_mib for d in harmless.devices]
 
 
-def test_the_cache_can_stay_with_the_host(measured):
-    """Without KV offload the devices hold none of it."""
+def test_cache_can_stay_on_the_host(measured):
+    """Without KV offload the devices have none of it."""
     estimate = estimated(measured, devices="CUDA0", n_cpu_moe=24, kv_offload="off")
     assert estimate.devices[0].kv_mib == 0
     assert estimate.host.kv_mib == pytest.approx(1280)
 
 
-def test_layers_on_the_host_take_their_cache_along(measured):
-    """With 31 of 41 units offloaded, ten layers' cache and weights are the host's."""
+def test_layers_on_the_host_have_their_cache_there(measured):
+    """With 31 of 41 units offloaded, the host has the cache and weights of ten layers."""
     estimate = estimated(measured, devices="CUDA0", n_gpu_layers=31, n_cpu_moe=40)
     assert estimate.host.kv_mib == pytest.approx(320)
     assert estimate.devices[0].layers == (10, 39)
@@ -206,8 +206,8 @@ def test_only_mapped_weights_can_be_dropped(measured):
     assert mapped.resident_mib == pytest.approx(mapped.total_mib - 10436)
 
 
-def test_host_weights_are_repacked_where_no_device_pins_memory(measured):
-    """Beside remote devices q4_k experts get a buffer of their own; on CUDA they do not."""
+def test_host_weights_are_repacked_if_no_device_pins_memory(measured):
+    """With remote devices q4_k experts get a buffer of their own; with CUDA they do not."""
     remote = devices(24000, backend="RPC")
     estimate = estimated(measured, remote, n_cpu_moe=24)
     assert estimate.host.repack_mib == pytest.approx(24 * 432)
@@ -216,23 +216,23 @@ def test_host_weights_are_repacked_where_no_device_pins_memory(measured):
     assert estimated(measured, devices="CUDA0", n_cpu_moe=24).host.repack_mib == 0
 
 
-def test_a_cpu_only_candidate_has_no_device(measured):
-    """Without devices everything is the host's."""
+def test_candidate_without_devices_has_host_memory_only(measured):
+    """All weights and the cache are on the host."""
     estimate = estimated(measured, devices="none")
     assert estimate.devices == ()
     assert estimate.host.kv_mib == pytest.approx(1280)
     assert estimate.fits
 
 
-def test_reported_buffers_take_the_place_of_the_arithmetic(measured):
-    """Rows that the runtime told are kept to the letter, what it does not count stays."""
+def test_reported_buffers_replace_the_estimated_ones(measured):
+    """The runtime's figures are taken as they are; memory that it does not count stays."""
     plain = estimated(measured, n_cpu_moe=20, tensor_split="30,11")
-    told = {
+    reported = {
         "CUDA0": ReportedMemory(4684, 960, 480),
         "CUDA1": ReportedMemory(4509, 320, 454),
         "host": ReportedMemory(8708, 0, 128),
     }
-    merged = apply_reported(plain, told)
+    merged = apply_reported(plain, reported)
     assert merged.estimator == "runtime"
     assert [(d.weights_mib, d.kv_mib, d.compute_mib) for d in merged.devices] == [
         (4684, 960, 480),
@@ -240,12 +240,12 @@ def test_reported_buffers_take_the_place_of_the_arithmetic(measured):
     ]
     assert [d.other_mib for d in merged.devices] == [d.other_mib for d in plain.devices]
     assert (merged.host.weights_mib, merged.host.compute_mib) == (8708, 128)
-    partly = apply_reported(plain, {"CUDA0": told["CUDA0"]})
+    partly = apply_reported(plain, {"CUDA0": reported["CUDA0"]})
     assert partly.estimator == "arithmetic"
     assert partly.device("CUDA1") == plain.device("CUDA1")
 
 
-def test_the_server_keeps_logits_of_its_slots_only(measured):
+def test_server_keeps_logits_of_its_slots_only(measured):
     """With as many outputs as tokens the device of the output layer needs more."""
     settings = SERVED.with_params(devices="CUDA0", n_cpu_moe=24)
     served = estimate_memory(measured, settings, CARDS)
@@ -254,7 +254,7 @@ def test_the_server_keeps_logits_of_its_slots_only(measured):
 
 
 def test_batch_and_context_limit_the_ubatch():
-    """A ubatch beyond the batch or the context is cut as the runtime cuts it."""
+    """A ubatch above the batch or the context is reduced, as the runtime does."""
     model = handmade([30.0] * 4)
     base = Candidate({"devices": "CUDA0", "context": 1024, "batch": 512, "ubatch": 256})
     wide = base.with_params(ubatch=4096)
@@ -268,7 +268,7 @@ def test_batch_and_context_limit_the_ubatch():
 
 
 def test_dense_layers_on_the_host_are_staged_too():
-    """With FFNs on the host their matrices pass through the first device's buffer."""
+    """Matrices of FFNs on the host pass through the first device's buffer."""
     model = handmade([0.0] * 4, dense_mib=300.0)
     base = Candidate({"devices": "CUDA0", "context": 1024})
     kept = estimate_memory(model, base, CARDS).devices[0]
