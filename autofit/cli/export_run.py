@@ -230,7 +230,7 @@ def _read_source(
     found, fault = _find_runtime(header, runtime_path)
     if fault and argv is None:
         raise UsageError(
-            f"the tune's runtime cannot be asked: {fault}", "name it with --runtime PATH"
+            f"the tune's runtime cannot be used: {fault}", "name it with --runtime PATH"
         )
     preset = make(
         runtime=_as_started(found, argv, header) if argv is not None else found,
@@ -238,7 +238,7 @@ def _read_source(
         made_on=datetime.now().astimezone().date(),
     )
     if fault:
-        click.echo(f"notice: the tune's runtime cannot be asked: {fault}", err=True)
+        click.echo(f"notice: the tune's runtime cannot be used: {fault}", err=True)
         return replace(preset, help=None), found
     if with_absolute_paths(preset.arguments, preset.help, preset.folder) != preset.arguments:
         click.echo(f"notice: file names in the arguments start in {preset.folder}", err=True)
@@ -280,7 +280,7 @@ def _winner(study: Study) -> Mapping[str, Any]:
 
 
 def _find_runtime(header: StudyHeader, path: str | None) -> tuple[Runtime, str]:
-    """Return the runtime to start, and why it cannot be asked, empty where it can."""
+    """Return the runtime to start, and why it cannot be used, empty if it can."""
     dialect = load_dialect(header.dialect_source)
     try:
         tuned_path = None if dialect.program.command else header.runtime_path

@@ -77,7 +77,7 @@ def workload_line(workload: Workload) -> str:
 def heading_workload(line: str) -> Workload | None:
     """Return the workload that a line of a heading describes, None for any other line.
 
-    The heading does not name the text of the prompts, so the shipped text is meant.
+    The heading does not name the text of the prompts, so the result has the shipped text.
     """
     found = _WORKLOAD.search(line)
     if found is None:

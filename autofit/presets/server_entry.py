@@ -1,4 +1,4 @@
-"""One server that a preset file describes, in whatever format."""
+"""One server that a preset file describes, in any format."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _read(file: PresetFile) -> list[ServerEntry]:
     """Return the server of a unit or drop-in; several `ExecStart` are several servers."""
     commands: list[str] = []
     env: dict[str, str] = {}
-    file_env: dict[str, str] = {}  # takes precedence, whatever the order of the lines
+    file_env: dict[str, str] = {}  # takes precedence in any order of the lines
     notices: list[str] = []
     folder: Path | None = None
     for key, value in _settings(file.text):
