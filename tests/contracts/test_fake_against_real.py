@@ -1,7 +1,7 @@
-"""The fake llama-server against the real one: the same plan, the same lines, the same keys.
+"""The fake llama-server compared with the real one: the same command, lines and keys.
 
-The fake's machine is made of RPC devices like the real server's, so that both can be given
-the same words. Lines are compared by their kind: the text without digits and names.
+The fake's machine has RPC devices like the real server's, so that both get the same command.
+Lines are compared by their kind: the text without digits and names.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.runtime
 PLAN = ["-c", "1024", "-np", "1", "-ngl", "99", "-ncmoe", "2", "-ts", "3,2", "-ub", "128",
         "-b", "256", "-fit", "off", "-lv", "4", "-cram", "0", "-ctxcp", "0"]  # fmt: skip
 PROMPT = [65 + i % 50 for i in range(300)]
-# Of these the real one has more, or says them only for a build, a device or a model of its own.
-LEFT_OUT = (
+# Lines of which the real server has more, or that depend on its build, device or model.
+IGNORED = (
     "print_info:", "llama_model_loader: - kv", "llama_model_loader: - type", "load:   -",
     "load: control", "load: special", "load: token", "load:  -", "ggml_", "sampler chain",
     "common_param:   -", "system_info", "chat template", "get_availabl", "flash_attn",
@@ -37,13 +37,13 @@ LEFT_OUT = (
 
 
 class Pair:
-    """The same server twice: real, and fake."""
+    """The same server twice: real and fake."""
 
     def __init__(self, real: RunningServer, fake: RunningServer) -> None:
         self.real, self.fake = real, fake
 
     def both(self, method: str, path: str, body: Any = None) -> tuple[Any, Any]:
-        """(status, JSON) of both to one request."""
+        """Return status and JSON of both responses to a request."""
         answers = []
         for server in (self.real, self.fake):
             answer = server.client.request(method, path, json=body)
@@ -51,13 +51,13 @@ class Pair:
         return answers[0], answers[1]
 
     def keys(self, method: str, path: str, body: Any = None) -> tuple[Any, Any]:
-        """(status, shape) of both: keys and the kinds of their values."""
+        """Return status and shape of both responses: keys and the kinds of their values."""
         real, fake = self.both(method, path, body)
         return (real[0], shape(real[1])), (fake[0], shape(fake[1]))
 
 
 def shape(value: Any) -> Any:
-    """A JSON value's keys, all the way down; of lists, the first item's."""
+    """Return the nested keys of a JSON value; of a list, those of its first item."""
     if isinstance(value, dict):
         return {key: shape(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -68,11 +68,11 @@ def shape(value: Any) -> Any:
 
 
 def kinds(log: str) -> list[str]:
-    """The kinds of line in a log, in the order they first come."""
+    """Return the kinds of line in a log, in the order of their first line."""
     found = []
     for line in log.splitlines():
         text = re.sub(r"^\d+\.\d{2}\.\d{3}\.\d{3} [IWED] ", "", line)
-        if text == line or any(word in text for word in LEFT_OUT):
+        if text == line or any(word in text for word in IGNORED):
             continue
         text = re.sub(r"'[^']*'|\([^)]*\)|\[[^\]]*\]", "", text)
         text = re.sub(r"(RPC|CPU|CUDA)\w*", "DEVICE", text)
@@ -85,7 +85,7 @@ def kinds(log: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small mixture-of-experts model of random weights."""
+    """Write a small mixture-of-experts model with random weights."""
     path = tmp_path_factory.mktemp("contract") / "tiny.gguf"
     write_model(SynthSpec(layers=4, experts=8, used=2, embd=256, ff=256, heads=4, kv_heads=2,
                     head_dim=64, vocab=1024, ctx=4096), path)  # fmt: skip
@@ -94,13 +94,13 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def devices(llama_cpp: Path) -> Iterator[list[str]]:
-    """Two real RPC servers."""
+    """Start two real RPC servers."""
     with ExitStack() as stack:
         yield [stack.enter_context(rpc_device(llama_cpp)) for _ in range(2)]
 
 
 def machine_with(endpoints: list[str]) -> Machine:
-    """A machine whose devices are these RPC servers, in name."""
+    """Return a machine whose devices have the addresses of these RPC servers."""
     devices = tuple(
         Device(f"RPC{i}", "remote", "RPC", total_mib=8000, context_mib=0, endpoint=endpoint)
         for i, endpoint in enumerate(endpoints)
@@ -110,7 +110,7 @@ def machine_with(endpoints: list[str]) -> Machine:
 
 @pytest.fixture(scope="module")
 def fake(devices: list[str], tmp_path_factory: pytest.TempPathFactory) -> FakeMachine:
-    """The fake's side of the pair."""
+    """Return the fake machine of the pair."""
     return FakeMachine(tmp_path_factory.mktemp("fake"), machine_with(devices))
 
 
@@ -122,7 +122,7 @@ def pair(
     model_file: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Pair]:
-    """Both servers, ready, under the same plan."""
+    """Start both servers with the same command, and wait until they are ready."""
     folder = tmp_path_factory.mktemp("logs")
     words = ["--rpc", ",".join(devices), *PLAN]
     with ExitStack() as stack:
@@ -137,22 +137,22 @@ def pair(
 
 
 def completion(**more: Any) -> dict[str, Any]:
-    """A small greedy request."""
+    """Return a small greedy request."""
     return {"prompt": PROMPT, "n_predict": 4, "temperature": 0, "seed": 1, "ignore_eos": True,
             "cache_prompt": False, **more}  # fmt: skip
 
 
 @pytest.mark.parametrize("path", ["/health", "/props", "/slots", "/v1/models", "/metrics", "/no"])
-def test_questions_are_answered_with_the_same_keys(pair: Pair, path: str):
-    """GET endpoints have the real one's status, keys and kinds of value."""
+def test_get_endpoints_have_the_same_keys(pair: Pair, path: str):
+    """GET endpoints have the same status, keys and kinds of values."""
     real, fake = pair.keys("GET", path)
 
-    if path == "/slots":  # after requests the real one tells more of each slot
+    if path == "/slots":  # after requests the real server reports more about each slot
         real[1][0] = {key: real[1][0][key] for key in fake[1][0]}
     assert fake == real
 
 
-def test_props_tell_what_was_applied(pair: Pair):
+def test_props_have_the_applied_settings(pair: Pair):
     """Context, slots and path are the same in both."""
     real, fake = (answer[1] for answer in pair.both("GET", "/props"))
 
@@ -177,14 +177,14 @@ def test_props_tell_what_was_applied(pair: Pair):
     ids=["plain", "tokens", "probs", "sampled", "fields", "list", "mixed"],
 )
 def test_completions_have_the_same_keys(pair: Pair, more: dict[str, Any]):
-    """Every form of request gives the real one's keys, timings among them."""
+    """Every form of request has the same keys in its response, including timings."""
     real, fake = pair.keys("POST", "/completion", completion(**more))
 
     assert fake == real
 
 
-def test_counts_are_the_same(pair: Pair):
-    """Tokens evaluated, predicted and cached are counted as the real one counts."""
+def test_token_counts_are_the_same(pair: Pair):
+    """Evaluated, predicted and cached tokens are counted in the same way."""
     for more in ({}, {"n_predict": 0}, {"prompt": [65] * 1000, "n_predict": 2000}):
         answers = [a[1] for a in pair.both("POST", "/completion", completion(**more))]
         counts = [
@@ -196,7 +196,7 @@ def test_counts_are_the_same(pair: Pair):
 
 
 def test_streams_have_the_same_events(pair: Pair):
-    """The first and the last event of a stream have the real one's keys."""
+    """The first and the last events of a stream have the same keys."""
     body = completion(stream=True, timings_per_token=True, return_progress=True)
     events = []
     for server in (pair.real, pair.fake):
@@ -220,7 +220,7 @@ def test_streams_have_the_same_events(pair: Pair):
     ],
 )
 def test_errors_are_the_same(pair: Pair, path: str, body: Any):
-    """Status, type and message of refused requests are the real one's."""
+    """Status, type and message of refused requests are the same."""
     real, fake = pair.both("POST", path, body)
 
     assert fake == real
@@ -239,16 +239,16 @@ def test_errors_are_the_same(pair: Pair, path: str, body: Any):
     ],
 )  # fmt: skip
 def test_other_endpoints_have_the_same_keys(pair: Pair, path: str, body: Any):
-    """Tokens, templates and the OpenAI endpoints answer in the same shape."""
+    """Responses about tokens and templates, and of the OpenAI endpoints, have the same keys."""
     real, fake = pair.keys("POST", path, body)
 
     assert fake == real
 
 
-def test_the_log_has_the_same_kinds_of_line(llama_cpp: Path, model_file: Path, tmp_path: Path):
-    """From start to memory table every kind of line the fake prints is one the real one prints.
+def test_log_has_the_same_kinds_of_line(llama_cpp: Path, model_file: Path, tmp_path: Path):
+    """Every kind of line of the fake is one of the real server's.
 
-    What the real one prints and the fake does not is little, and none of it is a size.
+    The real server has only a few more kinds of line, and none of them has a size.
     """
     logs = []
     with ExitStack() as stack:
@@ -281,8 +281,8 @@ def test_the_log_has_the_same_kinds_of_line(llama_cpp: Path, model_file: Path, t
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_faulty_arguments_are_told_alike(llama_cpp: Path, tmp_path: Path, words: list[str]):
-    """Status and words of a refused command line are the real one's, to the letter."""
+def test_faulty_arguments_have_the_same_errors(llama_cpp: Path, tmp_path: Path, words: list[str]):
+    """Status and output of a refused command are the same."""
     nothing = FakeMachine(tmp_path, Machine("bare", (), Host()))
     answers = [
         subprocess.run([program, *words], capture_output=True, text=True, check=False,
@@ -294,8 +294,8 @@ def test_faulty_arguments_are_told_alike(llama_cpp: Path, tmp_path: Path, words:
     assert fake == real
 
 
-def test_the_help_is_the_real_one(llama_cpp: Path, fake: FakeMachine):
-    """Every flag of the real help is in the fake's, with the same text."""
+def test_help_is_the_same(llama_cpp: Path, fake: FakeMachine):
+    """The help texts of both programs are the same."""
     texts = [
         subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
         for program in (llama_cpp / "llama-server", fake.server)
@@ -305,10 +305,10 @@ def test_the_help_is_the_real_one(llama_cpp: Path, fake: FakeMachine):
 
 
 @pytest.mark.parametrize("fault", ["missing", "cut"])
-def test_faulty_model_files_are_told_alike(
+def test_faulty_model_files_have_the_same_errors(
     llama_cpp: Path, fake: FakeMachine, model_file: Path, tmp_path: Path, fault: str
 ):
-    """A missing and a truncated file give the same error lines and status."""
+    """Missing and truncated files have the same status and error lines."""
     path = tmp_path / "bad.gguf"
     if fault == "cut":
         path.write_bytes(model_file.read_bytes()[:1_000_000])

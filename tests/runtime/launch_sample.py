@@ -1,4 +1,4 @@
-"""Launches a candidate on a simulated machine, through real processes."""
+"""A launch of a candidate on a simulated machine, with real processes."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ HOST = Host(ram_mib=24000, other_mib=1000)
 
 
 def small_model() -> Model:
-    """12 layers with 108 MiB of experts each."""
+    """Return a model of 12 layers with 108 MiB of experts each."""
     shape = ModelShape(layers=12, experts=64, used=4, embd=1024, ff=1024, vocab=512)
     return build_model(shape)
 
 
 def machine(**fields) -> Machine:
-    """One card, no noise."""
+    """Return a machine with one card, without noise."""
     return Machine("one", (CARD,), HOST, **fields).without_noise()
 
 
 def launcher(fake: FakeMachine, *, limits: Limits = Limits(), **fields) -> Launcher:  # noqa: B008
-    """What launches on a simulated machine."""
+    """Return a launcher on a simulated machine."""
     runtime = find_runtime(str(fake.server), str(fake.dialect))
     devices = list_devices(runtime) or ()
     return Launcher(
@@ -57,14 +57,14 @@ def launcher(fake: FakeMachine, *, limits: Limits = Limits(), **fields) -> Launc
     )
 
 
-def launch(with_: Launcher, log_path: Path, params: Mapping | None = None) -> LaunchResult:
-    """What comes of a candidate that computes a full-length prompt."""
+def launch(made: Launcher, log_path: Path, params: Mapping | None = None) -> LaunchResult:
+    """Launch a candidate with a test of fit."""
     candidate = Candidate(
         {"devices": "CUDA0", "n_gpu_layers": 99, "context": 4096, "ubatch": 512, **(params or {})}
     )
-    plan = with_.plan(candidate, as_served=False)
+    plan = made.plan(candidate, as_served=False)
     assert isinstance(plan, LaunchPlan), plan
-    return with_.launch(
+    return made.launch(
         plan,
         plan_fit_test(WORKLOAD, 512),
         log_path=log_path,

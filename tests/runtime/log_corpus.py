@@ -1,13 +1,14 @@
-"""Logs with the outcome that they must be given: real ones, and real ones with a failure put in.
+"""Logs with their expected diagnosis: real ones, and real ones with an inserted failure.
 
-Real logs lie in `tests/data/logs/<kind>/<name>.log`; what else is expected stands beside each
-in `<name>.yaml` (any of where, buffer, stage, device, requested_mib, reason; `exit` is the
-server's exit status). A file that is added is a case.
+Real logs are `tests/data/logs/<kind>/<name>.log`. `<name>.yaml` has further expected values
+(any of where, buffer, stage, device, requested_mib, reason; `exit` is the server's exit
+status). Every file is a test case.
 
-`tests/data/logs/splices.yaml` is a table of cases made from the real ones: in the log `base`,
-after the first line that holds the text of the place `at`, stand `lines` ("E text" with the
-log's own prefix, "= text" bare), then those of the `chain`; then the log ends, or goes on with
-`then: rest`. `replace` changes words of the base, `format` the look of the whole.
+`tests/data/logs/splices.yaml` is a table of cases made from the real logs. In the log `base`,
+after the first line that contains the text of the place `at`, `lines` are inserted ("E text"
+with the log's own prefix, "= text" without), then those of the `chain`. Then the log ends, or
+continues with `then: rest`. `replace` replaces texts of the base, `format` changes the format
+of the whole log.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _PREFIX = re.compile(r"^\d+\.\d{2}\.\d{3}\.\d{3} ([IWED]) ")
 
 @dataclass(frozen=True, slots=True)
 class LogCase:
-    """One log and what must be said of it."""
+    """A log and its expected diagnosis."""
 
     name: str
     kind: str
     text: str
     exit: str | None = None
     expect: dict[str, Any] = field(default_factory=dict)
-    is_dressed: bool = False
+    is_formatted: bool = False
 
 
 def _read(path: Path) -> str:
@@ -48,10 +49,10 @@ def _yaml(path: Path) -> Any:
 
 
 def real_cases() -> Iterator[LogCase]:
-    """The logs that are files."""
+    """Yield the logs that are files."""
     for path in sorted(FOLDER.glob("*/*.log")):
-        beside = path.with_suffix(".yaml")
-        known = _yaml(beside) if beside.exists() else {}
+        expected = path.with_suffix(".yaml")
+        known = _yaml(expected) if expected.exists() else {}
         status = known.pop("exit", None)
         yield LogCase(
             name=path.stem,
@@ -69,13 +70,13 @@ def _bases() -> dict[str, str]:
 
 @cache
 def spliced_cases() -> tuple[LogCase, ...]:
-    """The logs that the table describes."""
+    """Return the logs that the table describes."""
     table = _yaml(FOLDER / "splices.yaml")
     return tuple(_splice(entry, table) for entry in table["splices"])
 
 
 def all_cases() -> list[LogCase]:
-    """Every case; names are unique."""
+    """Return all cases; their names are unique."""
     return [*real_cases(), *spliced_cases()]
 
 
@@ -83,13 +84,14 @@ def _splice(entry: dict[str, Any], table: dict[str, Any]) -> LogCase:
     base = _bases()[entry["base"]].splitlines()
     for old, new in entry.get("replace", ()):
         base = [line.replace(old, new) for line in base]
-    put_in = list(entry["lines"])
+    inserted = list(entry["lines"])
     if "chain" in entry:
         buffer = entry.get("buffer", "")
-        put_in += [line.replace("{buffer}", buffer) for line in table["chains"][entry["chain"]]]
-    lines = _put(base, entry["at"], put_in, table["places"], goes_on=entry.get("then") == "rest")
+        inserted += [line.replace("{buffer}", buffer) for line in table["chains"][entry["chain"]]]
+    continues = entry.get("then") == "rest"
+    lines = _insert(base, entry["at"], inserted, table["places"], continues=continues)
     if "also" in entry:
-        lines = _put(lines, entry["also"]["at"], entry["also"]["lines"], table["places"])
+        lines = _insert(lines, entry["also"]["at"], entry["also"]["lines"], table["places"])
     lines = FORMATS[entry.get("format", "plain")](lines, base)
     status = entry.get("exit")
     return LogCase(
@@ -98,28 +100,28 @@ def _splice(entry: dict[str, Any], table: dict[str, Any]) -> LogCase:
         text="".join(f"{line}\n" for line in lines),
         exit=None if status is None else str(status),
         expect=dict(entry.get("expect", {})),
-        is_dressed="format" in entry or entry["base"] == "cpu-ok-jsonl",
+        is_formatted="format" in entry or entry["base"] == "cpu-ok-jsonl",
     )
 
 
-def _put(
+def _insert(
     base: list[str],
     place: str,
-    put_in: list[str],
+    inserted: list[str],
     places: dict[str, str],
     *,
-    goes_on: bool = False,
+    continues: bool = False,
 ) -> list[str]:
     if place == "start":
-        return [_dress(line, "") for line in put_in]
+        return [_add_prefix(line, "") for line in inserted]
     text = places.get(place, place)
     at = next(number for number, line in enumerate(base) if text in line)
-    dressed = [_dress(line, base[at]) for line in put_in]
-    return [*base[: at + 1], *dressed, *(base[at + 1 :] if goes_on else [])]
+    prefixed = [_add_prefix(line, base[at]) for line in inserted]
+    return [*base[: at + 1], *prefixed, *(base[at + 1 :] if continues else [])]
 
 
-def _dress(line: str, neighbour: str) -> str:
-    """The line as the log's neighbouring line is written."""
+def _add_prefix(line: str, neighbour: str) -> str:
+    """Return the line with the prefix of its neighbour in the log."""
     mark, text = line[0], line[2:]
     if mark == "=":
         return text
@@ -167,7 +169,7 @@ def _journal(lines: list[str], _base: list[str]) -> list[str]:
     return [f"Oct 12 08:15:{n % 60:02d} box llama-server[4711]: {x}" for n, x in enumerate(lines)]
 
 
-_OLD_WORDS = (
+_OLD_TEXTS = (
     ("common_memory_breakdown_print", "llama_memory_breakdown_print"),
     ("srv  llama_server: model loaded", "main: model loaded"),
     (
@@ -182,18 +184,18 @@ _OLD_WORDS = (
 
 
 def _old(lines: list[str], base: list[str]) -> list[str]:
-    """As builds of early 2025 wrote: no prefixes, other function names, timings in a block."""
+    """Format lines as in early 2025: no prefixes, other function names, timings in a block."""
     made = []
     for line in _bare(lines, base):
-        for new, old in _OLD_WORDS:
-            line = line.replace(new, old)  # noqa: PLW2901 - one word after the other
+        for new, old in _OLD_TEXTS:
+            line = line.replace(new, old)  # noqa: PLW2901 - one text after the other
         timing = re.match(r"(slot print_timing: .* \| )((?:prompt eval|       eval) time.*)", line)
         made += [timing[1], timing[2]] if timing else [line]
     return made
 
 
 def _router(lines: list[str], _base: list[str]) -> list[str]:
-    """A child of a router beside a healthy one, which then ends."""
+    """Format lines as those of a router's child, with a healthy second child."""
     whole = _bases()["router-ok"].splitlines()
     healthy = [line for line in whole if line.startswith("[")]
     own = [line for line in whole if not line.startswith("[")]
@@ -202,9 +204,11 @@ def _router(lines: list[str], _base: list[str]) -> list[str]:
     mixed = []
     for number in range(max(len(child), len(healthy))):
         mixed += child[number : number + 1] + healthy[number : number + 1]
-    born = "0.00.143.280 I srv          load: spawning server instance with name=bad on port 34157"
-    died = "0.09.318.997 I srv           run: instance name=bad exited with status 1"
-    return [*own[:stop], born, *mixed, died, *own[stop:]]
+    spawn = (
+        "0.00.143.280 I srv          load: spawning server instance with name=bad on port 34157"
+    )
+    exit_ = "0.09.318.997 I srv           run: instance name=bad exited with status 1"
+    return [*own[:stop], spawn, *mixed, exit_, *own[stop:]]
 
 
 def _restarted(lines: list[str], base: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Small programs that answer like a runtime, for what no real one at hand does."""
+"""Small programs that imitate a runtime, and runtimes made from real help texts."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ def write_script(path: Path, body: str) -> Path:
 def write_program(
     folder: Path, *, help_name: str = SERVER, more_help: str = "", version: str = VERSION
 ) -> Path:
-    """A llama-server that answers --help with a real help text, and --version."""
+    """Write a llama-server that prints a real help text, and a version."""
     text = (HELP / f"{help_name}.txt").read_text(encoding="utf-8") + more_help
     help_path = folder / "help.txt"
     folder.mkdir(parents=True, exist_ok=True)
     help_path.write_text(text)
     return write_script(
         folder / "llama-server",
-        f'echo "$@" >> "{folder}/asked"\n'
+        f'echo "$@" >> "{folder}/calls"\n'
         f'case "$1" in\n--help) cat "{help_path}";;\n'
         f'--version) echo "{version}";;\n*) exit 1;;\nesac',
     )
 
 
-def questions(program: Path) -> list[str]:
-    """What such a program was asked so far."""
-    asked = program.parent / "asked"
-    return asked.read_text().splitlines() if asked.exists() else []
+def read_calls(program: Path) -> list[str]:
+    """Return the arguments of each run of such a program."""
+    calls = program.parent / "calls"
+    return calls.read_text().splitlines() if calls.exists() else []
 
 
 def runtime_of(
     dialect: str, help_name: str, *, more_help: str = "", texts: Collection[str] = ()
 ) -> Runtime:
-    """A runtime with a real help text and the texts that its libraries would hold."""
+    """Return a runtime with a real help text and the texts that its libraries would contain."""
     known = load_dialect(dialect)
     text = (HELP / f"{help_name}.txt").read_text(encoding="utf-8") + more_help
     spellings = [s for parameter in known.parameters.values() for s in parameter.spellings]
@@ -59,7 +59,7 @@ def runtime_of(
         command=("/opt/llama-server",),
         help=parse_help(text),
         version=Version(VERSION),
-        fingerprint="stand-in",
+        fingerprint="sample",
         texts=frozenset(
             (s.text or s.env, s.files) for s in spellings if s.env and (s.text or s.env) in texts
         ),

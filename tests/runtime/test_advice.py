@@ -61,7 +61,7 @@ def test_kv_out_of_memory_can_be_narrower_or_shorter():
     ]
 
 
-def test_the_advised_context_would_have_fitted():
+def test_advised_context_would_have_fitted():
     """KV of the advised context and the reserve fit into the memory that the device had left."""
     diagnosis = diagnose_case("cuda-oom-kv")
     found = changes(diagnosis.advice)
@@ -72,7 +72,7 @@ def test_the_advised_context_would_have_fitted():
     assert 10240 * (fitting + 256) / now + 256 > left
 
 
-def test_a_compute_buffer_out_of_memory_needs_a_smaller_ubatch():
+def test_compute_buffer_out_of_memory_needs_a_smaller_ubatch():
     """The ubatch is halved until the buffer and the reserve fit."""
     # 1280 MiB of KV for 16384 tokens: 11507 tokens have the missing memory, in steps of 256.
     assert changes(diagnose_case("cuda-oom-compute").advice)[:3] == [
@@ -82,7 +82,7 @@ def test_a_compute_buffer_out_of_memory_needs_a_smaller_ubatch():
     ]
 
 
-def test_an_exit_at_the_first_large_batch_needs_one_step_back():
+def test_exit_at_the_first_large_batch_needs_one_step_back():
     """Without a logged size the advice is half the ubatch, one layer, or 256 MiB of context."""
     found = changes(diagnose_case("cuda-first-large-batch").advice)
 
@@ -91,7 +91,7 @@ def test_an_exit_at_the_first_large_batch_needs_one_step_back():
     assert found[3][1][-1] == 256
 
 
-def test_a_device_with_free_memory_is_named():
+def test_device_with_free_memory_is_named():
     """If only one of two devices is full, the advice is to move layers to the other."""
     advice = diagnose_case("cuda-kv-second-device").advice
 
@@ -106,7 +106,7 @@ def test_refused_pinned_memory_can_be_mapped():
     assert "n_cpu_moe" not in dict(found)
 
 
-def test_an_exceeded_context_must_hold_the_prompt():
+def test_exceeded_context_must_hold_the_prompt():
     """The advised context is large enough for the refused prompt."""
     assert changes(diagnose_case("cuda-ctx-exceeded").advice)[0] == ("context", [2048, 4352])
 
@@ -123,20 +123,20 @@ def test_memory_failures_and_refusals_have_advice(name: str):
     assert len(set(advice)) == len(advice)
 
 
-def test_a_completed_launch_has_no_advice():
+def test_completed_launch_has_no_advice():
     """Advice is only for failures."""
     assert diagnose_case("cuda-ok-ncmoe24").advice == ()
     assert advise(Completed(), ServerLog()) == ()
 
 
-def test_a_layer_is_a_fraction_of_the_file():
+def test_layer_is_a_fraction_of_the_file():
     """The size of a layer is the file's size divided by its layers, if both are logged."""
     assert expert_layer_mib(diagnose_case("cuda-oom-load").log) == pytest.approx(LAYER_MIB, abs=1)
     assert expert_layer_mib(ServerLog(values={"layers": 40})) is None
     assert expert_layer_mib(ServerLog(values={"layers": 10, "file_mib": 55.0})) == 5.5
 
 
-def test_a_dense_model_needs_fewer_layers_on_the_device():
+def test_dense_model_needs_fewer_layers_on_the_device():
     """Without experts, whole layers move to the host."""
     log = ServerLog(values={"layers": 40, "experts": 0, "file_mib": 8000.0})
     outcome = OutOfMemory("load", "", "device", "weights", "CUDA0", 500.0)
@@ -148,7 +148,7 @@ def test_a_dense_model_needs_fewer_layers_on_the_device():
     ("requested", "free", "buffers", "short"),
     [(1000.0, 600.0, 0.0, 656.0), (1000.0, 600.0, 500.0, 1156.0), (1000.0, None, 0.0, 1256.0)],
 )
-def test_the_shortfall_is_the_requested_memory_less_what_was_left(
+def test_shortfall_is_the_requested_memory_less_what_was_left(
     requested: float, free: float | None, buffers: float, short: float
 ):
     """Free memory at the start less the logged buffers counts against the requested memory."""

@@ -15,7 +15,7 @@ from autofit.trial.candidate import Candidate, ParamValue
 
 
 @pytest.mark.parametrize(
-    ("asked", "applied"),
+    ("requested", "applied"),
     [
         ({"context": 1000, "parallel": 1}, {"context": 1024, "context_per_slot": 1024}),
         ({"context": 1000, "parallel": 3}, {"context": 1536, "context_per_slot": 512}),
@@ -42,15 +42,15 @@ from autofit.trial.candidate import Candidate, ParamValue
         ),
     ],
 )
-def test_the_runtimes_rules_are_no_change(
-    asked: dict[str, ParamValue], applied: dict[str, ParamValue]
+def test_changes_by_rule_are_expected(
+    requested: dict[str, ParamValue], applied: dict[str, ParamValue]
 ) -> None:
-    """Padding, clamping and a choice that was left open are as expected."""
-    assert find_unapplied(Candidate(asked), applied, units=9) is None
+    """Padding, limits and the runtime's own choices are not silent changes."""
+    assert find_unapplied(Candidate(requested), applied, units=9) is None
 
 
 @pytest.mark.parametrize(
-    ("asked", "applied", "evidence"),
+    ("requested", "applied", "evidence"),
     [
         ({"context": 8192}, {"context": 4096}, "context 8192,"),
         ({"context": 65536}, {"context": 65536, "context_per_slot": 32768}, "32768 for each slot"),
@@ -66,18 +66,18 @@ def test_the_runtimes_rules_are_no_change(
         ({"kv_unified": False}, {"kv_unified": "true"}, "kv_unified off"),
     ],
 )
-def test_a_silent_change_is_told(
-    asked: dict[str, ParamValue], applied: dict[str, ParamValue], evidence: str
+def test_silent_change_is_rejected(
+    requested: dict[str, ParamValue], applied: dict[str, ParamValue], evidence: str
 ) -> None:
-    """A setting that became another one makes the candidate rejected."""
-    outcome = find_unapplied(Candidate(asked), applied, units=9)
+    """A candidate with a silently changed setting is rejected, and the evidence names it."""
+    outcome = find_unapplied(Candidate(requested), applied, units=9)
     assert outcome is not None
     assert (outcome.kind, outcome.reason) == ("rejected", "not_applied")
     assert evidence in outcome.evidence
 
 
-def test_props_are_read_by_the_dialects_paths() -> None:
-    """Only what the answer has, in the form it should have, is taken."""
+def test_props_are_read() -> None:
+    """Values of the expected form are read from the response."""
     dialect = load_dialect("llama_server")
     props = {"default_generation_settings": {"n_ctx": 512}, "total_slots": 3, "model_path": None}
     assert read_applied(dialect, props) == {"context_per_slot": 512, "parallel": 3}
@@ -88,14 +88,14 @@ def test_props_are_read_by_the_dialects_paths() -> None:
 @pytest.mark.parametrize(
     ("context", "parallel", "unified"), [(1000, 3, False), (1000, 3, True), (5000, 2, False)]
 )
-def test_the_real_server_pads_by_the_same_rule(
+def test_real_server_pads_by_the_same_rule(
     context: int,
     parallel: int,
     unified: bool,  # noqa: FBT001
     llama_cpp: Path,
     tmp_path: Path,
 ) -> None:
-    """llama-server makes room for exactly the tokens that the rule says."""
+    """llama-server allocates memory for exactly as many tokens as predicted."""
     model = tmp_path / "tiny.gguf"
     write_model(SynthSpec(layers=1, experts=0, embd=256, vocab=512, header_only=True), model)
     words = ["-c", str(context), "-np", str(parallel), "-b", "300", "-ub", "600"]

@@ -43,7 +43,7 @@ EXAMPLES = {
 
 
 def values(runtime: Runtime, name: str) -> st.SearchStrategy[ParamValue]:
-    """Values of a parameter that this runtime takes."""
+    """Return values of a parameter that this runtime accepts."""
     if name in EXAMPLES:
         return EXAMPLES[name].map(",".join)
     listed = runtime.values(name)
@@ -59,7 +59,7 @@ def values(runtime: Runtime, name: str) -> st.SearchStrategy[ParamValue]:
 
 @st.composite
 def launches(draw: st.DrawFn) -> tuple[Runtime, Candidate]:
-    """A runtime and a candidate that it takes."""
+    """Draw a runtime and a candidate that it supports."""
     runtime = draw(st.sampled_from(RUNTIMES))
     names = draw(st.lists(st.sampled_from(runtime.parameters), unique=True))
     params = {name: draw(values(runtime, name)) for name in names}
@@ -72,29 +72,29 @@ def launches(draw: st.DrawFn) -> tuple[Runtime, Candidate]:
 def plan(
     runtime: Runtime, candidate: Candidate, **more: object
 ) -> LaunchPlan | UnsupportedSetting:
-    """The plan for measuring."""
+    """Return the launch plan for measuring."""
     return make_launch_plan(runtime, MODEL, candidate, **{"purpose": "measure", **more})
 
 
-def is_silent(runtime: Runtime, name: str, value: ParamValue) -> bool:
-    """Whether a value is said by no word at all, as the runtime's own default."""
+def is_default(runtime: Runtime, name: str, value: ParamValue) -> bool:
+    """Return whether a value needs no words, because it is the runtime's default."""
     made = plan(runtime, Candidate({name: value}))
     empty = plan(runtime, Candidate({}))
     return isinstance(made, LaunchPlan) and made.argv == empty.argv and made.env == empty.env
 
 
 @given(launches(), st.sampled_from([[], ["--mmproj", "a b.gguf", "-md", "draft.gguf", "--jinja"]]))
-def test_a_command_is_read_back_as_its_candidate(
+def test_written_command_is_parsed_back(
     launch: tuple[Runtime, Candidate], extra: list[str]
 ) -> None:
-    """Whatever was said comes back with its type; what the user added comes last, unchanged."""
+    """Parameters are parsed back with their types, and the user's words come last, unchanged."""
     runtime, candidate = launch
     made = plan(runtime, candidate, rpc="h:1,h:2", extra_args=extra)
     assert isinstance(made, LaunchPlan)
     assert list(made.argv[len(made.argv) - len(extra) :]) == extra
     back = parse_command(made.argv, runtime.dialect, runtime.help, made.env)
-    said = {n: v for n, v in candidate.params.items() if not is_silent(runtime, n, v)}
-    assert dict(back.params) == said
+    written = {n: v for n, v in candidate.params.items() if not is_default(runtime, n, v)}
+    assert dict(back.params) == written
     assert (back.model, back.rpc) == (str(MODEL), "h:1,h:2")
     assert list(back.rest[len(back.rest) - len(extra) :]) == extra
     assert back.program == runtime.command
@@ -102,8 +102,8 @@ def test_a_command_is_read_back_as_its_candidate(
 
 @settings(max_examples=60)
 @given(launches(), st.randoms(use_true_random=False))
-def test_every_spelling_reads_the_same(launch: tuple[Runtime, Candidate], random: object) -> None:
-    """Short, long, other long, with underscores and with an equals sign are the same."""
+def test_all_spellings_are_parsed(launch: tuple[Runtime, Candidate], random: object) -> None:
+    """Short and long flags, underscores and equals signs have the same result."""
     runtime, candidate = launch
     made = plan(runtime, candidate)
     assert isinstance(made, LaunchPlan)
@@ -125,16 +125,16 @@ def test_every_spelling_reads_the_same(launch: tuple[Runtime, Candidate], random
     assert respelled.model == plain.model
 
 
-USERS = (
+USER_COMMAND = (
     "numactl --cpunodebind=0 /opt/llama.cpp/llama-server -m m.gguf -ngl all -c 32768 -fa on "
     r"--n_cpu_moe 20 -ot blk\.1\.=CPU --override-tensor=output=CUDA0 -ctk q8_0 --no-mmap "
     "--host 0.0.0.0 --port 9000 --cpu-moe --temp 0.7 --chat-template -c -np 2 --strange 1 -t 8"
 )
 
 
-def test_a_users_command_is_taken_apart() -> None:
-    """Wrapper, short and old spellings, repeated overrides; the rest is left untouched."""
-    back = parse_command(USERS.split(), NEW.dialect, NEW.help)
+def test_command_of_a_user_is_parsed() -> None:
+    """A wrapper, short and old spellings and repeated overrides are parsed, the rest is kept."""
+    back = parse_command(USER_COMMAND.split(), NEW.dialect, NEW.help)
     assert back.program == ("numactl", "--cpunodebind=0", "/opt/llama.cpp/llama-server")
     assert back.params == {
         "n_gpu_layers": "all",
@@ -165,28 +165,28 @@ def test_a_users_command_is_taken_apart() -> None:
         ("-c 1 -c 2", {"context": 2}),
     ],
 )
-def test_switches_are_read_together(words: str, params: dict[str, ParamValue]) -> None:
-    """Several switches can be one setting; their order does not matter."""
+def test_switches_are_combined(words: str, params: dict[str, ParamValue]) -> None:
+    """Several switches can be one setting, in any order."""
     argv = ["llama-server", *words.split()]
     assert parse_command(argv, OLD.dialect, OLD.help).params == params
 
 
-def test_variables_are_read_where_no_flag_is_given() -> None:
-    """llama.cpp's own variables set parameters, flags win, others are handed back."""
+def test_flags_take_precedence_over_variables() -> None:
+    """llama.cpp's variables set parameters without a flag, and other variables are returned."""
     env = {"LLAMA_ARG_CTX_SIZE": "1", "LLAMA_ARG_UBATCH": "256", "HOME": "/root"}
     back = parse_command(["llama-server", "-c", "2"], NEW.dialect, NEW.help, env)
     assert back.params == {"context": 2, "ubatch": 256}
     assert back.env == {"HOME": "/root"}
 
 
-def test_a_missing_value_is_told() -> None:
-    """A command that ends in the middle is no command."""
+def test_missing_value_is_an_error() -> None:
+    """A flag without its value is an error with its name."""
     with pytest.raises(UsageError, match="-c: a value is missing"):
         parse_command(["llama-server", "-c"], NEW.dialect, NEW.help)
 
 
-def test_the_embedded_command_is_read_past_its_own_m() -> None:
-    """`python -m autofit.runtime.embedded -m model`: the first -m is the interpreter's."""
+def test_embedded_command_is_parsed() -> None:
+    """In `python -m autofit.runtime.embedded -m model` the first -m belongs to Python."""
     embedded = runtime_of("embedded", SERVER)
     argv = ["/usr/bin/python3", "-m", "autofit.runtime.embedded", "-m", "a.gguf", "-c", "512"]
     back = parse_command(argv, embedded.dialect, embedded.help)
@@ -194,8 +194,8 @@ def test_the_embedded_command_is_read_past_its_own_m() -> None:
     assert back.program == tuple(argv[:3])
 
 
-def test_keys_and_addresses_are_named_without_their_values():
-    """What would shut autofit out, and what is its own, is left out of a command taken apart."""
+def test_keys_and_addresses_are_returned_without_values():
+    """Access keys and addresses are removed, and only their flags are returned."""
     words = "llama-server --api-key sk-1 -hft=x --hf-token hf_1 --port 9 -lv 5 --log-disable -c 4"
     env = {
         "LLAMA_API_KEY": "sk-2",
@@ -215,8 +215,8 @@ def test_keys_and_addresses_are_named_without_their_values():
     assert not {"sk-1", "hf_1"} & set(back.rest)
 
 
-def test_a_key_that_a_help_does_not_list_is_not_kept():
-    """A build without the flag still has its value taken away."""
+def test_key_of_an_unlisted_flag_is_removed():
+    """The value of --api-key is removed even if the help does not list the flag."""
     back = parse_command(["llama-server", "--api-key", "sk-1", "-c", "4"], IK_LLAMA.dialect,
                         replace(IK_LLAMA.help, flags={}))  # fmt: skip
 
@@ -233,8 +233,8 @@ def test_a_key_that_a_help_does_not_list_is_not_kept():
         ("ON", "ON"),  # llama-server compares the case, too
     ],
 )
-def test_every_word_for_on_and_off_is_known(written, value) -> None:
-    """Flags and variables take the words that llama.cpp's own parser takes."""
+def test_synonyms_of_on_and_off_are_parsed(written, value) -> None:
+    """Flags and variables accept the same words as llama.cpp's own parser."""
     flag = parse_command(["llama-server", "-fa", written], NEW.dialect, NEW.help)
     variable = parse_command(
         ["llama-server"], NEW.dialect, NEW.help, {"LLAMA_ARG_FLASH_ATTN": written}
@@ -259,16 +259,16 @@ def test_every_word_for_on_and_off_is_known(written, value) -> None:
         ("-c 2 -c 1", {"LLAMA_ARG_CTX_SIZE": "9"}, {"context": 1}, ""),
     ],
 )
-def test_repeated_flags_combine_as_in_the_build(words, env, params, rpc) -> None:
-    """Remote servers and overrides add up, also with a variable; else the last flag counts."""
+def test_repeated_flags_are_combined(words, env, params, rpc) -> None:
+    """Remote servers and overrides are joined, and of other flags the last one counts."""
     back = parse_command(["llama-server", *words.split()], NEW.dialect, NEW.help, env)
 
     assert (back.params, back.rpc) == (params, rpc)
 
 
 @pytest.mark.parametrize("words", ["-fa", "--flash-attn --jinja", "-fa -ngl 9"])
-def test_a_bare_flag_is_on_or_refused_by_name(words) -> None:
-    """A flag takes no other flag as its value: it means `on`, or a known build lacks the value."""
+def test_flag_without_a_value_means_on(words) -> None:
+    """A flag without a value means `on` if the build is unknown, and otherwise is an error."""
     argv = ["llama-server", *words.split()]
 
     back = parse_command(argv, NEW.dialect, NEW.help, allows_bare=True)

@@ -25,12 +25,12 @@ VARIABLES = runtime_of(
 def plan(
     runtime: Runtime, candidate: Candidate, **more: object
 ) -> LaunchPlan | UnsupportedSetting:
-    """The plan for measuring."""
+    """Return the launch plan for measuring."""
     return make_launch_plan(runtime, MODEL, candidate, **{"purpose": "measure", **more})
 
 
 def command(candidate: dict[str, ParamValue], runtime: Runtime = NEW, **more: object) -> list[str]:
-    """The words of a plan, without those of the model and the address."""
+    """Return the words of a plan without model and address."""
     made = plan(runtime, Candidate(candidate), **more)
     assert isinstance(made, LaunchPlan)
     words = list(made.argv)
@@ -39,21 +39,21 @@ def command(candidate: dict[str, ParamValue], runtime: Runtime = NEW, **more: ob
 
 
 def test_remote_servers_come_before_devices() -> None:
-    """llama.cpp acts on arguments in order: without this it does not know RPC0."""
+    """--rpc comes before arguments that name remote devices, since llama.cpp acts in order."""
     made = plan(NEW, Candidate({"devices": "RPC0", "override_tensor": "a=RPC0"}), rpc="h:1")
     assert isinstance(made, LaunchPlan)
     order = [made.argv.index(word) for word in ("--rpc", "--device", "--override-tensor")]
     assert order == sorted(order)
 
 
-def test_overrides_come_before_the_count_of_host_expert_layers() -> None:
-    """Of two overrides the first that matches wins, so the exact one comes first."""
+def test_overrides_come_before_n_cpu_moe() -> None:
+    """The exact override comes first, since the first match counts."""
     words = command({"n_cpu_moe": 3, "override_tensor": "b=CPU"})
     assert words.index("--override-tensor") < words.index("--n-cpu-moe")
 
 
-def test_each_purpose_has_its_own_words() -> None:
-    """What blurs a measurement is off only then; a preset has neither port nor verbosity."""
+def test_fixed_words_depend_on_the_purpose() -> None:
+    """Only measuring turns caches off, and a preset has neither port nor log level."""
     params: dict[str, ParamValue] = {"context": 4096}
     assert command(params) == [
         *("--ctx-size", "4096", "--fit", "off", "--cache-ram", "0", "--ctx-checkpoints", "0"),
@@ -69,14 +69,14 @@ def test_each_purpose_has_its_own_words() -> None:
     ]
 
 
-def test_flags_that_a_build_lacks_are_left_out() -> None:
-    """Fixed words are given only where the help lists them."""
+def test_missing_flags_are_left_out() -> None:
+    """Fixed words are left out if the help does not list them."""
     words = command({}, IK_LLAMA)
     assert words == ["--cache-ram", "0", "--ctx-checkpoints", "0", "--verbosity", "4"]
 
 
-def test_the_wrapper_comes_first_and_the_model_is_absolute() -> None:
-    """A numactl or the like goes before the program; a path may be given from anywhere."""
+def test_wrapper_is_first_and_model_path_is_absolute() -> None:
+    """The wrapper comes before the program, and the path of the model becomes absolute."""
     made = make_launch_plan(
         NEW, Path("m.gguf"), Candidate({}), purpose="measure", wrapper=["numactl", "-N", "0"]
     )
@@ -98,17 +98,15 @@ def test_the_wrapper_comes_first_and_the_model_is_absolute() -> None:
         (IK_LLAMA, "mmap+mlock", ["--mlock"]),
     ],
 )
-def test_the_load_mode_is_said_as_the_build_wants_it(
-    runtime: Runtime, mode: str, words: list[str]
-) -> None:
-    """Builds with --load-mode get it, older ones get their own flags."""
+def test_load_mode_is_spelled_for_the_build(runtime: Runtime, mode: str, words: list[str]) -> None:
+    """Builds with --load-mode get it, and older builds get their own flags."""
     plain = command({}, runtime)
     said = command({"load_mode": mode}, runtime)
     assert said[: len(said) - len(plain)] == words
 
 
-def test_variables_are_set_in_the_environment() -> None:
-    """A parameter without a flag becomes a variable; the user's own variables are kept."""
+def test_parameters_can_be_variables() -> None:
+    """A parameter without a flag becomes a variable, and the user's own variables are kept."""
     made = plan(
         VARIABLES,
         Candidate({"prefetch_slots": 4, "cuda_register_host": True, "op_offload_min_batch": 64}),
@@ -140,18 +138,18 @@ def test_variables_are_set_in_the_environment() -> None:
         (IK_LLAMA, {"repack": True}, "repack", "combination"),
     ],
 )
-def test_what_a_runtime_cannot_be_told_is_a_value(
+def test_unsupported_setting_is_reported(
     runtime: Runtime, params: dict[str, ParamValue], parameter: str, reason: str
 ) -> None:
-    """The parameter and the reason are told, and make an outcome without a launch."""
+    """An unsupported setting has a parameter, a reason, and an outcome without a launch."""
     problem = plan(runtime, Candidate(params))
     assert isinstance(problem, UnsupportedSetting)
     assert (problem.parameter, problem.reason) == (parameter, reason)
     assert (problem.outcome.kind, problem.outcome.stage) == ("rejected", "plan")
 
 
-def test_a_quantized_v_cache_goes_with_flash_attention_on_and_auto() -> None:
-    """Only `off` is refused; a quantized K cache alone is fine."""
+def test_only_a_refused_combination_is_unsupported() -> None:
+    """A quantized V cache is refused only with flash attention off."""
     for params in (
         {"flash_attn": "on", "cache_type_v": "q8_0"},
         {"cache_type_v": "q8_0"},

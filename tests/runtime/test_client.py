@@ -1,4 +1,4 @@
-"""Requests to a server: what comes back, and every way in which nothing does."""
+"""Requests to a server: answers, and all kinds of failures."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LAST = {"content": "", "tokens": [8], "stop": True, "timings": TIMINGS}
 
 
 def event(data: object) -> bytes:
-    """One event of a stream."""
+    """Return an event of a stream."""
     text = data if isinstance(data, str) else json.dumps(data)
     return f"data: {text}\n\n".encode()
 
 
 @contextmanager
 def serving(answer):
-    """A server whose every answer is written by `answer(handler)`; its client and what it got."""
+    """Start a server that answers with `answer(handler)`; yield a client and the requests."""
     requests = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -55,8 +55,8 @@ def serving(answer):
         thread.join()
 
 
-def saying(*parts: bytes, status: int = 200, then=None):
-    """Answers with that body; `then` is called before the connection closes."""
+def respond(*parts: bytes, status: int = 200, then=None):
+    """Return an answer with this body; `then` is called before the connection closes."""
 
     def answer(handler) -> None:
         handler.send_response(status)
@@ -71,14 +71,14 @@ def saying(*parts: bytes, status: int = 200, then=None):
 
 
 def complete(client, **more):
-    """One request."""
+    """Send a request."""
     limits = {"prompt_limit_s": 20.0, "generate_limit_s": 20.0, **more}
     return client.complete([1, 2, 3], 2, **limits)
 
 
-def test_an_answer_is_read_from_its_events():
-    """Text and tokens are joined, counts and seconds are the server's own."""
-    with serving(saying(event(TOKEN), event(LAST), event("[DONE]"))) as (client, requests):
+def test_answer_is_read_from_its_events():
+    """Text and tokens are joined, and counts and times are the server's own."""
+    with serving(respond(event(TOKEN), event(LAST), event("[DONE]"))) as (client, requests):
         answer = complete(client)
 
     assert isinstance(answer, Answer)
@@ -93,38 +93,38 @@ def test_an_answer_is_read_from_its_events():
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "stage", "told"),
+    ("answer", "kind", "stage", "detail"),
     [
-        (saying(b"sorry", status=503), "http", "prompt", "refused"),
-        (saying(event({"error": {"code": 500, "message": "full"}})), "http", "prompt", "failed"),
-        (saying(event(TOKEN), event({"error": "full"})), "http", "generate", "failed"),
-        (saying(event("{not json")), "malformed", "prompt", "not JSON"),
-        (saying(event(TOKEN), event("{not json")), "malformed", "generate", "not JSON"),
-        (saying(), "disconnected", "prompt", "ended early"),
-        (saying(event(TOKEN)), "disconnected", "generate", "ended early"),
-        (saying(event({**LAST, "timings": None})), "malformed", "generate", "no timings"),
-        (saying(event({**LAST, "timings": {}})), "malformed", "generate", "unreadable"),
+        (respond(b"sorry", status=503), "http", "prompt", "refused"),
+        (respond(event({"error": {"code": 500, "message": "full"}})), "http", "prompt", "failed"),
+        (respond(event(TOKEN), event({"error": "full"})), "http", "generate", "failed"),
+        (respond(event("{not json")), "malformed", "prompt", "not JSON"),
+        (respond(event(TOKEN), event("{not json")), "malformed", "generate", "not JSON"),
+        (respond(), "disconnected", "prompt", "ended early"),
+        (respond(event(TOKEN)), "disconnected", "generate", "ended early"),
+        (respond(event({**LAST, "timings": None})), "malformed", "generate", "no timings"),
+        (respond(event({**LAST, "timings": {}})), "malformed", "generate", "unreadable"),
         (
-            saying(event({**LAST, "timings": {**TIMINGS, "prompt_ms": "soon"}})),
+            respond(event({**LAST, "timings": {**TIMINGS, "prompt_ms": "soon"}})),
             "malformed",
             "generate",
             "unreadable",
         ),
     ],
 )
-def test_what_is_no_answer_is_a_value(answer, kind, stage, told):
-    """Refusals, breaks and nonsense are told apart, with the stage they came in."""
+def test_failed_request_is_a_value(answer, kind, stage, detail):
+    """Each failure has its kind, stage and detail."""
     with serving(answer) as (client, _):
         failure = complete(client)
 
     assert isinstance(failure, RequestFailure)
     assert (failure.kind, failure.stage) == (kind, stage)
-    assert told in failure.detail
+    assert detail in failure.detail
 
 
-def test_a_refusal_brings_the_servers_own_words():
-    """Status and body are kept as evidence."""
-    with serving(saying(b'{"error": {"message": "too long"}}', status=400)) as (client, _):
+def test_refused_request_has_status_and_body():
+    """Status and body of a refused request are kept."""
+    with serving(respond(b'{"error": {"message": "too long"}}', status=400)) as (client, _):
         failure = complete(client)
 
     assert failure.status == 400
@@ -132,18 +132,18 @@ def test_a_refusal_brings_the_servers_own_words():
 
 
 @pytest.mark.parametrize(("parts", "stage"), [((), "prompt"), ((event(TOKEN),), "generate")])
-def test_a_server_that_falls_silent_is_timed_out(parts, stage):
-    """No token within the limit ends the request in the stage that hangs."""
+def test_missing_token_is_timed_out(parts, stage):
+    """A request without a token within the limit ends in the stage that hangs."""
     over = threading.Event()
-    with serving(saying(*parts, then=lambda: over.wait(20))) as (client, _):
+    with serving(respond(*parts, then=lambda: over.wait(20))) as (client, _):
         failure = complete(client, prompt_limit_s=0.3, generate_limit_s=0.3)
         over.set()
 
     assert (failure.kind, failure.stage, failure.limit_s) == ("timed_out", stage, 0.3)
 
 
-def test_a_generation_that_goes_on_for_ever_is_timed_out():
-    """Tokens that keep coming do not extend the limit."""
+def test_endless_generation_is_timed_out():
+    """Further tokens do not extend the time limit of the generation."""
 
     def answer(handler) -> None:
         handler.send_response(200)
@@ -154,7 +154,7 @@ def test_a_generation_that_goes_on_for_ever_is_timed_out():
                 handler.wfile.write(event(TOKEN))
                 pause.wait(0.01)
         except OSError:
-            pass  # the client has gone, as it should
+            pass  # the client has closed the connection, as it should
 
     with serving(answer) as (client, _):
         failure = complete(client, generate_limit_s=0.3)
@@ -163,8 +163,8 @@ def test_a_generation_that_goes_on_for_ever_is_timed_out():
     assert failure.limit_s == 0.3
 
 
-def test_nobody_there_is_a_value():
-    """A closed port is a server that is not ready, has no props and answers nothing."""
+def test_unreachable_server_is_a_value():
+    """On a closed port, the server is not ready, has no props, and requests fail."""
     with Client("http://127.0.0.1:9", load_dialect("llama_server")) as client:
         assert client.is_ready() is False
         assert client.props() == {}
@@ -173,9 +173,9 @@ def test_nobody_there_is_a_value():
 
 
 @pytest.mark.parametrize(("status", "is_ready"), [(200, True), (503, False), (404, False)])
-def test_ready_is_what_the_dialect_says(status, is_ready):
-    """Only the status that means ready does."""
-    with serving(saying(b"{}", status=status)) as (client, _):
+def test_ready_status_is_that_of_the_dialect(status, is_ready):
+    """Only the dialect's status means that the server is ready."""
+    with serving(respond(b"{}", status=status)) as (client, _):
         assert client.is_ready() is is_ready
 
 
@@ -188,15 +188,15 @@ def test_ready_is_what_the_dialect_says(status, is_ready):
         (b'{"a": 1}', 404, {}),
     ],
 )
-def test_props_are_what_the_server_says_or_nothing(body, status, props):
-    """A server that does not tell of itself is no failure."""
-    with serving(saying(body, status=status)) as (client, _):
+def test_failed_props_are_empty(body, status, props):
+    """Props are empty if the response is not a good one."""
+    with serving(respond(body, status=status)) as (client, _):
         assert client.props() == props
 
 
-def test_a_text_becomes_tokens():
-    """Special tokens are only added where a prompt begins."""
-    with serving(saying(b'{"tokens": [5, 6]}')) as (client, requests):
+def test_text_is_tokenized():
+    """The special token is requested only for the beginning of a prompt."""
+    with serving(respond(b'{"tokens": [5, 6]}')) as (client, requests):
         assert client.tokenize("text") == [5, 6]
         assert client.tokenize("text", begins=True) == [5, 6]
 
@@ -204,24 +204,24 @@ def test_a_text_becomes_tokens():
 
 
 @pytest.mark.parametrize("body", [b"not json", b"{}", b'{"tokens": 5}', b'{"tokens": ["x"]}'])
-def test_tokens_that_are_none_are_a_value(body):
-    """An answer of another form is a failure with what was said."""
-    with serving(saying(body)) as (client, _):
+def test_unexpected_tokens_are_a_value(body):
+    """A response of another form is a failure with its body."""
+    with serving(respond(body)) as (client, _):
         failure = client.tokenize("text")
 
     assert (failure.kind, failure.body) == ("http", body.decode())
 
 
-def test_a_proxy_of_the_users_is_not_asked(monkeypatch):
-    """Requests to our own server never leave the machine."""
+def test_proxy_is_not_used(monkeypatch):
+    """Requests to our own server ignore the user's proxy."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    with serving(saying(b"{}")) as (client, _):
+    with serving(respond(b"{}")) as (client, _):
         assert client.is_ready()
 
 
-def test_a_connection_that_the_server_does_not_keep_after_all_fails_no_request():
-    """A server may close a connection that it offered to keep; no request goes on such a one."""
+def test_closed_connection_does_not_fail_a_request():
+    """No request is sent on a connection that the server closes after offering to keep it."""
 
     def answer(handler) -> None:
         handler.protocol_version = "HTTP/1.1"

@@ -1,4 +1,4 @@
-"""What a log says of the launch: every log of the corpus, and what must hold for all logs."""
+"""The diagnosis of every log of the corpus, and properties of all diagnoses."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ CASES = {case.name: case for case in all_cases()}
 HEALTHY = [case for case in real_cases() if case.kind == "completed"]
 FAILED = [case for case in real_cases() if case.kind != "completed"]
 HELP = Path(__file__).parent.parent / "data" / "help"
-# The looks a log can have without other words in it.
-DRESSES = ("bare", "jsonl", "colors", "crlf", "journal")
+# Formats of a log with the same messages.
+SAME_TEXT_FORMATS = ("bare", "jsonl", "colors", "crlf", "journal")
 
 
-def told(text: str, exit_status: str | int | None = None) -> Diagnosis:
-    """The diagnosis of a log in llama-server's dialect."""
+def diagnose_text(text: str, exit_status: str | int | None = None) -> Diagnosis:
+    """Return the diagnosis of a log in llama-server's dialect."""
     status = None if exit_status is None else parse_exit_status(str(exit_status))
     lines = read_lines(io.BytesIO(text.encode()))
     return diagnose(lines, load_dialect("llama_server"), exit_status=status)
 
 
 def assert_as_expected(case: LogCase, diagnosis: Diagnosis) -> None:
-    """Compare with what the corpus says of a log; sizes to a hundredth of a MiB."""
+    """Compare with the expected values of a log; sizes to a hundredth of a MiB."""
     found = diagnosis_to_dict(diagnosis)
     expected = {"kind": case.kind, **case.expect}
     for key, value in expected.items():
         if isinstance(value, float):
-            value = pytest.approx(value, abs=0.01)  # noqa: PLW2901 - the same, less strict
+            value = pytest.approx(value, abs=0.01)  # noqa: PLW2901 - the same value, less strict
         assert found[key] == value, f"{key}: {found}"
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_log_is_told_for_what_it_is(name: str):
-    """The kind and all that the corpus knows of a log are found."""
+def test_log_has_the_expected_diagnosis(name: str):
+    """The kind and all expected values of a log are found."""
     case = CASES[name]
 
-    diagnosis = told(case.text, case.exit)
+    diagnosis = diagnose_text(case.text, case.exit)
 
     assert_as_expected(case, diagnosis)
 
 
-def test_the_corpus_is_large_enough():
-    """More than 60 failures are put into real logs, and no name is used twice."""
+def test_corpus_is_large_enough():
+    """More than 60 failures are inserted into real logs, and all names are unique."""
     assert len(spliced_cases()) > 60
     assert len(CASES) == len(all_cases())
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_evidence_is_a_line_of_the_log(name: str):
-    """The evidence of a failure is in the log, or ends with the log's last line."""
+    """The evidence of a failure is in the log, or ends with its last line."""
     case = CASES[name]
 
-    diagnosis = told(case.text, case.exit)
+    diagnosis = diagnose_text(case.text, case.exit)
 
     if diagnosis.is_failure:
         line = diagnosis.evidence.partition("last line: ")[2] or diagnosis.evidence
@@ -80,56 +80,56 @@ def test_evidence_is_a_line_of_the_log(name: str):
 PLAIN = [
     case
     for case in spliced_cases()
-    if not case.is_dressed and case.kind not in {"completed", "unknown"}
+    if not case.is_formatted and case.kind not in {"completed", "unknown"}
 ]
 
 
-@pytest.mark.parametrize("dress", DRESSES)
+@pytest.mark.parametrize("format_name", SAME_TEXT_FORMATS)
 @pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.name)
-def test_the_look_of_a_log_changes_nothing(case: LogCase, dress: str):
-    """Prefixes, colours, JSON, line ends and a journal's marks are seen through."""
-    lines = FORMATS[dress](case.text.splitlines(), [])
+def test_format_of_a_log_does_not_matter(case: LogCase, format_name: str):
+    """Prefixes, colours, JSON, line ends and a journal's format do not change the diagnosis."""
+    lines = FORMATS[format_name](case.text.splitlines(), [])
 
-    diagnosis = told("".join(f"{line}\n" for line in lines), case.exit)
+    diagnosis = diagnose_text("".join(f"{line}\n" for line in lines), case.exit)
 
     assert_as_expected(case, diagnosis)
 
 
 @pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
-def test_a_healthy_log_cut_anywhere_shows_no_failure(case: LogCase):
-    """A server that still runs is never taken for a failed one."""
+def test_healthy_log_has_no_failure_at_any_length(case: LogCase):
+    """The log of a server that still runs never has a failure."""
     lines = case.text.splitlines(keepends=True)
 
-    kinds = {told("".join(lines[:end])).kind for end in range(0, len(lines), 7)}
+    kinds = {diagnose_text("".join(lines[:end])).kind for end in range(0, len(lines), 7)}
 
     assert kinds <= {"completed", "unknown"}
 
 
 @given(case=st.sampled_from(FAILED), part=st.floats(0, 1))
 @settings(max_examples=100, deadline=None)
-def test_a_failed_log_cut_anywhere_shows_no_other_failure(case: LogCase, part: float):
-    """What ends within a line or before the failure tells of none, or already of this one."""
-    diagnosis = told(case.text[: int(part * len(case.text))])
+def test_failed_log_has_no_other_failure_at_any_length(case: LogCase, part: float):
+    """A log that is cut anywhere has its own failure, or none."""
+    diagnosis = diagnose_text(case.text[: int(part * len(case.text))])
 
     assert diagnosis.kind in {"unknown", "completed", case.kind}
 
 
 @pytest.mark.parametrize("path", sorted(HELP.glob("*.txt")), ids=lambda path: path.stem)
-def test_a_help_text_tells_of_no_failure(path: Path):
-    """It names flags that were removed, and values that are refused."""
-    assert told(path.read_text(encoding="utf-8")).kind == "unknown"
+def test_help_text_has_no_failure(path: Path):
+    """Flags that a help text reports as removed are not failures."""
+    assert diagnose_text(path.read_text(encoding="utf-8")).kind == "unknown"
 
 
 @given(case=st.sampled_from(HEALTHY), part=st.floats(0, 1))
 @settings(max_examples=40, deadline=None)
-def test_a_kill_without_a_word_is_the_hosts_memory(case: LogCase, part: float):
-    """Wherever SIGKILL cuts off a server that was not told to stop, the host is suspected."""
+def test_kill_without_a_message_is_host_memory(case: LogCase, part: float):
+    """SIGKILL without a stop is attributed to the host's memory, at any point of the log."""
     lines = case.text.splitlines(keepends=True)
     stop = next(
         (n for n, line in enumerate(lines) if "cleaning up before exit" in line), len(lines)
     )
 
-    diagnosis = told("".join(lines[: int(part * stop)]), -9)
+    diagnosis = diagnose_text("".join(lines[: int(part * stop)]), -9)
 
     assert (diagnosis.kind, diagnosis.reason) == ("out_of_memory", "killed")
     assert diagnosis_to_dict(diagnosis)["where"] == "host"
@@ -137,15 +137,15 @@ def test_a_kill_without_a_word_is_the_hosts_memory(case: LogCase, part: float):
 
 @given(text=st.text())
 @settings(max_examples=200, deadline=None)
-def test_any_text_is_read(text: str):
-    """No text, however strange, is too much, and a failure is told only from words in it."""
-    diagnosis = told(text)
+def test_any_text_is_accepted(text: str):
+    """Any text can be diagnosed, and the evidence of a failure is in the text."""
+    diagnosis = diagnose_text(text)
 
     assert diagnosis.kind in {"unknown", "completed"} or diagnosis.outcome.evidence in text
 
 
-def test_router_children_may_be_interleaved_in_any_way():
-    """Lines of a failing and a healthy child are told apart in whatever order they come."""
+def test_lines_of_router_children_can_be_mixed():
+    """The lines of a failing and a healthy child are separated in any order."""
     failing = [f"[34157] {line}" for line in CASES["cuda-oom-kv"].text.splitlines()]
     healthy = [f"[34158] {line}" for line in CASES["cuda-ok-ncmoe24"].text.splitlines()]
     for seed in range(20):
@@ -153,24 +153,24 @@ def test_router_children_may_be_interleaved_in_any_way():
         random.Random(seed).shuffle(order)
         rest = {"f": iter(failing), "h": iter(healthy)}
 
-        diagnosis = told("\n".join(next(rest[which]) for which in order))
+        diagnosis = diagnose_text("\n".join(next(rest[which]) for which in order))
 
         assert_as_expected(CASES["cuda-oom-kv"], diagnosis)
         assert diagnosis.child == "34157"
 
 
-def test_the_last_failing_run_of_a_log_is_told():
-    """Of several runs that failed the latest counts."""
+def test_last_failed_run_is_diagnosed():
+    """Of several failed runs the last one is diagnosed."""
     text = CASES["cuda-oom-load"].text + CASES["cuda-oom-kv"].text
 
-    assert_as_expected(CASES["cuda-oom-kv"], told(text))
+    assert_as_expected(CASES["cuda-oom-kv"], diagnose_text(text))
 
 
-def test_a_failure_before_many_good_runs_is_told():
-    """A log that ends well still tells of the run that did not."""
+def test_failure_before_completed_runs_is_diagnosed():
+    """If only an earlier run failed, it is diagnosed."""
     text = CASES["cuda-oom-load"].text + 3 * CASES["cuda-ok-ncmoe24"].text
 
-    assert_as_expected(CASES["cuda-oom-load"], told(text))
+    assert_as_expected(CASES["cuda-oom-load"], diagnose_text(text))
 
 
 @pytest.mark.parametrize(
@@ -183,11 +183,11 @@ def test_a_failure_before_many_good_runs_is_told():
         (-15, "crashed", "killed", "stop"),
     ],
 )
-def test_an_end_while_stopping_is_no_want_of_memory(
+def test_exit_during_a_stop_is_not_out_of_memory(
     status: int, kind: str, reason: str | None, stage: str
 ):
-    """A second signal, or a supervisor's kill after the grace, is told for what it is."""
-    diagnosis = told(CASES["cuda-ok-ncmoe24"].text, status)
+    """Signals during a stop are not attributed to memory."""
+    diagnosis = diagnose_text(CASES["cuda-ok-ncmoe24"].text, status)
 
     assert (diagnosis.kind, diagnosis.reason, diagnosis.stage) == (kind, reason, stage)
 
@@ -200,10 +200,10 @@ def test_an_end_while_stopping_is_no_want_of_memory(
         ({"CUDA0": None, "CUDA1": None}, "crashed", None),
     ],
 )
-def test_a_silent_death_is_memory_where_a_device_was_full(
+def test_exit_without_a_message_is_memory_if_a_device_was_full(
     free_mib: dict[str, float | None], kind: str, device: str | None
 ):
-    """What was free at the peak decides about an end without a word at a prompt."""
+    """The free memory at the peak decides about an exit without a message at a prompt."""
     text = CASES["cuda2-ncmoe20-ts30-11"].text
     lines = text[: text.index("n_tokens = 4096")].splitlines()
 
@@ -213,13 +213,13 @@ def test_a_silent_death_is_memory_where_a_device_was_full(
     assert diagnosis_to_dict(diagnosis)["device"] == device
 
 
-def test_an_empty_log_is_unknown():
-    """Nothing can be said from nothing."""
-    assert told("").kind == "unknown"
+def test_empty_log_is_unknown():
+    """The outcome of an empty log is not known."""
+    assert diagnose_text("").kind == "unknown"
 
 
 def error(message: str, code: int = 500) -> str:
-    """The body of an error answer."""
+    """Return the body of an error response."""
     return json.dumps({"error": {"code": code, "message": message, "type": "server_error"}})
 
 
@@ -243,8 +243,8 @@ NO_UTF8 = "The model produced output that does not match the expected Content-on
         (500, "<html>", "crashed", None),
     ],
 )
-def test_answers_are_told_apart(status: int, body: str, kind: str | None, reason: str | None):
-    """An HTTP answer is a failure of the candidate, or says nothing against it."""
+def test_responses_are_diagnosed(status: int, body: str, kind: str | None, reason: str | None):
+    """An HTTP response is a failure of the candidate, or is harmless."""
     outcome = diagnose_response(status, body, load_dialect("llama_server"))
 
     assert (outcome.kind if outcome else None) == kind

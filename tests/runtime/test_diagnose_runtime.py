@@ -28,7 +28,7 @@ _READY_S = 30.0
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of three MiB."""
+    """Write a model of three MiB."""
     path = tmp_path_factory.mktemp("model") / "moe.gguf"
     write_model(
         SynthSpec(layers=4, experts=8, used=2, embd=256, ff=256, heads=4, vocab=1024), path
@@ -37,15 +37,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @dataclass
-class Ran:
-    """A server that runs, and the log it writes."""
+class Running:
+    """A running server and its log."""
 
     process: subprocess.Popen[bytes]
     port: int
     log: Path
 
     def is_ready(self) -> bool:
-        """Wait until it answers or has ended."""
+        """Wait until the server answers or has ended; return whether it answers."""
         until = time.monotonic() + _READY_S
         while time.monotonic() < until and self.process.poll() is None:
             try:
@@ -55,8 +55,8 @@ class Ran:
                 time.sleep(0.05)
         return False
 
-    def ask(self, tokens: int) -> None:
-        """Send a prompt of that many tokens, whatever comes of it."""
+    def send_prompt(self, tokens: int) -> None:
+        """Send a prompt with this number of tokens; ignore a failure."""
         body = {"prompt": [i % 90 for i in range(tokens)], "n_predict": 4}
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/completion",
@@ -69,8 +69,8 @@ class Ran:
         except (OSError, urllib.error.HTTPError):
             pass
 
-    def told(self, ends_by: signal.Signals | None = None) -> Diagnosis:
-        """End it, and diagnose it by its log and exit status."""
+    def diagnose(self, ends_by: signal.Signals | None = None) -> Diagnosis:
+        """End the server, and diagnose its log and exit status."""
         if ends_by is not None and self.process.poll() is None:
             self.process.send_signal(ends_by)
         status = normalize_status(self.process.wait(30))
@@ -78,15 +78,15 @@ class Ran:
         return diagnose(lines, load_dialect("llama_server"), exit_status=status)
 
 
-Run = Callable[..., Ran]
+Run = Callable[..., Running]
 
 
 @pytest.fixture
 def run(llama_cpp: Path, model: Path, tmp_path: Path) -> Iterator[Run]:
-    """Starts the server with these arguments; none is left."""
+    """Start servers; none is left running."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str, port: int | None = None) -> Ran:
+    def start(*arguments: str, port: int | None = None) -> Running:
         port = port or free_port()
         log = tmp_path / f"{len(started)}.log"
         argv = [str(llama_cpp / "llama-server"), "--port", str(port), "--host", "127.0.0.1"]
@@ -97,7 +97,7 @@ def run(llama_cpp: Path, model: Path, tmp_path: Path) -> Iterator[Run]:
                 argv, env=clean_environment(), stdout=output, stderr=subprocess.STDOUT
             )
         started.append(process)
-        return Ran(process, port, log)
+        return Running(process, port, log)
 
     yield start
     for process in started:
@@ -105,13 +105,13 @@ def run(llama_cpp: Path, model: Path, tmp_path: Path) -> Iterator[Run]:
         process.wait(10)
 
 
-def test_a_good_run_is_completed(run: Run):
-    """A server that answered and was told to stop has completed, and told its facts."""
+def test_stopped_server_is_completed(run: Run):
+    """A server that answered and was stopped has completed, and its facts are read."""
     server = run("-c", "1024")
     assert server.is_ready()
-    server.ask(300)
+    server.send_prompt(300)
 
-    diagnosis = server.told(signal.SIGTERM)
+    diagnosis = server.diagnose(signal.SIGTERM)
 
     assert diagnosis.kind == "completed"
     assert diagnosis.log.integer("context") == 1024
@@ -126,48 +126,48 @@ def test_a_good_run_is_completed(run: Run):
         (["-fa", "off", "-ctv", "q4_0"], "combination", "context"),
     ],
 )
-def test_refused_settings_are_told(run: Run, arguments: list[str], reason: str, stage: str):
-    """The runtime's own words say why it refused."""
-    diagnosis = run(*arguments).told()
+def test_refused_settings_are_rejected(run: Run, arguments: list[str], reason: str, stage: str):
+    """Refused settings are rejected with reason and stage."""
+    diagnosis = run(*arguments).diagnose()
 
     assert (diagnosis.kind, diagnosis.reason, diagnosis.stage) == ("rejected", reason, stage)
 
 
-def test_a_port_in_use_is_told(run: Run):
-    """A server that cannot listen is not taken for one that cannot load."""
+def test_port_in_use_is_diagnosed(run: Run):
+    """A server that cannot listen crashed because of its port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        diagnosis = run(port=taken.getsockname()[1]).told()
+        diagnosis = run(port=taken.getsockname()[1]).diagnose()
 
     assert (diagnosis.kind, diagnosis.reason) == ("crashed", "port_in_use")
 
 
-def test_an_exceeded_context_is_told(run: Run):
-    """A prompt longer than the context is refused, and the server lives on."""
+def test_exceeded_context_is_rejected(run: Run):
+    """A prompt longer than the context is rejected, with advice."""
     server = run("-c", "512")
     assert server.is_ready()
-    server.ask(2000)
+    server.send_prompt(2000)
 
-    diagnosis = server.told(signal.SIGTERM)
+    diagnosis = server.diagnose(signal.SIGTERM)
 
     assert (diagnosis.kind, diagnosis.reason) == ("rejected", "context_exceeded")
     assert diagnosis.advice[0].startswith("raise context from 512 to 2048")
 
 
-def test_a_kill_is_told(run: Run):
-    """A server that gets SIGKILL wanted the host's memory, as far as its log can tell."""
+def test_kill_is_attributed_to_host_memory(run: Run):
+    """A server that gets SIGKILL was out of host memory, as far as its log shows."""
     server = run("-c", "512")
     assert server.is_ready()
 
-    diagnosis = server.told(signal.SIGKILL)
+    diagnosis = server.diagnose(signal.SIGKILL)
 
     assert (diagnosis.kind, diagnosis.reason) == ("out_of_memory", "killed")
 
 
-def test_a_full_device_is_told_by_its_name(run: Run, llama_cpp: Path):
-    """KV that the second of two RPC devices cannot hold is told with its size."""
-    with rpc_device(llama_cpp) as roomy, rpc_device(llama_cpp, 400) as small:
-        server = run("--rpc", f"{roomy},{small}", "-ngl", "99", "-ts", "3,2", "-c", "1000000")
-        diagnosis = server.told()
+def test_full_device_is_named(run: Run, llama_cpp: Path):
+    """A failed KV allocation on the second RPC device has device and size."""
+    with rpc_device(llama_cpp) as large, rpc_device(llama_cpp, 400) as small:
+        server = run("--rpc", f"{large},{small}", "-ngl", "99", "-ts", "3,2", "-c", "1000000")
+        diagnosis = server.diagnose()
 
     found = diagnosis_to_dict(diagnosis)
     assert (found["kind"], found["where"], found["buffer"]) == ("out_of_memory", "device", "kv")
@@ -176,21 +176,21 @@ def test_a_full_device_is_told_by_its_name(run: Run, llama_cpp: Path):
     assert found["requested_mib"] == pytest.approx(1000192 * 2 * 64 * 2 * 2 / 2**20, abs=0.1)
 
 
-def test_a_lost_rpc_server_is_told(run: Run, llama_cpp: Path):
-    """A device that goes away in the middle is a lost device."""
+def test_lost_rpc_server_is_diagnosed(run: Run, llama_cpp: Path):
+    """A remote device that ends during a run is a lost device."""
     with rpc_device(llama_cpp) as endpoint:
         server = run("--rpc", endpoint, "-ngl", "99", "-c", "512")
         assert server.is_ready()
-    server.ask(300)
+    server.send_prompt(300)
 
-    diagnosis = server.told(signal.SIGTERM)
+    diagnosis = server.diagnose(signal.SIGTERM)
 
     assert (diagnosis.kind, diagnosis.reason) == ("crashed", "device_lost")
     assert diagnosis.stage == "prompt"
 
 
-def test_what_fitting_tried_is_not_taken_for_what_was_applied(run: Run, llama_cpp: Path):
-    """The log of all details tells of many contexts; the one that was made counts."""
+def test_values_of_fitting_are_not_applied_values(run: Run, llama_cpp: Path):
+    """Of the many contexts in a detailed log, the allocated one counts."""
     with rpc_device(llama_cpp) as endpoint:
         free_mib = psutil.virtual_memory().total >> 20
         fit = ["-fit", "on", "-lv", "5", "-fitt", str(free_mib - 40)]
@@ -198,7 +198,7 @@ def test_what_fitting_tried_is_not_taken_for_what_was_applied(run: Run, llama_cp
         assert server.is_ready()
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/props") as answer:
             props = json.load(answer)
-        diagnosis = server.told(signal.SIGTERM)
+        diagnosis = server.diagnose(signal.SIGTERM)
 
     log = diagnosis.log
     assert diagnosis.kind == "completed"

@@ -1,4 +1,4 @@
-"""Dialect files: shipped, good and bad ones."""
+"""Dialect files: shipped, valid and faulty ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofit.yaml_files import bundled_root
 
 FOLDER = Path(__file__).parent.parent / "data" / "dialects"
 SHIPPED = sorted(path.stem for path in (bundled_root() / "runners").glob("*.yaml"))
-DESIGNED = (
+SEARCHED = (
     *("devices", "n_gpu_layers", "tensor_split", "override_tensor", "n_cpu_moe", "n_cpu_ffn"),
     *("context", "parallel", "batch", "ubatch", "cache_type_k", "cache_type_v", "flash_attn"),
     *("load_mode", "threads", "threads_batch", "moe_cache_mib", "op_offload_min_batch"),
@@ -21,36 +21,36 @@ DESIGNED = (
 
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "good").glob("*.yaml")), ids=lambda p: p.stem)
-def test_a_good_file_is_read(path: Path) -> None:
-    """A good file becomes a dialect that is named after it."""
+def test_valid_file_is_loaded(path: Path) -> None:
+    """A valid file becomes a dialect with the name of the file."""
     dialect = load_dialect(str(path))
     assert (dialect.name, dialect.path) == (path.stem, path)
 
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "bad").glob("*.yaml")), ids=lambda p: p.stem)
-def test_a_fault_is_told_with_its_line(path: Path) -> None:
-    """The fault that a file's first line announces is told with its line (0: with none)."""
+def test_fault_is_reported_with_its_line(path: Path) -> None:
+    """The fault that a file's first line announces is reported with its line (0: without one)."""
     announced = re.match(r"# fault: (\d+): (.*)", path.read_text())
     assert announced
     with pytest.raises(UsageError) as raised:
         load_dialect(str(path))
-    told = [line for line in raised.value.message.splitlines() if announced[2] in line]
-    assert told, raised.value.message
+    faults = [line for line in raised.value.message.splitlines() if announced[2] in line]
+    assert faults, raised.value.message
     if announced[1] != "0":
-        assert f"{path}:{announced[1]}:" in told[0]
+        assert f"{path}:{announced[1]}:" in faults[0]
 
 
-def test_all_faults_of_a_file_come_together() -> None:
-    """A file with three faults is refused with three lines."""
+def test_all_faults_of_a_file_are_reported() -> None:
+    """A file with three faults is rejected with three lines."""
     with pytest.raises(UsageError) as raised:
         load_dialect(str(FOLDER / "bad" / "several_faults.yaml"))
     lines = [line.split(":")[1] for line in raised.value.message.splitlines()]
     assert lines == ["5", "6", "8"]
 
 
-def test_every_shipped_dialect_is_read() -> None:
-    """The dialects that the project promises are there and without fault."""
-    promised = {
+def test_every_shipped_dialect_is_loaded() -> None:
+    """The documented dialects exist and have no fault."""
+    documented = {
         "llama_server",
         "ik_llama_server",
         "llama_server_prefetch_env",
@@ -59,19 +59,19 @@ def test_every_shipped_dialect_is_read() -> None:
         "llama_server_moe_cache",
         "embedded",
     }
-    assert promised <= set(SHIPPED)
+    assert documented <= set(SHIPPED)
     assert set(SHIPPED) <= set(load_all_dialects())
 
 
-def test_llama_server_says_every_designed_parameter() -> None:
-    """Every parameter that a search may vary has a spelling in llama-server's dialect."""
-    assert set(DESIGNED) <= set(load_dialect("llama_server").parameters)
+def test_llama_server_has_every_searched_parameter() -> None:
+    """Every parameter that a search can vary has a spelling in llama-server's dialect."""
+    assert set(SEARCHED) <= set(load_dialect("llama_server").parameters)
     slots = load_dialect("llama_server_prefetch_slots").parameters
     assert "prefetch_slots" in slots
 
 
-def test_an_extending_file_adds_replaces_and_takes_away() -> None:
-    """Keys are merged, lists replaced, nulls take away, refusals and failures come first."""
+def test_extending_file_adds_replaces_and_removes() -> None:
+    """Keys are merged, lists replaced, nulls remove a key, refusals and failures come first."""
     parent = load_dialect("llama_server")
     fork = load_dialect(str(FOLDER / "good" / "extends_llama_server.yaml"))
     assert "split_experts" in fork.parameters
@@ -88,7 +88,7 @@ def test_an_extending_file_adds_replaces_and_takes_away() -> None:
     assert fork.failures[1:] == parent.failures
 
 
-def test_the_shipped_example_shows_every_option() -> None:
+def test_shipped_dialect_shows_every_key() -> None:
     """Each field of each section is a key, or is explained, in llama_server.yaml."""
     text = (bundled_root() / "runners" / "llama_server.yaml").read_text()
     dialect = load_dialect("llama_server")
@@ -115,8 +115,8 @@ def test_the_shipped_example_shows_every_option() -> None:
     assert missing == []
 
 
-def test_a_file_that_was_changed_is_read_again(tmp_path: Path) -> None:
-    """A dialect is as its file is now, not as it was first read."""
+def test_changed_file_is_loaded_again(tmp_path: Path) -> None:
+    """A dialect has the current content of its file."""
     path = tmp_path / "mine.yaml"
     text = "extends: llama_server\ndetect: {all: [{flag: --ctx-size}]}\ndescription: "
     path.write_text(text + "before")
@@ -125,16 +125,16 @@ def test_a_file_that_was_changed_is_read_again(tmp_path: Path) -> None:
     assert load_dialect(str(path)).description == "afterwards"
 
 
-def test_an_unknown_name_lists_what_there_is() -> None:
-    """A name that is not found is answered with those that are."""
+def test_unknown_name_lists_the_known_ones() -> None:
+    """The hint for an unknown name has the names of dialects."""
     with pytest.raises(UsageError) as raised:
         load_dialect("lama_server")
     assert "llama_server" in raised.value.hint
     assert "embedded" in raised.value.hint
 
 
-def test_the_example_of_the_readme_works(tmp_path: Path) -> None:
-    """The file that the README tells people to write is a dialect with its parameter."""
+def test_example_of_the_readme_works(tmp_path: Path) -> None:
+    """The example file of the README is a dialect with its parameter."""
     readme = (bundled_root() / "runners" / "README.md").read_text()
     path = tmp_path / "my_server.yaml"
     path.write_text(readme.split("```yaml\n")[1].split("```")[0])

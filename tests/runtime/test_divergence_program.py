@@ -1,4 +1,4 @@
-"""The runtime's own program for chances of next tokens: its command and its answer."""
+"""The runtime's program for divergence: its command and its output."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request, Workload
 
 RULES = load_dialect("llama_server").divergence
-# Of llama-perplexity b11434, a model of 270 million weights with q8_0 KV.
-TOLD = """\
+# Of llama-perplexity b11434, for a model of 270 million weights with q8_0 KV.
+OUTPUT = """\
 0.01.864.866 I kl_divergence: computing over 2 chunks, n_ctx=512, batch_size=512, n_seq=1
 0.11.117.381 I kl_divergence: 9.25 seconds per pass - ETA 0.30 minutes
 
@@ -48,7 +48,7 @@ MODEL = build_model(ModelShape(layers=8, experts=8, used=2, embd=512, ff=256, vo
 
 @pytest.fixture
 def program(tmp_path) -> DivergenceLauncher:
-    """What keeps chances on a simulated machine."""
+    """Return a launcher of reference runs on a simulated machine."""
     machine = Machine("scores", (Device("CUDA0"),))
     fake = FakeMachine(tmp_path, machine, with_perplexity=True)
     runtime = find_runtime(fake.server, cache=tmp_path / "cache")
@@ -64,27 +64,27 @@ def program(tmp_path) -> DivergenceLauncher:
     )
 
 
-def test_the_answer_is_read():
-    """Tokens are those of the later halves of the pieces."""
+def test_output_is_read():
+    """The tokens of the later halves of the pieces are counted."""
     agreement = pytest.approx(0.92941)
-    assert read_divergence(TOLD, RULES) == Divergence(510, agreement, 0.009037, 0.106681)
+    assert read_divergence(OUTPUT, RULES) == Divergence(510, agreement, 0.009037, 0.106681)
 
 
 @pytest.mark.parametrize("lost", ["computing over", "Mean    KLD", "Maximum KLD", "Same top p"])
-def test_half_an_answer_is_none(lost):
-    """A run that was cut off tells nothing."""
-    kept = "\n".join(line for line in TOLD.splitlines() if lost not in line)
+def test_incomplete_output_is_ignored(lost):
+    """An incomplete output has no divergence."""
+    kept = "\n".join(line for line in OUTPUT.splitlines() if lost not in line)
 
     assert read_divergence(kept, RULES) is None
 
 
-def test_the_kept_chances_have_the_size_that_was_seen():
-    """Two bytes a token of the vocabulary and place: 267,395,076 bytes for two pieces."""
+def test_size_of_the_base_file():
+    """The size is two bytes per token and position: 267,395,076 bytes for two pieces."""
     assert 2 * base_file_bytes(RULES, 262144) == pytest.approx(267_395_076, rel=0.01)
 
 
-def test_the_command_computes_what_the_server_does(program):
-    """Placement and KV types are the candidate's; context, batch and slots are the program's."""
+def test_command_has_the_settings_of_the_candidate(program):
+    """Placement and KV types are the candidate's; context, batches and slots are fixed."""
     candidate = Candidate(
         {
             "context": 4096,
@@ -113,8 +113,8 @@ def test_the_command_computes_what_the_server_does(program):
     assert "-f" not in scoring.argv
 
 
-def test_a_command_as_given_keeps_its_own_words_and_its_fit(program):
-    """What its user left to the runtime's own fit stays so, or it would not fit."""
+def test_verbatim_command_keeps_its_words_and_automatic_fit(program):
+    """A verbatim command keeps the user's words and the runtime's automatic fit."""
     own = replace(program.launcher, baseline_args=["--swa-full"])
     given = replace(program, launcher=own)
 

@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-m", "autofit.runtime.embedded"]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small mixture-of-experts model."""
+    """Write a small mixture-of-experts model."""
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_model(
         SynthSpec(layers=3, experts=8, used=2, embd=256, heads=4, vocab=600, ctx=4096), path
@@ -39,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
+    """Run the program to its end."""
     return subprocess.run(
         [*COMMAND, *words],
         capture_output=True,
@@ -52,7 +52,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def serving(argv: list[str], log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A server that answers, its address and process."""
+    """Start a server; yield its address and process once it answers."""
     port = free_port()
     words = [word.replace("{port}", str(port)) for word in argv]
     with log.open("wb") as file:
@@ -71,24 +71,24 @@ def serving(argv: list[str], log: Path) -> Iterator[tuple[str, subprocess.Popen[
 
 
 def is_ready(address: str) -> bool:
-    """Whether the server says that it can be used."""
+    """Return whether the server reports that it is ready."""
     try:
         return httpx.get(f"{address}/health").json() == {"status": "ok"}
     except httpx.TransportError:
         return False
 
 
-def test_every_flag_that_help_lists_does_something() -> None:
-    """Each flag is a question or sets a parameter of the package."""
-    questions = {"--help", "--version", "--list-devices"}
+def test_every_listed_flag_has_an_effect() -> None:
+    """Each flag of the help prints information or sets a parameter."""
+    printing = {"--help", "--version", "--list-devices"}
     flags = set(FLAGS.values())
-    idle = [f for f in flags if not {*SETTINGS, *questions} & set(f.spellings)]
-    assert idle == []
+    unused = [f for f in flags if not {*SETTINGS, *printing} & set(f.spellings)]
+    assert unused == []
     assert all(name in FLAGS for name in SETTINGS)
 
 
-def test_questions_are_answered_in_llama_servers_format(tmp_path: Path) -> None:
-    """Discovery reads version, abilities and devices as it does those of llama-server."""
+def test_output_has_the_format_of_llama_server(tmp_path: Path) -> None:
+    """Version, parameters and devices can be read as those of llama-server."""
     runtime = find_runtime(dialect="embedded", cache=tmp_path)
     assert runtime.version.version is not None
     assert re.fullmatch(r"\d{4}\.\d+\.\d+", runtime.version.version)
@@ -110,16 +110,16 @@ def test_questions_are_answered_in_llama_servers_format(tmp_path: Path) -> None:
         (["-m", "/nowhere.gguf"], "failed to load model"),
     ],
 )
-def test_a_faulty_command_exits_with_1(words: list[str], message: str) -> None:
-    """What is wrong is said on stderr, as llama-server would."""
+def test_faulty_command_exits_with_1(words: list[str], message: str) -> None:
+    """The error is on stderr, as with llama-server, without a traceback."""
     done = run(*words)
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_in_use_exits_with_1(model: Path) -> None:
-    """The runtime's own line tells that the port is taken."""
+def test_port_in_use_exits_with_1(model: Path) -> None:
+    """The runtime's own line reports that the port is in use."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -128,16 +128,16 @@ def test_a_port_in_use_exits_with_1(model: Path) -> None:
     assert "couldn't bind HTTP server socket" in done.stderr
 
 
-def test_a_refused_combination_exits_with_1(model: Path) -> None:
-    """A failed start ends with the runtime's own reason."""
+def test_refused_combination_exits_with_1(model: Path) -> None:
+    """The runtime's own line reports the reason of a failed start."""
     words = ["-m", str(model), "-c", "256", "-fa", "off", "-ctv", "q4_0", "-lv", "4"]
     done = run(*words, "--port", str(free_port()))
     assert done.returncode == 1
     assert "quantized V cache requires flash_attn to be enabled" in done.stderr
 
 
-def test_a_candidate_is_served_as_asked(model: Path, tmp_path: Path) -> None:
-    """A plan's settings are applied, requests answered, and SIGTERM ends it with 0."""
+def test_settings_of_a_candidate_are_applied(model: Path, tmp_path: Path) -> None:
+    """Settings are applied, requests are answered, and SIGTERM ends the server with 0."""
     runtime = find_runtime(dialect="embedded", cache=tmp_path / "cache")
     params: dict[str, ParamValue] = {
         "context": 1000,
@@ -184,8 +184,8 @@ def test_a_candidate_is_served_as_asked(model: Path, tmp_path: Path) -> None:
     assert "CPU_REPACK" not in text
 
 
-def test_it_can_be_stopped_at_any_moment(model: Path, tmp_path: Path) -> None:
-    """A signal ends it at once while it loads, and with 0 when it serves."""
+def test_server_can_be_stopped_at_any_time(model: Path, tmp_path: Path) -> None:
+    """A signal ends the server at once while it loads, and with status 0 when it serves."""
     argv = [*COMMAND, "-m", str(model), "-c", "256", "--port", "{port}", "-t", "1"]
     with serving(argv, tmp_path / "log") as (address, process):
         assert httpx.post(f"{address}/completion", json={"prompt": [1], "n_predict": 1}).is_success

@@ -1,4 +1,4 @@
-"""Exit statuses of every system in one form."""
+"""Exit statuses of all systems in one form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofit.runtime.diagnosis.exit_status import (
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "death"),
+    ("text", "status", "cause"),
     [
         ("0", 0, None),
         ("1", 1, "crash"),
@@ -37,23 +37,23 @@ from autofit.runtime.diagnosis.exit_status import (
         ("0xC0DEC0DE", 0xC0DEC0DE, "crash"),
     ],
 )
-def test_a_status_is_understood_however_it_is_written(text: str, status: int, death: str | None):
-    """Shells, Python, Windows and names of signals say the same."""
+def test_status_is_parsed_in_every_form(text: str, status: int, cause: str | None):
+    """Statuses of shells, Python and Windows and names of signals are parsed and classified."""
     assert parse_exit_status(text) == status
-    assert classify_exit(status) == death
+    assert classify_exit(status) == cause
 
 
 @pytest.mark.parametrize("text", ["", "foo", "SIGFOO", "0xZZ", "1.5"])
-def test_what_is_no_status_is_refused(text: str):
-    """A mistake is told with what can be given."""
-    with pytest.raises(UsageError, match="not an exit status") as told:
+def test_other_text_is_rejected(text: str):
+    """The error has examples of valid statuses."""
+    with pytest.raises(UsageError, match="not an exit status") as raised:
         parse_exit_status(text)
 
-    assert "137" in told.value.hint
+    assert "137" in raised.value.hint
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("status", "text"),
     [
         (1, "exit status 1"),
         (-9, "SIGKILL (-9)"),
@@ -62,6 +62,6 @@ def test_what_is_no_status_is_refused(text: str):
         (0xC0DEC0DE, "0xC0DEC0DE"),
     ],
 )
-def test_a_status_is_said_in_words(status: int, words: str):
-    """Signals and Windows' codes get their names."""
-    assert describe_status(status) == words
+def test_status_is_described(status: int, text: str):
+    """Signals and codes of Windows are described by their names."""
+    assert describe_status(status) == text

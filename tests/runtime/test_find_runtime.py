@@ -29,17 +29,17 @@ REMOVED = "--moe-cache-mib N                       the argument has been removed
         ("llama-server-b11434", REMOVED, "llama_server"),
     ],
 )
-def test_the_most_specific_dialect_is_chosen(
+def test_most_specific_dialect_is_chosen(
     help_name: str, more_help: str, dialect: str, tmp_path: Path
 ) -> None:
-    """A program is recognised by what its own help lists."""
+    """The flags of a program's help determine its dialect."""
     program = write_program(tmp_path, help_name=help_name, more_help=more_help)
     assert find_runtime(program, cache=tmp_path / "cache").dialect.name == dialect
 
 
 @pytest.mark.parametrize("folder", [".", "../lib"])
-def test_an_ability_without_a_flag_is_found_in_a_library(folder: str, tmp_path: Path) -> None:
-    """A variable's name in a library beside the program, or in ../lib, shows the fork."""
+def test_text_in_a_library_identifies_a_fork(folder: str, tmp_path: Path) -> None:
+    """The name of a variable in a library near the program identifies the fork."""
     program = write_program(tmp_path / "bin", help_name=FORK)
     library = tmp_path / "bin" / folder / "libggml-base.so.0"
     library.parent.mkdir(exist_ok=True)
@@ -50,30 +50,30 @@ def test_an_ability_without_a_flag_is_found_in_a_library(folder: str, tmp_path: 
     assert not runtime.supports("prefetch_slots", 1)
 
 
-def test_a_named_dialect_is_not_probed_for(tmp_path: Path) -> None:
-    """A dialect that the user names is used whatever the program looks like."""
+def test_named_dialect_is_used(tmp_path: Path) -> None:
+    """A dialect that the user names is used without detection."""
     program = write_program(tmp_path)
     runtime = find_runtime(program, "ik_llama_server", cache=tmp_path / "cache")
     assert runtime.dialect.name == "ik_llama_server"
 
 
-def test_a_folder_of_a_checkout_is_searched(tmp_path: Path) -> None:
-    """A folder stands for the program in it or in build/bin below it."""
+def test_folder_of_a_checkout_is_searched(tmp_path: Path) -> None:
+    """The program is found in a folder or in its build/bin."""
     program = write_program(tmp_path / "llama.cpp" / "build" / "bin")
     assert find_runtime(tmp_path / "llama.cpp", cache=tmp_path / "cache").program == program
 
 
-def test_the_path_is_searched_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a path the llama-server on PATH is taken."""
+def test_path_is_searched_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a path the llama-server on PATH is used."""
     program = write_program(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     assert find_runtime(cache=tmp_path / "cache").program == program
 
 
-def test_without_any_program_the_embedded_runtime_is_taken(
+def test_embedded_runtime_is_found_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The embedded runtime is found by name, and is the last resort without one."""
+    """The embedded runtime is found by its name, with its command."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     runtime = find_runtime(dialect="embedded", cache=tmp_path)
     assert runtime.dialect.name == "embedded"
@@ -82,8 +82,8 @@ def test_without_any_program_the_embedded_runtime_is_taken(
     assert runtime.companions == {}
 
 
-def test_unknown_places_list_what_there_is(tmp_path: Path) -> None:
-    """A path that is not there, and a folder without a runtime, list what was found."""
+def test_missing_runtime_lists_the_others(tmp_path: Path) -> None:
+    """The hints for a missing path and a folder without a runtime list what was found."""
     write_script(tmp_path / "llama-bench", "exit 0")
     with pytest.raises(UsageError, match="no llama-server in") as raised:
         find_runtime(tmp_path, cache=tmp_path / "cache")
@@ -93,8 +93,8 @@ def test_unknown_places_list_what_there_is(tmp_path: Path) -> None:
     assert "xllamacpp" in raised.value.hint
 
 
-def test_a_program_of_no_dialect_is_told(tmp_path: Path) -> None:
-    """A program with flags, but not those of any dialect, lists the dialects."""
+def test_program_without_a_dialect_is_rejected(tmp_path: Path) -> None:
+    """The error for a program with unknown flags lists the dialects."""
     program = write_script(tmp_path / "tool", "echo '  -o, --output FILE   where to write'")
     with pytest.raises(UsageError, match="is not a supported llama-server") as raised:
         find_runtime(program, cache=tmp_path / "cache")
@@ -102,17 +102,17 @@ def test_a_program_of_no_dialect_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.runtime
-def test_a_program_of_a_package_that_is_on_the_path_is_listed_once(
+def test_program_on_path_and_in_a_package_is_listed_once(
     llama_cpp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One file is one runtime, wherever it is found."""
+    """A file that is found twice is one runtime."""
     monkeypatch.setenv("PATH", str(llama_cpp))
     found = [each.program.resolve() for each in find_programs(load_all_dialects())]
     assert found.count((llama_cpp / "llama-server").resolve()) == 1
 
 
 @pytest.mark.runtime
-def test_the_real_llama_server_is_found(llama_cpp: Path, tmp_path: Path) -> None:
+def test_real_llama_server_is_found(llama_cpp: Path, tmp_path: Path) -> None:
     """The real program is found in its folder with its companions and version."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     assert runtime.dialect.name == "llama_server"

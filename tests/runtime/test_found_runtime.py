@@ -23,14 +23,14 @@ ASK = load_dialect("llama_server").ask
 def test_versions_are_read(
     text: str, version: str | None, build: int | None, commit: str | None
 ) -> None:
-    """New and old answers are read, others kept as they are."""
+    """Version lines of new and old builds are read, and other text is kept."""
     read = read_version(text, ASK.version_patterns)
     assert (read.version, read.build, read.commit) == (version, build, commit)
     assert read.text == text.strip()
 
 
-def test_a_runtime_tells_what_it_can() -> None:
-    """Parameters and KV types are those of the build, not those of the dialect."""
+def test_supported_settings_are_those_of_the_build() -> None:
+    """Parameters, values and KV types are those of the build, not those of the dialect."""
     new, old, ik = (
         runtime_of("llama_server", SERVER),
         runtime_of("llama_server", FORK),

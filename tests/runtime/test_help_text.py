@@ -1,4 +1,4 @@
-"""Reading real help texts."""
+"""The flags of real help texts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FORK = "llama-server-prefetch-fork-b9862"
 
 
 def read(name: str) -> HelpText:
-    """A kept help text."""
+    """Return a recorded help text."""
     return parse_help((FOLDER / f"{name}.txt").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", [SERVER, FORK])
-def test_no_option_is_missed(name: str) -> None:
-    """Every line that begins with a dash is read as one option with all its spellings."""
+def test_every_option_is_read(name: str) -> None:
+    """Every line that begins with a dash is an option with all its spellings."""
     help_text = read(name)
     heads = [line for line in help_text.text.splitlines() if line.startswith("-")]
     spellings = [
@@ -54,10 +54,10 @@ def test_no_option_is_missed(name: str) -> None:
         ("--metrics", None, "disabled", "LLAMA_ARG_ENDPOINT_METRICS"),
     ],
 )
-def test_an_option_is_read_whole(
+def test_details_of_an_option_are_read(
     spelling: str, hint: str | None, default: str | None, env: str | None
 ) -> None:
-    """Value hint, default and variable are found, also in wrapped text."""
+    """The value hint, default and variable are found, also in wrapped text."""
     flag = read(SERVER).get(spelling)
     assert flag is not None
     assert (flag.hint, flag.default, flag.env) == (hint, default, env)
@@ -76,23 +76,23 @@ def test_an_option_is_read_whole(
         ("--kv-offload", ""),
     ],
 )
-def test_allowed_values_are_found_however_they_are_written(spelling: str, allowed: str) -> None:
-    """Values come as a list, as bullets, in the hint; or there are none."""
+def test_allowed_values_are_found_in_every_form(spelling: str, allowed: str) -> None:
+    """Allowed values are found in a list, in bullets and in the hint."""
     flag = read(SERVER).get(spelling)
     assert flag is not None
     assert flag.allowed == tuple(allowed.split())
 
 
 @pytest.mark.parametrize("spelling", ["--draft-max", "--spec-ngram-size-n", "--draft"])
-def test_a_removed_flag_counts_as_absent(spelling: str) -> None:
-    """A flag that parses only to be refused is not supported."""
+def test_removed_flag_is_absent(spelling: str) -> None:
+    """A flag that the program recognises only to refuse it is not supported."""
     help_text = read(SERVER)
     assert help_text.flags[spelling].is_removed
     assert spelling not in help_text
 
 
 def test_old_and_new_builds_differ() -> None:
-    """A build has the load-mode flag or the flags before it."""
+    """A build has either the load-mode flag or the older flags."""
     new, old = read(SERVER), read(FORK)
     assert "--load-mode" in new
     assert "--no-mmap" not in new
@@ -101,13 +101,13 @@ def test_old_and_new_builds_differ() -> None:
     assert "--n-cpu-ffn" not in old
 
 
-def test_a_deprecated_flag_works() -> None:
-    """Deprecated is not removed."""
+def test_deprecated_flag_is_supported() -> None:
+    """A deprecated flag is not a removed one."""
     assert "--defrag-thold" in read(SERVER)
 
 
 def test_llama_bench_is_read() -> None:
-    """Indented options with values in angle brackets are read too."""
+    """Indented options with values in angle brackets are read."""
     bench = read("llama-bench-b11434")
     assert bench.flags["-fa"].allowed == ("on", "off", "auto")
     assert bench.flags["--load-mode"].default == "auto"
@@ -117,7 +117,7 @@ def test_llama_bench_is_read() -> None:
 
 
 def test_ik_llama_is_read() -> None:
-    """The layout of ik_llama.cpp is read: other columns, other habits."""
+    """The layout of ik_llama.cpp's help is read."""
     ik = read("ik-llama-server")
     assert ik.flags["--flash-attn"].allowed == ("auto", "on", "off", "0", "1")
     assert ik.flags["-sm"].allowed == ("none", "graph", "layer")
@@ -142,16 +142,16 @@ def test_ik_llama_is_read() -> None:
         ("--mmproj-auto", ("--mmproj-auto",)),
     ],
 )
-def test_a_switch_has_two_sides(spelling: str, synonyms: tuple[str, ...]) -> None:
-    """Spellings that mean the opposite share an option and are told apart."""
+def test_synonyms_exclude_the_opposite_switch(spelling: str, synonyms: tuple[str, ...]) -> None:
+    """The spellings of a switch and of its opposite are separate synonyms of one option."""
     flag = read(SERVER).get(spelling)
     assert flag is not None
     assert flag.synonyms(spelling) == synonyms
 
 
 @given(st.text(max_size=400))
-def test_any_text_is_survived(text: str) -> None:
-    """What is no help text gives no flags or strange ones, and no error."""
+def test_any_text_is_accepted(text: str) -> None:
+    """A text that is not a help text causes no error."""
     assert parse_help(text).text == text
 
 
@@ -167,10 +167,10 @@ def test_any_text_is_survived(text: str) -> None:
         unique_by=(lambda option: option[0], lambda option: option[1]),
     )
 )
-def test_what_llama_cpp_prints_is_read_back(
+def test_printed_options_are_read_back(
     options: list[tuple[str, str, str | None, str]],
 ) -> None:
-    """Options printed by llama.cpp's rule (text in column 40, wrapped head) are read back."""
+    """Options in llama.cpp's layout (text in column 40, wrapped head) are read back."""
     lines = []
     for short, long, hint, text in options:
         head = f"{short},".ljust(7) + long + (f" {hint}" if hint else "")

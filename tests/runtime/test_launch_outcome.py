@@ -1,4 +1,4 @@
-"""What a launch is judged to be, from its log and from what was seen outside."""
+"""The outcome of a launch from its log and observations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from autofit.trial.outcome import Incorrect
 
 GOOD = "cuda-ok-ncmoe24"
 PARAMS = {"n_cpu_moe": 24}
-SEEN = LaunchObservation(
+OBSERVATION = LaunchObservation(
     candidate=Candidate(PARAMS), ready=Readiness.READY, exit_status=None, failure=None, props={},
     limits=Limits(load_s=5.0, prompt_s=7.0, generate_s=9.0),
 )  # fmt: skip
@@ -38,23 +38,23 @@ def _texts() -> dict[str, str]:
 
 @pytest.fixture
 def verdict(tmp_path):
-    """The verdict on a recorded log with something seen of its launch."""
+    """Judge a recorded log with changed observations."""
 
-    def of(name: str, **seen: object):
+    def of(name: str, **changes: object):
         path = tmp_path / "server.log"
         path.write_text(_texts()[name], encoding="utf-8")
-        return judge_launch(load_dialect("llama_server"), path, replace(SEEN, **seen))
+        return judge_launch(load_dialect("llama_server"), path, replace(OBSERVATION, **changes))
 
     return of
 
 
-def broken(kind, stage="prompt", **more) -> RequestFailure:
-    """A request that was not answered."""
-    return RequestFailure(kind, stage, "what was seen", **more)
+def failed(kind, stage="prompt", **more) -> RequestFailure:
+    """Return a failed request."""
+    return RequestFailure(kind, stage, "the detail", **more)
 
 
-def test_a_launch_without_a_fault_is_completed(verdict):
-    """Its settings are those that the runtime told, in log and props."""
+def test_launch_without_a_failure_is_completed(verdict):
+    """The applied settings come from the log and the props."""
     found = verdict(GOOD, props={"default_generation_settings": {"n_ctx": 16384}})
 
     assert found.outcome.kind == "completed"
@@ -62,10 +62,10 @@ def test_a_launch_without_a_fault_is_completed(verdict):
     assert found.log.mib("weights", "CUDA0") > 1000
 
 
-@pytest.mark.parametrize("taken", [True, False])
-def test_slots_that_were_refused_are_memory_that_lacked(verdict, taken):
-    """The server answered everything; the line of one slot and the full device tell."""
-    used_mib = (100.0, 12200.0 if taken else 11000.0, 100.0)
+@pytest.mark.parametrize("is_full", [True, False])
+def test_refused_slots_are_out_of_memory(verdict, is_full):
+    """A failed allocation of a slot on a full device is out of memory."""
+    used_mib = (100.0, 12200.0 if is_full else 11000.0, 100.0)
     readings = tuple(
         MemoryReading(0.0, {"CUDA0": mib}, {"CUDA0": 12288.0 - mib}) for mib in used_mib
     )
@@ -74,33 +74,33 @@ def test_slots_that_were_refused_are_memory_that_lacked(verdict, taken):
         "cuda-prefetch-slots-shrunk", resources=ResourceObservation(readings=readings, slots=slots)
     )
 
-    assert found.outcome.kind == ("out_of_memory" if taken else "completed")
+    assert found.outcome.kind == ("out_of_memory" if is_full else "completed")
     assert verdict("cuda-prefetch-slots-shrunk").outcome.kind == "completed"
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
-def test_a_cache_of_experts_is_part_of_the_context(is_counted):
-    """Whether the runtime's table counts it or not, and where there is no table."""
+def test_expert_cache_is_part_of_the_context(is_counted):
+    """The expert cache counts as context with any memory table, and without one."""
     buffers = (
         LoggedBuffer("kv", "device", "CUDA0", 300.0),
         LoggedBuffer("cache", "device", "CUDA0", 1000.0),
     )
     row = ReportedMemory(5000.0, 1300.0 if is_counted else 300.0, 200.0)
     for log in (ServerLog(buffers=buffers, reported={"CUDA0": row}), ServerLog(buffers=buffers)):
-        told = reported_memory(log)["CUDA0"]
-        assert (told.context_mib, told.expert_cache_mib) == (1300.0, 1000.0)
+        memory = reported_memory(log)["CUDA0"]
+        assert (memory.context_mib, memory.expert_cache_mib) == (1300.0, 1000.0)
 
 
-def test_a_setting_that_was_not_applied_is_rejected(verdict):
-    """The runtime went on with another context than was asked for."""
+def test_unapplied_setting_is_rejected(verdict):
+    """A launch with another context than requested is rejected."""
     found = verdict(GOOD, candidate=Candidate({"context": 999_936}))
 
     assert (found.outcome.kind, found.outcome.reason) == ("rejected", "not_applied")
     assert "999936" in found.outcome.evidence
 
 
-def test_a_device_that_holds_more_than_it_is_lent_is_out_of_memory(verdict):
-    """It ran, but the user does not give it so much."""
+def test_device_over_the_users_limit_is_out_of_memory(verdict):
+    """A launch that uses more of a device than the user allows is out of memory."""
     found = verdict(GOOD, limits_mib={"CUDA0": 1000.0})
 
     assert (found.outcome.kind, found.outcome.device) == ("out_of_memory", "CUDA0")
@@ -109,43 +109,43 @@ def test_a_device_that_holds_more_than_it_is_lent_is_out_of_memory(verdict):
 
 
 @pytest.mark.parametrize(
-    ("seen", "kind", "stage", "told"),
+    ("observed", "kind", "stage", "evidence"),
     [
         ({"ready": Readiness.TIMED_OUT}, "timed_out", None, "not ready within 5 s"),
         ({"ready": Readiness.EXITED, "exit_status": 3}, "crashed", None, "status 3"),
         ({"exit_status": 3}, "crashed", None, "status 3"),
-        ({"failure": broken("timed_out")}, "timed_out", "prompt", "what was seen"),
-        ({"failure": broken("timed_out", "generate")}, "timed_out", "generate", "what was"),
-        ({"failure": broken("malformed")}, "incorrect", "prompt", "what was seen"),
-        ({"failure": broken("disconnected")}, "crashed", "prompt", "what was seen"),
-        ({"failure": broken("disconnected"), "exit_status": 3}, "crashed", None, "status 3"),
+        ({"failure": failed("timed_out")}, "timed_out", "prompt", "the detail"),
+        ({"failure": failed("timed_out", "generate")}, "timed_out", "generate", "the detail"),
+        ({"failure": failed("malformed")}, "incorrect", "prompt", "the detail"),
+        ({"failure": failed("disconnected")}, "crashed", "prompt", "the detail"),
+        ({"failure": failed("disconnected"), "exit_status": 3}, "crashed", None, "status 3"),
         (
-            {"failure": broken("http", status=500, body="no words known")},
+            {"failure": failed("http", status=500, body="unknown text")},
             "crashed",
             "prompt",
-            "no words known",
+            "unknown text",
         ),
         ({"failure": Incorrect("generate", "nonsense")}, "incorrect", "generate", "nonsense"),
     ],
 )
-def test_without_a_word_in_the_log_what_was_seen_decides(verdict, seen, kind, stage, told):
-    """Each way in which a launch can end has its outcome."""
-    outcome = verdict(GOOD, **seen).outcome
+def test_observations_decide_without_a_logged_failure(verdict, observed, kind, stage, evidence):
+    """Each end of a launch has its outcome."""
+    outcome = verdict(GOOD, **observed).outcome
 
     assert outcome.kind == kind
     assert stage is None or outcome.stage == stage
-    assert told in outcome.evidence
-    assert getattr(outcome, "reason", None) is None  # that it hangs is told by standing still
+    assert evidence in outcome.evidence
+    assert getattr(outcome, "reason", None) is None
 
 
-def test_limits_that_passed_are_told(verdict):
-    """The limit of the stage that hung."""
+def test_exceeded_limits_are_reported(verdict):
+    """The outcome has the time limit of the stage that hung."""
     limits = [
-        verdict(GOOD, **seen).outcome.limit_s
-        for seen in (
+        verdict(GOOD, **observed).outcome.limit_s
+        for observed in (
             {"ready": Readiness.TIMED_OUT},
-            {"failure": broken("timed_out", limit_s=7.0)},
-            {"failure": broken("timed_out", "generate", limit_s=9.0)},
+            {"failure": failed("timed_out", limit_s=7.0)},
+            {"failure": failed("timed_out", "generate", limit_s=9.0)},
         )
     ]
 
@@ -153,29 +153,27 @@ def test_limits_that_passed_are_told(verdict):
 
 
 @pytest.mark.parametrize(
-    "seen",
+    "observed",
     [
         {"ready": Readiness.EXITED, "exit_status": -6},
-        {"failure": broken("disconnected"), "exit_status": -6},
-        {"failure": broken("timed_out")},
+        {"failure": failed("disconnected"), "exit_status": -6},
+        {"failure": failed("timed_out")},
         {"failure": Incorrect("prompt", "nonsense")},
     ],
 )
-def test_the_logs_own_reason_wins(verdict, seen):
-    """A log that says out of memory is believed, however it looked from outside."""
-    outcome = verdict("cuda-first-large-batch-with-size", candidate=Candidate({}), **seen).outcome
+def test_logged_failure_takes_precedence(verdict, observed):
+    """A logged failure takes precedence over observations."""
+    log = "cuda-first-large-batch-with-size"
+    outcome = verdict(log, candidate=Candidate({}), **observed).outcome
 
-    assert (outcome.kind, outcome.buffer, outcome.requested_mib) == (
-        "out_of_memory",
-        "pool",
-        762.01,
-    )
+    assert (outcome.kind, outcome.buffer) == ("out_of_memory", "pool")
+    assert outcome.requested_mib == 762.01
     assert outcome.stage == "prompt"
 
 
-def test_the_client_knows_when_generation_began(verdict):
-    """A log does not say that the first token went out; who received it does."""
-    failure = broken("disconnected", "generate")
+def test_client_knows_the_stage(verdict):
+    """The stage is generation if the client has received a token."""
+    failure = failed("disconnected", "generate")
     found = verdict(
         "cuda-first-large-batch-with-size",
         candidate=Candidate({}),
@@ -186,12 +184,12 @@ def test_the_client_knows_when_generation_began(verdict):
     assert (found.outcome.kind, found.outcome.stage) == ("out_of_memory", "generate")
 
 
-def test_a_context_that_a_request_exceeds_is_rejected(verdict):
-    """The server's answer names the reason that its log may not."""
+def test_exceeded_context_is_rejected(verdict):
+    """The reason is read from the server's response."""
     body = (
         '{"error":{"code":400,"message":"request (12001 tokens) exceeds the available context '
         'size (4096 tokens), try increasing it","type":"exceed_context_size_error"}}'
     )
-    outcome = verdict(GOOD, failure=broken("http", status=400, body=body)).outcome
+    outcome = verdict(GOOD, failure=failed("http", status=400, body=body)).outcome
 
     assert (outcome.kind, outcome.reason) == ("rejected", "context_exceeded")

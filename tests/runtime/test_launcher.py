@@ -29,7 +29,7 @@ PARAMS = {"devices": "CUDA0", "n_gpu_layers": 99, "n_cpu_moe": 6, "context": 409
 
 @pytest.fixture
 def stage(tmp_path, monkeypatch) -> Stage:
-    """Knows the processes of this test; none may be left."""
+    """Return the stage of this test, whose processes must end."""
     place = Stage(tmp_path)
     monkeypatch.setenv(MARK, place.mark)
     return place
@@ -37,7 +37,7 @@ def stage(tmp_path, monkeypatch) -> Stage:
 
 @pytest.fixture
 def fake(tmp_path, stage):
-    """A machine, empty again after the test."""
+    """Return a machine; none of its memory may be in use after the test."""
     made = FakeMachine(tmp_path, machine())
     yield made
     stage.wait_empty()
@@ -45,7 +45,7 @@ def fake(tmp_path, stage):
 
 
 class Launch:
-    """One launch with all that it told on the way."""
+    """A launch and the stages that it reported."""
 
     def __init__(self, fake, request_plan=None, limits=Limits(), params=PARAMS, **fields) -> None:  # noqa: B008
         self.launcher = launcher(fake, limits=limits, **fields)
@@ -57,7 +57,7 @@ class Launch:
         self.request_plan = request_plan or plan_measurement(WORKLOAD, 512, repeats=2)
 
     def run(self, check_stop=lambda: None):
-        """What comes of it."""
+        """Run the launch."""
         return self.launcher.launch(
             self.plan,
             self.request_plan,
@@ -67,8 +67,8 @@ class Launch:
         )
 
 
-def test_a_good_launch_measures_all_requests(fake):
-    """Warm-up and requests in order, memory at the peak, settings as they were applied."""
+def test_completed_launch_measures_all_requests(fake):
+    """A completed launch has samples in order, memory at the peak and applied settings."""
     launch = Launch(fake)
     result = launch.run()
 
@@ -87,44 +87,44 @@ def test_a_good_launch_measures_all_requests(fake):
     assert str(fake.server) in launch.plan.argv[0]
 
 
-def test_a_launch_with_little_left_fills_its_context(tmp_path, stage):
-    """With room it is not asked, with little it holds, and with next to none it dies there."""
+def test_full_context_check_depends_on_free_memory(tmp_path, stage):
+    """The check is skipped with much free memory, and fails with almost none."""
     params = {**PARAMS, "context": 16384, "cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-    fill = FullContextCheck(make_full_context_request(16384), {"CUDA0": 64.0})
-    request_plan = replace(plan_measurement(WORKLOAD, 512, repeats=1), full_context_check=fill)
+    check = FullContextCheck(make_full_context_request(16384), {"CUDA0": 64.0})
+    request_plan = replace(plan_measurement(WORKLOAD, 512, repeats=1), full_context_check=check)
 
-    def run(name, taken_mib):
-        device = replace(CARD, other_mib=taken_mib)
+    def run(name, others_mib):
+        device = replace(CARD, other_mib=others_mib)
         fake = FakeMachine(tmp_path / name, replace(machine(), devices=(device,)))
         return Launch(fake, request_plan, params=params).run()
 
-    roomy = run("roomy", 0.0)
-    left_mib = roomy.measurement.free_mib["CUDA0"]
-    tight, edge = run("tight", left_mib - 40), run("edge", left_mib - 2)
+    large = run("large", 0.0)
+    left_mib = large.measurement.free_mib["CUDA0"]
+    small, full = run("small", left_mib - 40), run("full", left_mib - 2)
 
-    assert [s.prompt_tokens for s in roomy.measurement.samples] == [1024, 600]
-    assert [s.prompt_tokens for s in tight.measurement.samples] == [1024, 600, 16384 - 64 - 8]
-    assert tight.measurement.samples[-1].is_warmup
-    assert (tight.outcome.kind, edge.outcome.kind) == ("completed", "out_of_memory")
-    assert (edge.outcome.stage, edge.outcome.buffer) == ("prompt", "pool")
-    assert len(edge.measurement.samples) == 2
+    assert [s.prompt_tokens for s in large.measurement.samples] == [1024, 600]
+    assert [s.prompt_tokens for s in small.measurement.samples] == [1024, 600, 16384 - 64 - 8]
+    assert small.measurement.samples[-1].is_warmup
+    assert (small.outcome.kind, full.outcome.kind) == ("completed", "out_of_memory")
+    assert (full.outcome.stage, full.outcome.buffer) == ("prompt", "pool")
+    assert len(full.measurement.samples) == 2
 
 
-def test_what_the_user_lets_a_device_hold_counts_as_its_room(tmp_path, stage):
-    """A card with much free memory of which little is allowed has little left."""
+def test_limit_of_the_user_counts_as_free_memory(tmp_path, stage):
+    """A device has little free memory if the user allows little of it."""
     fake = FakeMachine(tmp_path, machine())
     request_plan = plan_measurement(WORKLOAD, 512, repeats=1)
-    fill = FullContextCheck(make_full_context_request(4096), {"CUDA0": 64.0})
+    check = FullContextCheck(make_full_context_request(4096), {"CUDA0": 64.0})
     used = Launch(fake, request_plan).run().measurement.peak_mib["CUDA0"]
     for limit_mib, count in ((used + 500.0, 2), (used + 10.0, 3)):
         launch = Launch(
-            fake, replace(request_plan, full_context_check=fill), limits_mib={"CUDA0": limit_mib}
+            fake, replace(request_plan, full_context_check=check), limits_mib={"CUDA0": limit_mib}
         )
         assert len(launch.run().measurement.samples) == count
 
 
-def test_loading_only_asks_nothing(fake):
-    """The cheapest request_plan has no samples, and still knows what was applied."""
+def test_launch_without_requests_has_no_samples(fake):
+    """A launch without requests has no samples, but the applied settings."""
     result = Launch(fake, plan_without_measurement()).run()
 
     assert result.outcome.kind == "completed"
@@ -133,7 +133,7 @@ def test_loading_only_asks_nothing(fake):
 
 
 def test_prompts_are_cut_to_the_slot(fake):
-    """A request never exceeds what one of several slots holds."""
+    """Prompts are cut to the context of a slot."""
     launch = Launch(fake, params={**PARAMS, "context": 1024, "parallel": 2})
     result = launch.run()
 
@@ -141,8 +141,8 @@ def test_prompts_are_cut_to_the_slot(fake):
     assert {s.prompt_tokens for s in result.measurement.samples} == {512 - 64 - 8}
 
 
-def test_requests_go_out_side_by_side(fake):
-    """As many at once as the workload says, each answered."""
+def test_requests_are_sent_in_parallel(fake):
+    """As many requests as the workload says are sent at the same time."""
     workload = Workload("pair", context=4096, parallel=2, requests=(Request(600, 8),))
     launch = Launch(fake, params={**PARAMS, "parallel": 2})
     launch.launcher.workload = workload
@@ -153,7 +153,7 @@ def test_requests_go_out_side_by_side(fake):
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind", "when", "detail"),
+    ("fault", "kind", "at_stage", "detail"),
     [
         ("oom-weights", "out_of_memory", "load", ("device", "weights")),
         ("oom-kv", "out_of_memory", "context", ("device", "kv")),
@@ -172,13 +172,13 @@ def test_requests_go_out_side_by_side(fake):
         ("zero-timings", "incorrect", "prompt", None),
     ],
 )
-def test_every_failure_is_told_apart(fake, fault, kind, when, detail):
-    """Outcome, stage and reason follow from what the process, its log and its answers show."""
+def test_failures_have_outcome_stage_and_reason(fake, fault, kind, at_stage, detail):
+    """Every failure of a process, its log or its answers has its outcome."""
     name, _, value = fault.partition(":")
     fake.fail(name, value or None)
     outcome = Launch(fake).run().outcome
 
-    assert (outcome.kind, outcome.stage) == (kind, when), outcome
+    assert (outcome.kind, outcome.stage) == (kind, at_stage), outcome
     assert outcome.evidence
     if kind == "out_of_memory":
         assert (outcome.where, outcome.buffer) == detail
@@ -187,29 +187,29 @@ def test_every_failure_is_told_apart(fake, fault, kind, when, detail):
 
 
 @pytest.mark.parametrize("fault", ["retry-pipeline", "pinned-refused"])
-def test_harmless_messages_are_no_failure(fake, fault):
-    """An allocation that was tried again smaller, memory that could not be pinned."""
+def test_harmless_messages_are_not_failures(fake, fault):
+    """A repeated allocation and memory that cannot be pinned are not failures."""
     fake.fail(fault)
 
     assert Launch(fake).run().outcome.kind == "completed"
 
 
 @pytest.mark.parametrize(
-    ("fault", "when"), [("hang-request", "prompt"), ("hang-generate", "generate")]
+    ("fault", "at_stage"), [("hang-request", "prompt"), ("hang-generate", "generate")]
 )
-def test_a_request_that_hangs_has_a_limit(fake, fault, when):
-    """A server that answers no more is ended when the limit of the stage has passed."""
+def test_hanging_request_ends_at_its_limit(fake, fault, at_stage):
+    """A server that stops answering is stopped at the time limit of the stage."""
     fake.fail(fault, 60)
     limits = Limits(prompt_s=1.0, generate_s=1.0, stop_s=1.0)
     outcome = Launch(fake, limits=limits).run().outcome
 
     assert outcome.kind in ("timed_out", "crashed")
-    assert outcome.stage == when
+    assert outcome.stage == at_stage
     assert "within 1 s" in outcome.evidence
 
 
-def test_a_stop_between_stages_leaves_nothing(fake):
-    """The user's stop ends the launch where it is, and comes through."""
+def test_stop_between_requests_ends_the_launch(fake):
+    """The user's stop ends the launch at once and is raised."""
     launch = Launch(fake)
 
     def check() -> None:
@@ -221,8 +221,8 @@ def test_a_stop_between_stages_leaves_nothing(fake):
     assert launch.stages == ["load", "warmup", "prompt"]
 
 
-def test_a_stop_while_loading_leaves_nothing(fake):
-    """It need not be waited for."""
+def test_stop_while_loading_ends_the_launch(fake):
+    """A stop does not wait until the model is loaded."""
     fake.fail("hang-load", 60)
 
     def check() -> None:
@@ -233,16 +233,16 @@ def test_a_stop_while_loading_leaves_nothing(fake):
         Launch(fake).run(check)
 
 
-def test_a_program_that_is_not_there_ends_the_run(fake):
-    """That is no candidate's failure."""
+def test_missing_program_ends_the_run(fake):
+    """A missing program is an error, not an outcome."""
     launch = Launch(fake, wrapper=("/no/such/wrapper",))
 
     with pytest.raises(UsageError, match="no such program"):
         launch.run()
 
 
-def test_a_slow_release_is_waited_for(tmp_path, stage):
-    """A driver that gives memory back late does not take it from the next launch."""
+def test_slow_release_of_memory_is_awaited(tmp_path, stage):
+    """A launch ends only when the driver has released the memory."""
     fake = FakeMachine(tmp_path, machine(release_s=0.6))
     launch = Launch(fake, plan_without_measurement())
 
@@ -254,38 +254,38 @@ def test_a_slow_release_is_waited_for(tmp_path, stage):
     assert second.notes == ()
 
 
-class ByAddress:
-    """A machine's memory counters, of which only those are known whose address was told."""
+class CountersByAddress:
+    """Memory counters that are found only by PCI address."""
 
     def __init__(self, counters: MemorySource) -> None:
         self.counters = counters
-        self.asked: list[dict[str, str]] = []
+        self.calls: list[dict[str, str]] = []
 
     def __call__(self, pci_ids: Mapping[str, str]) -> MemorySource:
-        """Find the counters by the addresses."""
-        self.asked.append(dict(pci_ids))
-        return Known(self.counters, tuple(pci_ids))
+        """Return the counters of these addresses."""
+        self.calls.append(dict(pci_ids))
+        return SomeCounters(self.counters, tuple(pci_ids))
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SomeCounters:
     """The counters of some devices."""
 
     counters: MemorySource
     names: tuple[str, ...]
 
     def read(self) -> dict[str, MemoryCounter]:
-        """These devices' counters now."""
+        """Return the counters of these devices."""
         counters = self.counters.read()
         return {name: counters[name] for name in self.names}
 
 
-def test_devices_without_a_counter_have_one_once_a_log_tells_their_address(tmp_path, stage):
-    """Of equal cards each is counted from the launch on that follows the first to use it."""
+def test_counters_are_found_by_the_logged_address(tmp_path, stage):
+    """A device has a counter after the first launch that logs its address."""
     cards = (CARD, replace(CARD, name="CUDA1"))
     fake = FakeMachine(tmp_path, replace(machine(), devices=cards))
     made = launcher(fake)
-    made.find_memory = finder = ByAddress(made.memory)
+    made.find_memory = finder = CountersByAddress(made.memory)
     made.memory = NoMemorySource()
 
     def peaks(device: str) -> dict[str, float]:
@@ -303,16 +303,16 @@ def test_devices_without_a_counter_have_one_once_a_log_tells_their_address(tmp_p
     assert set(other) == {"CUDA0"}
     assert other["CUDA0"] < 100
     assert last["CUDA1"] == pytest.approx(second["CUDA0"], rel=0.02)
-    told = {"CUDA0": "0000:06:00.0"}
-    assert finder.asked == [told, {**told, "CUDA1": "0000:07:00.0"}]
+    first_call = {"CUDA0": "0000:06:00.0"}
+    assert finder.calls == [first_call, {**first_call, "CUDA1": "0000:07:00.0"}]
 
 
-def test_an_address_without_a_counter_is_tried_once(fake):
-    """A device that stays unknown costs no search at every launch."""
-    asked = []
+def test_address_without_a_counter_is_tried_once(fake):
+    """An address without a counter is not searched for again."""
+    calls = []
 
     def find(pci_ids: Mapping[str, str]) -> MemorySource:
-        asked.append(dict(pci_ids))
+        calls.append(dict(pci_ids))
         return NoMemorySource()
 
     run = Launch(fake, plan_without_measurement(), find_memory=find)
@@ -320,11 +320,11 @@ def test_an_address_without_a_counter_is_tried_once(fake):
     run.run()
     run.run()
 
-    assert asked == [{"CUDA0": "0000:06:00.0"}]
+    assert calls == [{"CUDA0": "0000:06:00.0"}]
 
 
-def test_a_device_with_a_counter_keeps_it(fake):
-    """What is counted already is not looked for by address."""
+def test_device_with_a_counter_is_not_searched_for(fake):
+    """Counters are not searched for by address if all devices have one."""
 
     def find(pci_ids: Mapping[str, str]) -> MemorySource:
         raise AssertionError(pci_ids)
@@ -335,8 +335,8 @@ def test_a_device_with_a_counter_keeps_it(fake):
     )
 
 
-def test_what_a_runtime_cannot_be_told_is_not_launched(fake):
-    """A parameter that it does not have is rejected on paper."""
+def test_unsupported_setting_is_rejected_without_a_launch(fake):
+    """A parameter that the runtime does not have is rejected before a launch."""
     made = launcher(fake)
     refused = made.plan(Candidate({"moe_cache_mib": 512}), as_served=False)
 
@@ -345,8 +345,8 @@ def test_what_a_runtime_cannot_be_told_is_not_launched(fake):
     assert fake.launches == 0
 
 
-def test_only_measuring_switches_tell_a_plan_from_what_is_served(fake):
-    """As served there is nothing that blurs or sharpens a measurement; the baseline is free."""
+def test_measuring_adds_switches_to_the_served_command(fake):
+    """Measuring adds switches to the served command, and the baseline has no --fit off."""
     made = launcher(fake)
     candidate = Candidate(PARAMS)
 
@@ -361,15 +361,15 @@ def test_only_measuring_switches_tell_a_plan_from_what_is_served(fake):
     assert "--fit" not in baseline.argv
 
 
-# With so much taken by others the candidate leaves 40 MiB.
-TAKEN_MIB = 1172.0
-# The other requests are shorter.
+# With this usage of other programs, the candidate leaves 40 MiB free.
+OTHERS_MIB = 1172.0
+# All other requests are shorter.
 LONG_TOKENS = 3000
 
 
 @pytest.fixture
-def fill(tmp_path, monkeypatch):
-    """Launches a candidate that has little left, with a fault; nothing of it may be left."""
+def fill_context(tmp_path, monkeypatch):
+    """Launch a candidate with little free memory and a fault; no process may be left."""
     stage = Stage(tmp_path)
     monkeypatch.setenv(MARK, stage.mark)
     made_on = []
@@ -378,10 +378,10 @@ def fill(tmp_path, monkeypatch):
         fault: str = "",
         *,
         context: int = 4096,
-        taken_mib: float = TAKEN_MIB,
+        others_mib: float = OTHERS_MIB,
         limits: Limits = Limits(),  # noqa: B008
     ) -> LaunchResult:
-        card = replace(CARD, other_mib=taken_mib)
+        card = replace(CARD, other_mib=others_mib)
         fake = FakeMachine(tmp_path, replace(machine(), devices=(card,)))
         made_on.append(fake)
         name, _, value = fault.partition(":")
@@ -416,10 +416,10 @@ def fill(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "kind", "stage", "detail"),
     [
-        # Without a word, with a device almost full: it wanted memory.
+        # Without a message on an almost full device: out of memory.
         ("segfault:prompt", "out_of_memory", "prompt", "device"),
         ("oom-decode", "out_of_memory", "prompt", "device"),
-        # Whoever kills it has another reason where the host has gigabytes left.
+        # With gigabytes of free host memory, a kill has another reason.
         ("killed:prompt", "crashed", "prompt", "killed"),
         ("abort:prompt", "crashed", "prompt", None),
         ("event-500", "crashed", "generate", None),
@@ -428,9 +428,9 @@ def fill(tmp_path, monkeypatch):
         ("hang-generate:60", "crashed", "generate", "hang"),
     ],
 )
-def test_what_befalls_a_fill_is_told_as_anywhere_else(fill, fault, kind, stage, detail):
-    """The outcome is that of the fill, and what was measured before it is kept."""
-    result = fill(fault, limits=Limits(prompt_s=1.5, generate_s=1.5, stop_s=1.0))
+def test_failures_of_a_full_context_check(fill_context, fault, kind, stage, detail):
+    """The outcome is that of the check, and the samples before it are kept."""
+    result = fill_context(fault, limits=Limits(prompt_s=1.5, generate_s=1.5, stop_s=1.0))
 
     outcome = result.outcome
     assert (outcome.kind, outcome.stage) == (kind, stage), outcome
@@ -441,8 +441,8 @@ def test_what_befalls_a_fill_is_told_as_anywhere_else(fill, fault, kind, stage, 
     assert [sample.is_warmup for sample in result.measurement.samples] == [True, False]
 
 
-def test_ctrl_c_while_a_context_is_filled_leaves_nothing(fill):
-    """The server hangs at that prompt: what stops the run ends it, and its memory is free."""
+def test_interrupt_during_a_full_context_check(fill_context):
+    """An interrupt during the check stops the server and frees its memory."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -451,17 +451,17 @@ def test_ctrl_c_while_a_context_is_filled_leaves_nothing(fill):
     signal.setitimer(signal.ITIMER_REAL, 2.0)
     try:
         with pytest.raises(KeyboardInterrupt):
-            fill("hang-request:60")
+            fill_context("hang-request:60")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_large_context_has_the_time_that_it_takes(fill):
-    """What is many times as long as any usual prompt may take many times as long."""
+def test_time_limit_grows_with_the_context(fill_context):
+    """A prompt that is many times longer than usual has a longer time limit."""
     limits = Limits(prompt_s=1.0)
 
-    result = fill("hang-request:1.5", context=98304, taken_mib=0.0, limits=limits)
+    result = fill_context("hang-request:1.5", context=98304, others_mib=0.0, limits=limits)
 
     assert result.outcome.kind == "completed"
     assert result.measurement.samples[-1].prompt_tokens == 98304 - 64 - 8

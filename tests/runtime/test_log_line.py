@@ -42,52 +42,52 @@ from autofit.runtime.logs.log_reader import make_handlers
         ("", LogLine("")),
     ],
 )
-def test_a_line_is_undressed(raw: str, line: LogLine):
-    """Times, levels, colours, ports and the marks of other programs are taken off."""
+def test_prefixes_are_removed(raw: str, line: LogLine):
+    """Times, levels, colours, ports and prefixes of other programs are removed."""
     assert list(strip_prefixes(raw)) == [line]
 
 
-def test_a_json_document_can_hold_several_lines():
-    """Each line of a message is a line."""
+def test_json_document_can_contain_several_lines():
+    """Each line of a JSON message is a line of the log."""
     lines = list(strip_prefixes('{"level":"error","msg":"one\\ntwo\\n"}'))
 
     assert lines == [LogLine("one"), LogLine("two")]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_files_of_several_encodings_are_read(encoding: str):
-    """A byte order mark is understood, and gone."""
+def test_encodings_are_detected(encoding: str):
+    """A byte order mark decides the encoding and is removed."""
     assert list(read_lines(io.BytesIO("eins\nzwei ü\n".encode(encoding)))) == ["eins", "zwei ü"]
 
 
-def test_two_stray_bytes_do_not_make_a_log_utf_16():
-    """A log that begins like UTF-16 but is plain text is read as such."""
+def test_damaged_bytes_do_not_make_a_log_utf_16():
+    """A plain text that begins with a byte order mark of UTF-16 is read as plain text."""
     lines = list(read_lines(io.BytesIO(b"\xff\xfeout of memory\nabort\n")))
 
     assert lines[0].endswith("out of memory")
     assert lines[1:] == ["abort"]
 
 
-def test_bytes_that_are_no_text_are_read():
-    """Output of a model need not be valid UTF-8."""
+def test_invalid_utf_8_is_replaced():
+    """Output of a model may be invalid UTF-8."""
     assert list(read_lines(io.BytesIO(b"a\xff\xfeb\nc"))) == ["a��b", "c"]
 
 
 class Endless(io.RawIOBase):
-    """So many bytes without a line end."""
+    """A stream of bytes without a line end."""
 
     def __init__(self, size: int) -> None:
         self.left = size
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         taken = min(self.left, size)
         self.left -= taken
         return b"x" * taken
 
 
-def test_an_endless_line_is_cut():
-    """A line of 20 MB comes in pieces, none of them too long, and nothing is lost."""
+def test_long_line_is_split():
+    """A line of 20 MB is split into short pieces, and nothing is lost."""
     pieces = [len(piece) for piece in read_lines(Endless(20_000_000))]
 
     assert max(pieces) <= LONGEST
@@ -97,8 +97,8 @@ def test_an_endless_line_is_cut():
 @given(
     st.lists(st.text(alphabet=st.characters(exclude_characters="\n", exclude_categories=["Cs"])))
 )
-def test_lines_come_back_as_they_were(lines: list[str]):
-    """Reading is the inverse of writing, line by line."""
+def test_written_lines_are_read_back(lines: list[str]):
+    """Reading is the inverse of writing."""
     text = "".join(f"{line}\n" for line in lines)
 
     found = list(read_lines(io.BytesIO(text.encode())))
@@ -106,8 +106,8 @@ def test_lines_come_back_as_they_were(lines: list[str]):
     assert "".join(found) == text.replace("\n", "").removeprefix("\ufeff")
 
 
-def test_the_index_finds_what_a_search_of_all_patterns_finds():
-    """The quick look at shapes misses no pattern on any line of the corpus."""
+def test_index_finds_the_same_as_all_patterns():
+    """The index finds every matching pattern on every line of the corpus."""
     dialect = load_dialect("llama_server")
     patterns = [pattern for _, pattern in make_handlers(dialect.log, dialect.failures)]
     index = PatternIndex(enumerate(patterns))
@@ -127,8 +127,8 @@ def test_the_index_finds_what_a_search_of_all_patterns_finds():
 
 
 @given(st.lists(st.text(min_size=1, alphabet="ab c"), min_size=1), st.text(alphabet="ab c01"))
-def test_the_index_finds_any_text_in_any_line(texts: list[str], line: str):
-    """Stems and shapes lose nothing, whatever the patterns."""
+def test_index_finds_any_text_in_any_line(texts: list[str], line: str):
+    """The index finds every text that a line contains, for any patterns."""
     index = PatternIndex((text, LinePattern((text,))) for text in texts)
 
     found = [e.key for e in index.candidates(line) if e.groups(line) is not None]

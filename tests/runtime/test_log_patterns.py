@@ -15,7 +15,7 @@ FILE = TypeAdapter(FailurePattern)
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        ({"has": "error 42"}, "must hold no digit"),
+        ({"has": "error 42"}, "must contain no digit"),
         ({"has": 'a "b"'}, "double quote"),
         ({"has": " "}, "more than spaces"),
         ({"has": []}, "at least one text"),
@@ -25,30 +25,30 @@ FILE = TypeAdapter(FailurePattern)
         ({"has": "x", "kind": "completed"}, "Input should be"),
     ],
 )
-def test_a_faulty_pattern_is_refused(data: dict[str, object], fault: str):
-    """Each fault of a pattern is told."""
+def test_faulty_pattern_is_rejected(data: dict[str, object], fault: str):
+    """Each fault of a pattern is reported."""
     with pytest.raises(ValidationError, match=fault):
         FILE.validate_python(data)
 
 
-def test_every_dialect_has_the_patterns():
-    """Dialects that extend another know its log and its failures."""
+def test_extending_dialects_have_the_patterns():
+    """Dialects that extend another have its log patterns and failures."""
     for name, dialect in load_all_dialects().items():
         if dialect.extends == "llama_server" or name == "llama_server":
             assert dialect.failures, name
             assert dialect.log.facts.buffer, name
 
 
-def test_every_text_of_a_failure_is_in_the_corpus():
-    """No failure is claimed to be known without a log that shows it."""
+def test_every_failure_text_is_in_the_corpus():
+    """The corpus has a log for every text of a failure."""
     text = "\n".join(case.text for case in all_cases())
     failures = load_dialect("llama_server").failures
 
     assert [has for failure in failures for has in failure.has if has not in text] == []
 
 
-def test_every_text_that_cancels_a_failure_is_in_the_corpus():
-    """No line is claimed to be harmless without a log that shows what follows."""
+def test_every_cancelling_text_is_in_the_corpus():
+    """The corpus has a log for every text that cancels a failure."""
     text = "\n".join(case.text for case in all_cases())
     failures = load_dialect("llama_server").failures
 

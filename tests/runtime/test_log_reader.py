@@ -11,24 +11,24 @@ FILE = TypeAdapter(FailurePattern)
 
 
 def pattern(has: str, **rest: object) -> FailurePattern:
-    """A pattern of a dialect file."""
+    """Return a pattern of a dialect file."""
     return FILE.validate_python({"has": has, "kind": "crashed", **rest})
 
 
-def test_the_first_pattern_wins_wherever_its_line_is():
-    """Precedence is over the whole log, not by the order of lines."""
+def test_first_pattern_decides():
+    """The order of patterns decides, and not the order of lines."""
     tracker = FailureTracker([pattern("cause"), pattern("effect")])
     tracker.add(1, {}, "effect", "load")
     tracker.add(0, {}, "cause", "load")
 
-    finding = tracker.find()
+    failure = tracker.find()
 
-    assert finding is not None
-    assert finding.evidence == "cause"
+    assert failure is not None
+    assert failure.evidence == "cause"
 
 
-def test_a_cancelled_failure_is_none_but_a_later_one_is():
-    """A retry is harmless; the same message after it may not be."""
+def test_cancelled_failure_can_be_followed_by_a_real_one():
+    """A message is dropped when it is cancelled, and kept when it occurs again later."""
     tracker = FailureTracker([pattern("refused", cancelled_by=["went on"])])
     tracker.add(0, {}, "refused: 1", "load")
     tracker.cancel("something else")
@@ -38,27 +38,27 @@ def test_a_cancelled_failure_is_none_but_a_later_one_is():
     assert tracker.find() is None
 
     tracker.add(0, {}, "refused: 2", "prompt")
-    finding = tracker.find()
-    assert finding is not None
-    assert (finding.evidence, finding.stage) == ("refused: 2", "prompt")
+    failure = tracker.find()
+    assert failure is not None
+    assert (failure.evidence, failure.stage) == ("refused: 2", "prompt")
 
 
-def test_a_failure_for_good_keeps_what_led_to_it():
-    """What could have been harmless no longer is, once the runtime gave up."""
+def test_final_failure_keeps_open_messages():
+    """After a final failure, an open message cannot be cancelled."""
     patterns = [pattern("refused", cancelled_by=["went on"]), pattern("gave up")]
     tracker = FailureTracker(patterns)
     tracker.add(0, {}, "refused", "load")
     tracker.add(1, {}, "gave up", "load")
     tracker.cancel("went on")
 
-    finding = tracker.find()
+    failure = tracker.find()
 
-    assert finding is not None
-    assert finding.evidence == "refused"
+    assert failure is not None
+    assert failure.evidence == "refused"
 
 
-def test_a_line_without_a_kind_adds_but_does_not_fail():
-    """Details alone are no failure, but complete one."""
+def test_line_without_a_kind_only_adds_values():
+    """A line without a kind is not a failure, but adds its values to one."""
     detail = FILE.validate_python({"has": "device"})
     memory = FILE.validate_python({"has": "memory", "kind": "out_of_memory"})
     tracker = FailureTracker([memory, detail])
@@ -66,6 +66,6 @@ def test_a_line_without_a_kind_adds_but_does_not_fail():
     assert tracker.find() is None
 
     tracker.add(0, {"bytes": str(3 << 20)}, "memory", "load")
-    finding = tracker.find()
-    assert finding is not None
-    assert (finding.index, finding.requested_mib) == ("3", 3.0)
+    failure = tracker.find()
+    assert failure is not None
+    assert (failure.index, failure.requested_mib) == ("3", 3.0)

@@ -1,4 +1,4 @@
-"""Memory by the runtime's planner against what a real server reports."""
+"""Predictions of the runtime's planner, compared with a real server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ROW = re.compile(r"\|\s+- (\S+).*?=\s*(?:\d+\s*\+ \(\s*\d+ =\s*)?(\d+) \+\s*(\d
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose logits outweigh the rest of its graph."""
+    """Write a model whose logits are larger than the rest of its graph."""
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_model(
         SynthSpec(layers=4, experts=8, used=2, embd=EMBD, heads=4, vocab=VOCAB, header_only=True),
@@ -52,13 +52,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rpc(llama_cpp: Path) -> Iterator[str]:
-    """Two remote devices."""
+    """Start two remote devices."""
     with rpc_device(llama_cpp) as first, rpc_device(llama_cpp) as second:
         yield f"{first},{second}"
 
 
 def reported(runtime: Runtime, model: Path, candidate: Candidate, rpc: str, log: Path) -> dict:
-    """(model, context, compute) MiB by device in the memory table of a real server."""
+    """Return model, context and compute MiB by device in a real server's memory table."""
     plan = make_launch_plan(runtime, model, candidate, purpose="measure", rpc=rpc)
     assert isinstance(plan, LaunchPlan)
     words = [word.replace("{port}", str(free_port())) for word in plan.argv]
@@ -94,7 +94,7 @@ def reported(runtime: Runtime, model: Path, candidate: Candidate, rpc: str, log:
         ({"flash_attn": "off", "n_gpu_layers": 3, "tensor_split": "1,2"}, "RPC1", 3),
     ],
 )
-def test_the_estimate_is_what_the_server_reports(  # noqa: PLR0917 - cases and fixtures
+def test_prediction_matches_the_server(  # noqa: PLR0917 - cases and fixtures
     changes: dict[str, ParamValue | None],
     output: str,
     surplus: int,
@@ -103,16 +103,16 @@ def test_the_estimate_is_what_the_server_reports(  # noqa: PLR0917 - cases and f
     rpc: str,
     tmp_path: Path,
 ) -> None:
-    """Every number is equal but the output device's compute: some hidden states above at most."""
+    """Every number is equal, except that the output device may be some hidden states higher."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     candidate = Candidate(BASE).with_params(**changes)
-    estimate = RuntimePlanner(runtime, model, rpc=rpc, cache=tmp_path).predict_memory(candidate)
-    assert estimate is not None
+    sizes = RuntimePlanner(runtime, model, rpc=rpc, cache=tmp_path).predict_memory(candidate)
+    assert sizes is not None
     real = reported(runtime, model, candidate, rpc, tmp_path / "log")
     hidden_mib = candidate.get_int("ubatch", 0) * EMBD * 4 / 2**20
     logits_mib = candidate.get_int("ubatch", 0) * VOCAB * 4 / 2**20
-    assert real.keys() == estimate.keys()
-    for name, row in estimate.items():
+    assert real.keys() == sizes.keys()
+    for name, row in sizes.items():
         assert (row.model_mib, row.context_mib) == real[name][:2], name
         difference = row.compute_mib - real[name][2]
         if name == output:
@@ -123,8 +123,8 @@ def test_the_estimate_is_what_the_server_reports(  # noqa: PLR0917 - cases and f
 
 
 @pytest.mark.runtime
-def test_an_answer_is_kept(llama_cpp: Path, model: Path, tmp_path: Path) -> None:
-    """Asked again, by another process and with no remote device running, it is answered."""
+def test_prediction_is_cached(llama_cpp: Path, model: Path, tmp_path: Path) -> None:
+    """A prediction with a split is cached on disk, and used without the remote devices."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     with rpc_device(llama_cpp) as first, rpc_device(llama_cpp) as second:
         servers = f"{first},{second}"
@@ -137,25 +137,25 @@ def test_an_answer_is_kept(llama_cpp: Path, model: Path, tmp_path: Path) -> None
     assert before is not None
     assert after.predict_memory(Candidate(BASE)) == before
     assert after.usage.runs == 0
-    # Without a split the layers go by free memory, which is another one each time.
+    # Without a split the placement depends on the free memory, so nothing is cached.
     assert after.predict_memory(loose) is None
     assert after.usage.runs == 1
     assert after.usage.seconds > 0
 
 
 @pytest.mark.runtime
-def test_a_candidate_that_cannot_be_planned_has_no_estimate(
+def test_unplannable_candidate_has_no_prediction(
     llama_cpp: Path, model: Path, tmp_path: Path
 ) -> None:
-    """A refusal by the planner is no error."""
+    """A failure of the planner is not an error."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
-    estimator = RuntimePlanner(runtime, model, cache=tmp_path)
-    assert estimator.predict_memory(Candidate({"devices": "CUDA7", "tensor_split": "1"})) is None
+    planner = RuntimePlanner(runtime, model, cache=tmp_path)
+    assert planner.predict_memory(Candidate({"devices": "CUDA7", "tensor_split": "1"})) is None
 
 
 @pytest.mark.runtime
-def test_what_the_user_adds_is_planned_with(llama_cpp: Path, model: Path, tmp_path: Path) -> None:
-    """Extra arguments that the planner knows count; others are left out."""
+def test_extra_arguments_are_planned(llama_cpp: Path, model: Path, tmp_path: Path) -> None:
+    """Extra arguments are passed to the planner if it has them."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     candidate = Candidate({"context": 2048, "kv_unified": True, "tensor_split": "1"})
     plain = RuntimePlanner(runtime, model, cache=tmp_path).predict_memory(candidate)
@@ -168,15 +168,15 @@ def test_what_the_user_adds_is_planned_with(llama_cpp: Path, model: Path, tmp_pa
     assert narrow["host"].context_mib < plain["host"].context_mib
 
 
-def test_a_runtime_without_a_planner_has_no_estimate(model: Path, tmp_path: Path) -> None:
-    """The embedded runtime has no such program."""
+def test_runtime_without_a_planner_has_no_prediction(model: Path, tmp_path: Path) -> None:
+    """The embedded runtime has no planner."""
     runtime = find_runtime(dialect="embedded", cache=tmp_path)
     assert RuntimePlanner(runtime, model, cache=tmp_path).predict_memory(Candidate(BASE)) is None
 
 
-def test_a_torn_line_of_kept_answers_is_ignored(tmp_path: Path) -> None:
-    """A kill in the middle of a line loses that line only."""
-    path = tmp_path / "deep" / "kept.jsonl"
+def test_incomplete_line_of_the_cache_is_ignored(tmp_path: Path) -> None:
+    """An incomplete last line is ignored, and the other predictions are used."""
+    path = tmp_path / "deep" / "cache.jsonl"
     record = PredictionCache(path)
     sizes = {"host": ReportedMemory(1.0, 2.0, 3.5)}
     record.put("a", sizes, is_lasting=True)

@@ -10,7 +10,7 @@ import pytest
 from real_llama_cpp import free_port, rpc_device
 from runtime.sample_programs import (
     IK,
-    questions,
+    read_calls,
     write_program,
     write_script,
 )
@@ -34,23 +34,23 @@ CUDA = """Available devices:
 CACHE = "--moe-cache-mib N                       MiB of experts (default: 0)\n"
 
 
-def test_answers_are_kept_until_the_program_changes(tmp_path: Path) -> None:
-    """A program is asked once; after a change of it, or of a library, it is asked again."""
+def test_output_is_cached_until_the_program_changes(tmp_path: Path) -> None:
+    """A program runs once, and again after a change of it or of a library."""
     program = write_program(tmp_path / "bin")
     for _ in range(2):
         find_runtime(program, cache=tmp_path / "cache")
-    assert questions(program) == ["--help", "--version"]
+    assert read_calls(program) == ["--help", "--version"]
     (program.parent / "libggml-base.so").write_bytes(b"new")
     find_runtime(program, cache=tmp_path / "cache")
-    assert len(questions(program)) == 4
+    assert len(read_calls(program)) == 4
     write_program(tmp_path / "bin", more_help=CACHE)
     runtime = find_runtime(program, cache=tmp_path / "cache")
     assert runtime.dialect.name == "llama_server_moe_cache"
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[1]", '{"answers": {"--help": 3}}', "\udcff"])
-def test_a_damaged_record_is_ignored(damage: str, tmp_path: Path) -> None:
-    """Kept answers that cannot be read are asked for again."""
+def test_damaged_cache_is_ignored(damage: str, tmp_path: Path) -> None:
+    """With an unreadable cache entry, the program runs again."""
     program = write_program(tmp_path / "bin")
     find_runtime(program, cache=tmp_path / "cache")
     [record] = (tmp_path / "cache").iterdir()
@@ -58,13 +58,13 @@ def test_a_damaged_record_is_ignored(damage: str, tmp_path: Path) -> None:
     assert find_runtime(program, cache=tmp_path / "cache").dialect.name == "llama_server"
 
 
-def test_a_cache_that_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
-    """Where the cache folder cannot be made, programs are asked each time."""
+def test_unwritable_cache_is_not_an_error(tmp_path: Path) -> None:
+    """Without a cache folder, programs run every time."""
     program = write_program(tmp_path / "bin")
     (tmp_path / "file").write_text("")
     for _ in range(2):
         find_runtime(program, cache=tmp_path / "file" / "cache")
-    assert len(questions(program)) == 4
+    assert len(read_calls(program)) == 4
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,8 @@ def test_a_cache_that_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_program_that_is_no_runtime_is_told(
-    script: str, message: str, hint: str, tmp_path: Path
-) -> None:
-    """What is wrong with a program is said, and what to do."""
+def test_failing_program_is_reported(script: str, message: str, hint: str, tmp_path: Path) -> None:
+    """The error names the program and the problem, and the hint says what to do."""
     program = write_script(tmp_path / "llama-server", script)
     with pytest.raises(UsageError) as raised:
         find_runtime(program, cache=tmp_path / "cache")
@@ -94,8 +92,8 @@ def test_a_program_that_is_no_runtime_is_told(
     assert hint in raised.value.hint
 
 
-def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
-    """A help that never comes ends with the dialect's time-out."""
+def test_hanging_program_times_out(tmp_path: Path) -> None:
+    """A program that prints no help ends with the dialect's time limit."""
     program = write_script(tmp_path / "llama-server", "exec sleep 50")
     dialect = tmp_path / "hasty.yaml"
     dialect.write_text(
@@ -106,10 +104,8 @@ def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
         find_runtime(program, str(dialect), cache=tmp_path / "cache")
 
 
-def test_a_program_that_hangs_is_told_of_before_it_is_given_up(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whoever waits learns after two seconds for what, and for how long at most."""
+def test_slow_program_is_announced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """After two seconds a warning names the command and the time limit."""
     program = write_script(tmp_path / "llama-server", "exec sleep 50")
     inspector = ProgramInspector(program, (str(program),), tmp_path / "cache")
 
@@ -120,7 +116,7 @@ def test_a_program_that_hangs_is_told_of_before_it_is_given_up(
     ]
 
 
-def test_libraries_beside_a_program_are_found_for_it(tmp_path: Path) -> None:
+def test_libraries_in_the_program_folder_are_found(tmp_path: Path) -> None:
     """A program without a run path is started with its own folder in LD_LIBRARY_PATH."""
     help_program = write_program(tmp_path / "help")
     program = write_script(
@@ -128,13 +124,13 @@ def test_libraries_beside_a_program_are_found_for_it(tmp_path: Path) -> None:
         f'case ":$LD_LIBRARY_PATH:" in *:{tmp_path}/bin:*) exec {help_program} "$@";; esac\n'
         "echo 'error while loading shared libraries: libllama.so: cannot open' >&2; exit 127",
     )
-    for _ in range(2):  # the second time from the kept answers
+    for _ in range(2):  # the second time from the cache
         runtime = find_runtime(program, cache=tmp_path / "cache")
         assert runtime.env["LD_LIBRARY_PATH"].split(":")[0] == f"{tmp_path}/bin"
 
 
-def test_files_that_cannot_be_run_are_told(tmp_path: Path) -> None:
-    """A file without the right to be executed, or that is no program, is no runtime."""
+def test_files_that_cannot_run_are_rejected(tmp_path: Path) -> None:
+    """A file that is not executable or not a program is rejected."""
     program = tmp_path / "llama-server"
     program.write_text("not a program")
     with pytest.raises(UsageError, match="is not executable"):
@@ -147,31 +143,31 @@ def test_files_that_cannot_be_run_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.runtime
-def test_a_real_program_without_its_libraries_is_told(llama_cpp: Path, tmp_path: Path) -> None:
-    """The loader's own message names the library that is missing."""
+def test_missing_library_of_the_real_program_is_named(llama_cpp: Path, tmp_path: Path) -> None:
+    """The error names the missing library."""
     shutil.copy(llama_cpp / "llama-server", tmp_path)
     with pytest.raises(UsageError, match=r"shared library libllama"):
         find_runtime(tmp_path, cache=tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("output", "reason"),
     [
         ("0.00.055.102 E failed to connect to foo\n0.00.055.103 I \n", "failed to connect to foo"),
         ("error: no such device\nsee the help\n", "error: no such device"),
         ("one\ntwo\n", "two"),
     ],
 )
-def test_the_reason_is_told_before_what_comes_last(said, told):
-    """Times, levels and lines without words are no reason."""
-    words = ("-c", f"printf '%s' '{said}' >&2; exit 1")
+def test_reason_is_the_last_line_about_a_failure(output, reason):
+    """The reason is the last line about a failure, or else the last line with a word."""
+    words = ("-c", f"printf '%s' '{output}' >&2; exit 1")
     finished = run_program(("sh", *words), {}, 20)
 
-    with pytest.raises(UsageError, match=rf"status 1: {re.escape(told)}$"):
+    with pytest.raises(UsageError, match=rf"status 1: {re.escape(reason)}$"):
         check_run(Path("llama-server"), ("--list-devices",), finished, 20)
 
 
-def test_devices_are_read_in_the_runtimes_order() -> None:
+def test_devices_are_read_in_order() -> None:
     """Names, descriptions with brackets, and sizes are read."""
     devices = read_devices(CUDA, ASK)
     assert [(d.name, d.description, d.total_mib, d.usable_mib) for d in devices] == [
@@ -180,8 +176,8 @@ def test_devices_are_read_in_the_runtimes_order() -> None:
     ]
 
 
-def test_no_device_is_no_fault() -> None:
-    """A build for the CPU lists none."""
+def test_empty_device_list_is_valid() -> None:
+    """A build for the CPU lists no devices."""
     assert read_devices("Available devices:\n  (none)\n", ASK) == ()
 
 
@@ -200,20 +196,20 @@ def test_no_device_is_no_fault() -> None:
         ("CUDA0: NVIDIA GeForce RTX 5080 (16303 MiB, 15000 MiB free)", False),
     ],
 )
-def test_memory_shared_with_the_host_is_marked(line: str, is_unified: bool) -> None:  # noqa: FBT001
-    """A processor's own graphics use the host's memory; cards have their own."""
+def test_unified_memory_is_marked(line: str, is_unified: bool) -> None:  # noqa: FBT001
+    """Integrated graphics use the host's memory, and cards have their own."""
     [device] = read_devices(f"Available devices:\n  {line}\n", ASK)
     assert device.is_unified is is_unified
 
 
-def test_a_program_without_a_question_for_devices_has_none_known(tmp_path: Path) -> None:
-    """Where a runtime cannot be asked, devices are unknown rather than none."""
+def test_devices_are_unknown_without_an_option_to_list_them(tmp_path: Path) -> None:
+    """The devices of a runtime that cannot list them are None, not empty."""
     program = write_program(tmp_path, help_name=IK)
     assert list_devices(find_runtime(program, cache=tmp_path / "cache")) is None
 
 
-def test_a_list_that_hangs_is_given_up(tmp_path: Path) -> None:
-    """A device that is in use can hang the list; the time-out says what may be the cause."""
+def test_hanging_device_list_times_out(tmp_path: Path) -> None:
+    """A device list that hangs ends with the time limit and a hint about devices in use."""
     dialect = tmp_path / "hasty.yaml"
     dialect.write_text(
         "description: hasty\nextends: llama_server\nask: {timeout_s: 0.3}\n"
@@ -229,7 +225,7 @@ def test_a_list_that_hangs_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.runtime
 def test_remote_devices_are_listed(llama_cpp: Path, tmp_path: Path) -> None:
-    """Two real RPC servers are two devices, in the order given; without them there is none."""
+    """Two real RPC servers are two devices, in the given order."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     with rpc_device(llama_cpp) as first, rpc_device(llama_cpp) as second:
         devices = list_devices(runtime, f"{second},{first}")
@@ -240,8 +236,8 @@ def test_remote_devices_are_listed(llama_cpp: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.runtime
-def test_a_remote_server_that_is_not_there_is_told(llama_cpp: Path, tmp_path: Path) -> None:
-    """A build that gives up on an unreachable server is a usage error with its own words."""
+def test_unreachable_remote_server_is_an_error(llama_cpp: Path, tmp_path: Path) -> None:
+    """An unreachable RPC server is a usage error with a hint about remote servers."""
     runtime = find_runtime(llama_cpp, cache=tmp_path)
     with pytest.raises(UsageError) as raised:
         list_devices(runtime, f"127.0.0.1:{free_port()}")

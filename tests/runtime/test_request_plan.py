@@ -1,4 +1,4 @@
-"""What a launch is asked."""
+"""The plans of requests."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ WORKLOADS = st.builds(
 UBATCHES = st.sampled_from([1, 128, 512, 2048, 4096])
 
 
-def test_asking_measures_nothing():
-    """Without questions it ends when the server is ready."""
+def test_plan_without_measurement_has_no_requests():
+    """A plan without measurement ends when the server is ready."""
     assert plan_without_measurement().requests == ()
 
 
-def test_every_effort_is_of_a_fidelity():
-    """The proof of fit alone, short requests, the whole workload; questions are short."""
+def test_every_plan_has_a_fidelity():
+    """The fit test has fidelity `load`, the full workload `full`, and others `short`."""
     workload = Workload("any", context=8192, parallel=1, requests=(Request(100, 90),))
 
     assert plan_fit_test(workload, 512).fidelity == "load"
@@ -44,8 +44,8 @@ def test_every_effort_is_of_a_fidelity():
 
 
 @given(WORKLOADS, UBATCHES)
-def test_a_fit_is_shown_by_two_ubatches_and_the_longest_prompt(workload, ubatch):
-    """Run-time pools grow with the first full ubatch and may grow with the second."""
+def test_fit_test_has_two_ubatches_and_the_longest_prompt(workload, ubatch):
+    """The fit test is a warm-up as long as two ubatches and as the longest prompt."""
     (proof,) = plan_fit_test(workload, ubatch).requests
 
     assert proof.prompt_tokens == max(2 * ubatch, *(r.prompt_tokens for r in workload.requests))
@@ -54,8 +54,8 @@ def test_a_fit_is_shown_by_two_ubatches_and_the_longest_prompt(workload, ubatch)
 
 
 @given(WORKLOADS, UBATCHES, st.integers(1, 5))
-def test_measuring_proves_the_fit_and_repeats_all_requests(workload, ubatch, repeats):
-    """The first request is a warm-up; then come all requests, in order, as often as asked."""
+def test_measurement_repeats_all_requests_after_a_fit_test(workload, ubatch, repeats):
+    """After a warm-up, all requests come in order, as often as planned."""
     first, *rest = plan_measurement(workload, ubatch, repeats=repeats).requests
 
     assert (first,) == plan_fit_test(workload, ubatch).requests
@@ -67,19 +67,19 @@ def test_measuring_proves_the_fit_and_repeats_all_requests(workload, ubatch, rep
 
 
 @given(WORKLOADS, UBATCHES)
-def test_a_short_effort_only_generates_less(workload, ubatch):
-    """Prompts stay as they are, no generation gets longer."""
+def test_short_plan_only_generates_less(workload, ubatch):
+    """A short plan has the same prompts and no longer generation."""
     full = plan_measurement(workload, ubatch, repeats=2).requests
     short = plan_measurement(workload, ubatch, repeats=2, is_short=True).requests
 
     assert [r.prompt_tokens for r in short] == [r.prompt_tokens for r in full]
-    for brief, long in zip(short[1:], full[1:], strict=True):
-        assert 1 <= brief.predicted_tokens <= min(64, long.predicted_tokens)
+    for small, large in zip(short[1:], full[1:], strict=True):
+        assert 1 <= small.predicted_tokens <= min(64, large.predicted_tokens)
 
 
 @given(WORKLOADS, st.integers(80, 200_000))
-def test_a_proof_fills_the_context_twice(workload, slot_context):
-    """Prompt, longest generation and what the runtime needs beside them are the whole context."""
+def test_proof_fills_the_context_twice(workload, slot_context):
+    """Prompt, longest generation and reserve are the whole context."""
     first, second = plan_proof(workload, slot_context).requests
 
     assert first == second
@@ -91,7 +91,7 @@ def test_a_proof_fills_the_context_twice(workload, slot_context):
 
 
 @pytest.mark.parametrize(
-    ("left_mib", "is_due"),
+    ("free_mib", "is_due"),
     [
         ({"CUDA0": 99.0}, True),
         ({"CUDA0": 100.0}, False),
@@ -101,16 +101,16 @@ def test_a_proof_fills_the_context_twice(workload, slot_context):
         ({"CUDA0": 500.0, "CUDA1": 0.0}, False),
     ],
 )
-def test_a_context_is_filled_where_a_device_has_too_little_left(left_mib, is_due):
-    """Counters decide, and where there is none what was expected; other devices do not count."""
-    fill = FullContextCheck(make_full_context_request(4096), {"CUDA0": 100.0}, {"CUDA0": 50.0})
+def test_full_context_check_depends_on_free_memory(free_mib, is_due):
+    """The check is due below a limit; without a counter the expected memory decides."""
+    check = FullContextCheck(make_full_context_request(4096), {"CUDA0": 100.0}, {"CUDA0": 50.0})
 
-    assert fill.is_due(left_mib) == is_due
+    assert check.is_due(free_mib) == is_due
 
 
 @given(st.integers(80, 200_000))
-def test_what_fills_a_context_leaves_what_the_runtime_needs(slot_context):
-    """Prompt, a few tokens and the reserve are the whole of a slot."""
+def test_full_context_request_fills_a_slot(slot_context):
+    """Prompt, a short generation and the reserve are the context of a slot."""
     request = make_full_context_request(slot_context)
 
     used = request.prompt_tokens + request.predicted_tokens + CONTEXT_RESERVE_TOKENS
@@ -118,8 +118,8 @@ def test_what_fills_a_context_leaves_what_the_runtime_needs(slot_context):
 
 
 @given(WORKLOADS, UBATCHES, st.integers(1, 50_000))
-def test_no_request_exceeds_a_slot(workload, ubatch, slot_context):
-    """Where the context is small, prompts are cut to it; nothing is ever asked for less than 1."""
+def test_requests_are_cut_to_a_slot(workload, ubatch, slot_context):
+    """Requests are cut to a small context, to at least one token."""
     cut = plan_measurement(workload, ubatch, repeats=1).within(slot_context)
 
     whole = plan_measurement(workload, ubatch, repeats=1)

@@ -1,4 +1,4 @@
-"""The facts that a log tells: devices, settings, memory, timings."""
+"""The facts of a log: devices, buffers, settings and memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TYPES = load_dialect("llama_server").log.buffer_types
 
 
 def facts(name: str) -> ServerLog:
-    """The facts of a log of the corpus."""
+    """Return the facts of a log of the corpus."""
     return diagnose(CASES[name].text.splitlines(), load_dialect("llama_server")).log
 
 
-def test_a_cuda_log_is_read():
-    """Devices, buffers, settings, the memory table and the timings are all found."""
+def test_facts_of_a_cuda_log():
+    """Devices, buffers, settings and the memory table are found."""
     log = facts("cuda-ok-ncmoe24")
 
     assert [(d.name, d.free_mib, d.is_used) for d in log.devices] == [("CUDA0", 11671.0, True)]
@@ -49,8 +49,8 @@ def test_a_cuda_log_is_read():
     assert log.headroom_mib["CUDA0"] == pytest.approx(11671 - 9225.76)
 
 
-def test_buffers_lie_on_the_devices_of_their_names():
-    """Two devices' buffers are kept apart."""
+def test_buffers_belong_to_the_device_in_their_name():
+    """The buffers of two devices are counted separately."""
     log = facts("cuda2-ncmoe20-ts30-11")
 
     assert log.mib("weights", "CUDA0") == pytest.approx(4684.28)
@@ -59,8 +59,8 @@ def test_buffers_lie_on_the_devices_of_their_names():
     assert log.mib("kv") == pytest.approx(1280)
 
 
-def test_devices_that_are_not_used_are_told_from_those_that_are():
-    """A card that the model was not given to has no headroom to speak of."""
+def test_unused_devices_are_marked():
+    """A device without a part of the model has no headroom."""
     log = facts("vk-ok-ncmoe26")
 
     assert [device.name for device in log.devices] == ["Vulkan0", "Vulkan1"]
@@ -78,13 +78,13 @@ def test_devices_that_are_not_used_are_told_from_those_that_are():
         ("rpc2-ok", {"RPC0": None, "RPC1": None}),
     ],
 )
-def test_addresses_of_used_devices_are_kept(name, addresses):
-    """A device has the address that the log gives it, and none where it says it knows none."""
+def test_pci_addresses_of_used_devices_are_read(name, addresses):
+    """A device has the address in the log, or none if it is unknown."""
     assert {device.name: device.pci_id for device in facts(name).devices} == addresses
 
 
-def test_a_build_that_prints_no_address_names_its_devices_all_the_same():
-    """The line of builds without addresses is read but for that."""
+def test_device_line_without_an_address_is_read():
+    """Builds that print no address still report name and free memory."""
     line = "llama_model_load_from_file_impl: using device Vulkan0 (NVIDIA H200) - 12145 MiB free"
     (device,) = diagnose([line], load_dialect("llama_server")).log.devices
 
@@ -92,8 +92,8 @@ def test_a_build_that_prints_no_address_names_its_devices_all_the_same():
     assert (device.free_mib, device.is_used, device.pci_id) == (12145.0, True, None)
 
 
-def test_remote_buffers_lie_on_the_device_of_their_server():
-    """The index in a remote buffer's name counts on its server, not in the device list."""
+def test_remote_buffers_belong_to_the_device_of_their_server():
+    """The index in a remote buffer's name counts the devices of its server."""
     log = facts("rpc2-ok")
 
     assert log.mib("weights", "RPC0") == pytest.approx(1.90)
@@ -117,8 +117,8 @@ def test_remote_buffers_lie_on_the_device_of_their_server():
         ("RPC0[10.0.0.3:50052]", ("device", "RPC0[10.0.0.3:50052]")),
     ],
 )
-def test_buffer_types_tell_the_place(name: str, place: tuple[str, str | None]):
-    """The runtime's name of a buffer type says where it lies, over several remote servers."""
+def test_buffer_types_are_located(name: str, place: tuple[str, str | None]):
+    """The name of a buffer type determines its place, with several remote servers."""
     devices = {
         "RPC0": "10.0.0.1:50052",
         "RPC1": "10.0.0.1:50052",
@@ -130,8 +130,8 @@ def test_buffer_types_tell_the_place(name: str, place: tuple[str, str | None]):
     assert locate_buffer(name, TYPES, devices) == place
 
 
-def test_a_devices_number_alone_tells_it_only_where_one_has_it():
-    """With cards of two backends a bare number names none."""
+def test_device_number_must_be_unique():
+    """A number that devices of two backends have finds none of them."""
     remote = {"RPC0": "10.0.0.1:50052"}
 
     assert find_device_by_index("0", remote | {"ROCm0": "gfx1100"}, TYPES) == "ROCm0"
@@ -139,15 +139,15 @@ def test_a_devices_number_alone_tells_it_only_where_one_has_it():
     assert find_device_by_index("1", {"ROCm0": "gfx1100"}, TYPES) is None
 
 
-def test_pipeline_parallelism_is_seen():
-    """The number of graph copies tells whether it is on."""
+def test_pipeline_parallelism_is_a_fact():
+    """The number of graph copies is read."""
     assert facts("rpc2-ok-pipeline").integer("sched_copies") == 4
     assert facts("rpc2-ok").integer("sched_copies") == 1
     assert facts("cuda-unknown-flag").integer("sched_copies") is None
 
 
-def test_what_fitting_tried_is_not_what_was_applied():
-    """The memory tables printed while parameters are fitted are not the launch's."""
+def test_values_of_fitting_are_not_applied_values():
+    """Memory tables that fitting prints are ignored."""
     log = facts("cuda2-fit-on")
 
     assert log.values["fit"] == "successfully"
@@ -155,15 +155,15 @@ def test_what_fitting_tried_is_not_what_was_applied():
     assert log.mib("weights", "CUDA0") == pytest.approx(9337.14)
 
 
-def test_a_retried_pipeline_is_a_notice():
-    """What was silently changed is kept for the user."""
+def test_retry_without_pipeline_is_a_notice():
+    """A silent change of settings becomes a notice."""
     notices = facts("cuda-pipeline-retried").notices
 
     assert any("retrying without pipeline parallelism" in notice for notice in notices)
 
 
-def test_the_old_build_tells_the_same():
-    """Builds with other function names and timings in blocks are read alike."""
+def test_old_build_has_the_same_facts():
+    """Builds with other function names have the same facts."""
     new, old = facts("cuda-ok-ncmoe24"), facts("cuda-ok-old-build")
 
     assert old.buffers == new.buffers
@@ -171,8 +171,8 @@ def test_the_old_build_tells_the_same():
     assert {**old.values, "load_mode": "none"} == dict(new.values)
 
 
-def test_the_json_log_tells_the_same_kinds_of_facts():
-    """JSON lines are seen through."""
+def test_json_log_has_the_same_facts():
+    """A log in JSON has the same facts as a plain log."""
     plain, jsonl = facts("cpu-ok"), facts("cpu-ok-jsonl")
 
     assert set(jsonl.values) == set(plain.values)
@@ -180,8 +180,8 @@ def test_the_json_log_tells_the_same_kinds_of_facts():
     assert jsonl.buffers == plain.buffers
 
 
-def test_the_expert_cache_is_read():
-    """Size and budget of an expert cache are facts, its device too, its warning a notice."""
+def test_expert_cache_is_read():
+    """The size and device of an expert cache are facts, and its warning is a notice."""
     log = facts("moe-cache-on")
 
     assert log.values["moe_cache_mib"] == 2048.0
@@ -206,8 +206,8 @@ def test_the_expert_cache_is_read():
         ("llama_moe_cache: no layer has all of its experts, MoE cache is disabled", 0.0, "off"),
     ],
 )
-def test_every_kind_of_expert_cache_is_read(line, mib, state):
-    """That of llama.cpp and a fork's, with its device; and that there is none."""
+def test_expert_caches_of_all_builds_are_read(line, mib, state):
+    """The caches of llama.cpp and of a fork are read, and that a cache is disabled."""
     log = diagnose([line], load_dialect("llama_server")).log
 
     assert log.mib("cache", "CUDA0") == mib
@@ -215,7 +215,7 @@ def test_every_kind_of_expert_cache_is_read(line, mib, state):
 
 
 def test_refused_allocations_are_read():
-    """Of a server that went on without: their sizes, whatever the backend."""
+    """The sizes of failed allocations are read for every backend."""
     lines = [
         "allocating 144.00 MiB on device 0: cudaMalloc failed: out of memory",
         "ggml_vulkan: Device memory allocation of size 150994944 failed.",
@@ -224,8 +224,8 @@ def test_refused_allocations_are_read():
     assert diagnose(lines, load_dialect("llama_server")).log.refused_mib == (144.0, 144.0)
 
 
-def test_a_flash_attention_that_was_switched_off_is_a_fact():
-    """The runtime's decision is told where it was left to it."""
+def test_disabled_flash_attention_is_a_fact():
+    """The runtime's decision replaces `auto`."""
     lines = CASES["flash-attention-off"].text.replace("= enabled", "= auto").splitlines()
 
     log = diagnose(lines, load_dialect("llama_server")).log

@@ -30,14 +30,14 @@ from autofit.trial.measurement import MemoryReading
 
 @pytest.fixture
 def plan(tmp_path):
-    """How a small model is served on a simulated machine."""
+    """Return the plan for a small model on a simulated machine."""
     fake = FakeMachine(tmp_path, machine())
     argv = fake.command(fake.write_model(small_model()), ["--host", LOOPBACK, "-ngl", "0"])
     return LaunchPlan(Candidate({}), tuple(argv), {"GGML_MINE": "1"}, Limits(load_s=20, stop_s=5))
 
 
-def test_free_ports_can_be_bound():
-    """A port is asked from the system, and nothing listens on it."""
+def test_free_port_can_be_bound():
+    """Nothing listens on a free port."""
     port = find_free_port()
 
     with socket.socket() as probe:
@@ -45,8 +45,8 @@ def test_free_ports_can_be_bound():
         probe.bind((LOOPBACK, port))
 
 
-def test_a_server_is_up_inside_the_block_only(plan, tmp_path):
-    """It answers once ready, and is gone when the block is left."""
+def test_server_runs_only_inside_the_block(plan, tmp_path):
+    """The server answers inside the block and is stopped at its end."""
     with start_server(plan, load_dialect("llama_server"), tmp_path / "log") as server:
         assert server.wait_ready(lambda: None) is Readiness.READY
         assert server.client.props()["total_slots"] >= 1
@@ -55,8 +55,8 @@ def test_a_server_is_up_inside_the_block_only(plan, tmp_path):
     assert "{port}" not in (tmp_path / "log").read_text()
 
 
-def test_an_error_inside_the_block_ends_the_server_too(plan, tmp_path):
-    """Whatever ends the block, nothing is left."""
+def test_error_inside_the_block_stops_the_server(plan, tmp_path):
+    """The server is stopped if the block ends with an error."""
     pids = []
 
     def run() -> None:
@@ -69,8 +69,8 @@ def test_an_error_inside_the_block_ends_the_server_too(plan, tmp_path):
     assert not psutil.pid_exists(pids[0])
 
 
-def test_a_server_sees_a_clean_environment(plan, tmp_path, monkeypatch):
-    """What would change its settings is taken away, what the plan sets is there."""
+def test_server_has_a_clean_environment(plan, tmp_path, monkeypatch):
+    """Variables that change settings are removed, and those of the plan are set."""
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "1")
     monkeypatch.setenv("GGML_OP_OFFLOAD_MIN_BATCH", "5")
     monkeypatch.setenv("MINE_TOO", "2")
@@ -82,15 +82,15 @@ def test_a_server_sees_a_clean_environment(plan, tmp_path, monkeypatch):
     assert environ["GGML_NO_BACKTRACE"] == "1"
 
 
-def test_a_server_that_ends_while_loading_is_seen_at_once(plan, tmp_path):
-    """Its exit is no time-out."""
+def test_exit_while_loading_is_noticed(plan, tmp_path):
+    """A server that exits while it loads is not timed out."""
     failing = LaunchPlan(plan.candidate, (*plan.argv, "--no-such-flag"), plan.env, plan.limits)
     with start_server(failing, load_dialect("llama_server"), tmp_path / "log") as server:
         assert server.wait_ready(lambda: None) is Readiness.EXITED
 
 
-def test_waiting_can_be_stopped(plan, tmp_path):
-    """The check that is made while waiting may end it."""
+def test_waiting_can_be_interrupted(plan, tmp_path):
+    """An exception of the check ends the wait."""
 
     def stop() -> None:
         raise KeyboardInterrupt
@@ -103,31 +103,31 @@ def test_waiting_can_be_stopped(plan, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("argv", "log", "told"),
+    ("argv", "log", "error"),
     [
         (("/no/such/server",), "log", "no such program"),
         (None, "no/such/folder/log", "cannot write"),
     ],
 )
-def test_what_cannot_start_ends_the_run(plan, tmp_path, argv, log, told):
-    """A missing program or folder is no candidate's failure."""
+def test_failed_start_is_an_error(plan, tmp_path, argv, log, error):
+    """A missing program or folder ends the run."""
     wrong = LaunchPlan(plan.candidate, argv or plan.argv, plan.env, plan.limits)
 
     block = start_server(wrong, load_dialect("llama_server"), tmp_path / log)
-    with pytest.raises(AutofitError, match=told):
+    with pytest.raises(AutofitError, match=error):
         block.__enter__()
 
 
-SAY = "import subprocess, sys, time; print('ready', flush=True)\n"
-SLEEPS = SAY + "time.sleep(60)"
-WORKS = SAY + "while True: pass"
-TALKS = SAY + "while True:\n time.sleep(.05); print('x', flush=True)"
-WAITS_FOR_WORK = SAY + "subprocess.run([sys.executable, '-c', 'while True: pass'])"
+READY = "import subprocess, sys, time; print('ready', flush=True)\n"
+SLEEPING = READY + "time.sleep(60)"
+WORKING = READY + "while True: pass"
+PRINTING = READY + "while True:\n time.sleep(.05); print('x', flush=True)"
+WAITING_FOR_CHILD = READY + "subprocess.run([sys.executable, '-c', 'while True: pass'])"
 
 
 @pytest.fixture
 def started(tmp_path):
-    """Starts Python code whose output goes to a log; ends it after the test."""
+    """Start Python code whose output goes to a log; end it after the test."""
     processes = []
 
     def start(code: str):
@@ -138,7 +138,7 @@ def started(tmp_path):
             )
         processes.append(process)
         while not log.read_text():
-            # A short one may say its word and end between the two looks.
+            # A short program may print and end between the two checks.
             assert process.poll() is None or log.read_text()
         return process, log
 
@@ -149,48 +149,50 @@ def started(tmp_path):
         process.wait(10)
 
 
-@pytest.mark.parametrize(("code", "is_still"), [(SLEEPS, True), (WORKS, False), (TALKS, False)])
-def test_only_a_process_that_does_nothing_stands_still(started, code, is_still):
-    """CPU time or output is progress."""
+@pytest.mark.parametrize(
+    ("code", "expected"), [(SLEEPING, True), (WORKING, False), (PRINTING, False)]
+)
+def test_only_an_idle_process_is_hung(started, code, expected):
+    """A process that uses CPU time or prints is not hung."""
     process, log = started(code)
 
-    assert is_hung(process.pid, log, observe_s=0.6) is is_still
+    assert is_hung(process.pid, log, observe_s=0.6) is expected
 
 
-def test_work_of_offspring_is_progress(started):
-    """A wrapper waits while its server works."""
-    process, log = started(WAITS_FOR_WORK)
+def test_work_of_a_child_is_progress(started):
+    """A process that waits for a working child is not hung."""
+    process, log = started(WAITING_FOR_CHILD)
 
     assert is_hung(process.pid, log, observe_s=0.8) is False
 
 
-def test_process_that_is_gone_does_not_stand_still(started):
-    """Its exit says more."""
-    process, log = started(SAY)
+def test_exited_process_is_not_hung(started):
+    """A process that has exited is not hung."""
+    process, log = started(READY)
     process.wait(10)
 
     assert is_hung(process.pid, log, observe_s=0.1) is False
 
 
-def test_kills_are_counted_from_the_start_of_watching():
-    """Kills before the launch are not its own; a kernel that does not count says nothing."""
+def test_only_new_kills_are_counted():
+    """Kills before the launch do not count, and without a counter the number is unknown."""
     counts = iter([3, 3, 4])
-    kills = OomKillCounter(lambda: next(counts))
+    counter = OomKillCounter(lambda: next(counts))
 
-    assert kills.kills() == 0
-    assert kills.kills() == 1
+    assert counter.kills() == 0
+    assert counter.kills() == 1
     assert OomKillCounter(lambda: None).kills() is None
 
 
 def reading(faults, swapped=0.0, available=900.0):
-    """What was seen of a process."""
+    """Return a reading of a process."""
     return MemoryReading(
         0.0, {}, {}, host_available_mib=available, major_faults=faults, process_swapped_mib=swapped
     )
 
 
-def test_paging_is_noted_only_while_the_server_computes():
-    """Loading reads the file, which is no want of memory."""
+def test_paging_is_described():
+    """Page faults after loading and swapped memory are described, with the free memory."""
     assert describe_paging(reading(90000), reading(90150)) == ""
     assert describe_paging(reading(None), reading(90000)) == ""
     assert "5000 times" in describe_paging(reading(90000), reading(95000))

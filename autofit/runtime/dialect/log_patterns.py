@@ -19,9 +19,9 @@ def _check_text(text: str) -> str:
     # Lines that differ only in digits share one lookup, so the text must not contain a digit.
     # JSON logs escape quotes and backslashes.
     if not text.strip():
-        raise ValueError("must hold more than spaces")
+        raise ValueError("must contain more than spaces")
     if re.search(r"[\d\"\\]", text):
-        raise ValueError("must hold no digit, double quote or backslash; put them in `match`")
+        raise ValueError("must contain no digit, double quote or backslash; put them in `match`")
     return text
 
 
