@@ -26,17 +26,19 @@ from quality.simulated_answers import NO_CHANGES, KvChanges
 from session.physical_launching import PhysicalLaunching
 from session.task_sample import options
 
+from autofit.quality.output_evaluator import OutputEvaluator
+from autofit.quality.quality_gate import QualityGate
 from autofit.runtime.server.launcher import LaunchResult
 from autofit.runtime.server.request_plan import PlannedRequest, RequestPlan
 from autofit.search.optuna_study import SearchStudy
 from autofit.session.budget import Budget
+from autofit.session.finalist import baseline_finalist
 from autofit.session.runner import TrialRunner
 from autofit.session.task_setup import search_header
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.trial import Trial
-from autofit.tune.pipeline import Tune
-from autofit.tune.screen import Shortlist
+from autofit.tune.pipeline import run_tune
 from benchmarks.search_machine import SearchMachine
 
 POOR = KvChanges({"q8_0": 0.3})
@@ -61,21 +63,14 @@ class TimedLaunching(PhysicalLaunching):
         return found
 
 
-class ScoringLast(Shortlist):
-    """A shortlist that leaves narrow KV types to the winner's check."""
+class LateGate(QualityGate):
+    """A gate that leaves narrow KV types to the winner's check."""
 
     __slots__ = ()
 
-    def _finds_poor(self, *_: object) -> bool:
+    def is_open(self, _: Candidate) -> bool:
         """Nothing is scored before the rounds."""
         return False
-
-
-@dataclass(slots=True)
-class ScoringLastTune(Tune):
-    """A tune that scores KV types with its winner."""
-
-    shortlist_type: type[Shortlist] = ScoringLast
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +92,7 @@ class Comparison:
     max_launches: int
     made: int = field(default=0)
 
-    def spent(self, tune_type: type[Tune], changes: KvChanges) -> Spent:
+    def spent(self, gate_type: type[QualityGate], changes: KvChanges) -> Spent:
         """One tune."""
         about, memory = self.machine.task, self.machine.memory_model()
         launching = TimedLaunching(
@@ -117,8 +112,10 @@ class Comparison:
                 memory=memory,
             )
             search = SearchStudy(self.machine.problem(memory), seed=1)
-            result = tune_type(about, runner, memory, search, lambda _: None, 1).run()
-        return self._spent(result, runner.trials, launching.now_s)
+            evaluator = OutputEvaluator(runner, about, baseline_finalist(about))
+            gate = gate_type(evaluator, runner.note)
+            result = run_tune(about, runner, memory, search, gate, seed=1)
+        return self._spent(result.to_dict(), runner.trials, launching.now_s)
 
     def _spent(self, result: dict, trials: Sequence[Trial], seconds: float) -> Spent:
         winner = Candidate(result["winner"]["params"]) if result["winner"] else None
@@ -184,8 +181,8 @@ def section(max_launches: int, machines: int) -> str:
             comparison = Comparison(machine, Path(folder), max_launches)
             for kind, changes in (("poor", POOR), ("good", NO_CHANGES)):
                 pair = (
-                    comparison.spent(Tune, changes),
-                    comparison.spent(ScoringLastTune, changes),
+                    comparison.spent(QualityGate, changes),
+                    comparison.spent(LateGate, changes),
                 )
                 pairs[kind].append(pair)
                 lines.append(row(machine.case.machine.name, kind, *pair))

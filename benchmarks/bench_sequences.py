@@ -46,17 +46,20 @@ from autofit.errors import UsageError
 from autofit.memory.memory_model import MemoryModel
 from autofit.probe.boundary_line import choose_layouts, choose_points, make_lines
 from autofit.probe.find_boundaries import find_boundaries
+from autofit.quality.output_evaluator import OutputEvaluator
+from autofit.quality.quality_gate import QualityGate
 from autofit.replay.recorded_table import read_table
 from autofit.replay.replay_table import TableProblem, replay
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.proposer import SurrogateProposer
 from autofit.session.budget import Budget
 from autofit.session.candidate_factory import CandidateFactory
+from autofit.session.finalist import baseline_finalist
 from autofit.session.requirement import parse_requirement
 from autofit.session.runner import TrialRunner
 from autofit.session.task_setup import search_header
 from autofit.study.study_folder import Study
-from autofit.tune.pipeline import Tune
+from autofit.tune.pipeline import run_tune
 from benchmarks.bench_kv import POOR, TimedLaunching
 from benchmarks.search_machine import SearchMachine
 from benchmarks.search_table import FOLDER
@@ -126,7 +129,9 @@ class Recorded:
         with self._study(f"tune-{seed}") as study:
             runner = self._runner(study, memory, seed, self.setup.max_launches)
             search = SearchStudy(self.machine.problem(memory), seed=seed)
-            result = Tune(self.task, runner, memory, search, lambda _: None, seed).run()
+            evaluator = OutputEvaluator(runner, self.task, baseline_finalist(self.task))
+            gate = QualityGate(evaluator, runner.note)
+            result = run_tune(self.task, runner, memory, search, gate, seed=seed).to_dict()
         winner = result["winner"] and dict(sorted(result["winner"]["params"].items()))
         return {"launches": _launches(runner), "winner": winner}
 

@@ -96,15 +96,7 @@ class Run:
 
         It judges launches by what a memory model knows from the launches before them.
         """
-        launcher = make_launcher(task)
-        launcher.on_reading = lambda reading: self.emit(MemoryRead(reading))
-        if memory is not None:
-            launcher.unreported_mib = memory.unreported_mib
-            # A user's own command is taken as it is, with the slots that it gets.
-            launcher.expected_slots = lambda candidate: (
-                None if candidate == task.baseline else memory.expected_slots(candidate)
-            )
-        return launcher
+        return make_launcher(task, memory, lambda reading: self.emit(MemoryRead(reading)))
 
     def make_runner(self, launching: Launching, memory: MemoryModel | None = None) -> TrialRunner:
         """Return a runner that writes its trials to the study and stops when the user asks.

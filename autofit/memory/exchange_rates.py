@@ -131,22 +131,27 @@ class UnusedRoom:
 
 
 def unused_rooms(
-    inventory: ModelInventory, estimate: MemoryEstimate, headroom_mib: float = 0.0
+    inventory: ModelInventory,
+    estimate: MemoryEstimate,
+    free_mib: Mapping[str, float] | None = None,
 ) -> list[UnusedRoom]:
     """Return the devices with room for a whole expert layer, if experts are in system RAM.
 
     Args:
         inventory: the model.
         estimate: the predicted memory of a candidate.
-        headroom_mib: MiB that must stay free on each device.
+        free_mib: the measured free memory by device; None to use the predicted one.
     """
     layers = [block.expert_bytes / MIB for block in inventory.expert_blocks]
     host_layers = sum(device.host_expert_layers for device in estimate.devices)
     if not layers or not host_layers:
         return []
     smallest = min(layers)
+    free = {device.name: device.free_mib for device in estimate.devices}
+    if free_mib is not None:
+        free = {name: free_mib[name] for name in free if name in free_mib}
     return [
-        UnusedRoom(device.name, device.free_mib - headroom_mib, smallest, host_layers)
-        for device in estimate.devices
-        if device.free_mib - headroom_mib >= smallest
+        UnusedRoom(name, mib, smallest, host_layers)
+        for name, mib in free.items()
+        if mib >= smallest
     ]

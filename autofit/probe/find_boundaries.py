@@ -13,7 +13,7 @@ from autofit.memory.spill_review import needs_neighbour, review_launches
 from autofit.probe.boundary_line import BoundaryLine
 from autofit.probe.probe_result import open_boundary_texts, probe_document
 from autofit.runtime.server.request_plan import plan_fit_test
-from autofit.session.budget_advice import BudgetAdvice, Need, launches_need
+from autofit.session.budget_advice import Need, first_shortage, launches_need
 from autofit.session.events import BoundaryMoved, CandidateSkipped, Listener, Notice, PhaseStarted
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
@@ -46,11 +46,9 @@ class ProbeSession:
     emit: Listener
     boundaries: int
     notes: list[str] = field(default_factory=list)
-    _advice: BudgetAdvice = field(init=False)
     _skipped: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._advice = BudgetAdvice(self.runner.budget, self.note)
         self._skipped = {one.candidate.key for one in self.runner.study.skipped()}
 
     def note(self, text: str) -> None:
@@ -73,7 +71,9 @@ class ProbeSession:
         plan = plan_fit_test(self.task.workload, ubatch)
         plan = replace(plan, full_context_check=self.memory.full_context_check(candidate))
         trial = self.runner.run(PURPOSE, candidate, plan, layout=layout)
-        self._advice.look_at(trial, self._need)
+        shortage = first_shortage(self.runner.trials, self.runner.budget, self._need)
+        if shortage:
+            self.note(shortage)
         return trial
 
     def has_time(self, candidate: Candidate) -> bool:

@@ -24,13 +24,11 @@ class QualityGate:
     Attributes:
         evaluator: None where the answers of the model mean nothing, so that all pass.
         note: called with each message for the user.
-        answers: the check of the last winner.
         scored: the checks of narrow KV types.
     """
 
     evaluator: OutputEvaluator | None
     note: Callable[[str], None]
-    answers: AnswerCheck | None = None
     scored: dict[KvTypes, AnswerCheck] = field(default_factory=dict)
     _noted: set[str] = field(default_factory=set)
 
@@ -58,24 +56,24 @@ class QualityGate:
         if self.evaluator is not None:
             self._record(finalist.candidate, self.evaluator.check(finalist, "finalist"))
 
-    def accepts(self, proof: Proof) -> bool:
-        """Check a winner's answers; return False only where they are shown to be wrong.
+    def check_winner(self, proof: Proof) -> AnswerCheck | None:
+        """Check a winner's answers; None without time, or where answers mean nothing.
 
         Raises:
             Interrupted: the user stopped the run.
         """
         if self.evaluator is None:
-            return True
+            return None
         finalist = proof.finalist
         # A winner or reference with all prompts takes about as long as the proof.
         needed_s = self.evaluator.servers_needed(finalist.candidate) * proof.trial.seconds
         left_s = self.evaluator.runner.budget.left_for_s("prove")
         if left_s is not None and left_s < needed_s:
             self.note("answers not compared: budget used up")
-            return True
-        self.answers = self.evaluator.check(finalist)
-        self._record(finalist.candidate, self.answers)
-        return self.answers.is_acceptable is not False
+            return None
+        check = self.evaluator.check(finalist)
+        self._record(finalist.candidate, check)
+        return check
 
     def _record(self, candidate: Candidate, check: AnswerCheck) -> None:
         for message in check.messages:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autofit.runtime.server.request_plan import CONTEXT_RESERVE_TOKENS
@@ -96,22 +96,14 @@ def shortage(budget: Budget, launch_s: float, need: Need) -> str | None:
     )
 
 
-@dataclass(slots=True)
-class BudgetAdvice:
-    """Says once, after the first launch that completed, when a budget is too small."""
-
-    budget: Budget
-    note: Callable[[str], None]
-    _is_told: bool = False
-
-    def look_at(self, trial: Trial, need_of: Callable[[Trial], Need]) -> None:
-        """Judge the budget by a launch, unless one has told before."""
-        if self._is_told or not trial.is_completed:
-            return
-        self._is_told = True
-        words = shortage(self.budget, trial.seconds, need_of(trial))
-        if words:
-            self.note(words)
+def first_shortage(
+    trials: Sequence[Trial], budget: Budget, need_of: Callable[[Trial], Need]
+) -> str | None:
+    """Return the warning of `shortage` if the last trial is the first one that completed."""
+    completed = [trial for trial in trials if trial.is_completed]
+    if len(completed) != 1 or completed[0] is not trials[-1]:
+        return None
+    return shortage(budget, completed[0].seconds, need_of(completed[0]))
 
 
 def _rounded(seconds: float) -> str:

@@ -1,10 +1,11 @@
-"""Candidates that may be recommended, and their proofs."""
+"""A candidate that may be recommended, and its proof."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from autofit.search.space import Point
+from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
 from autofit.trial.trial import Trial
 
@@ -29,9 +30,17 @@ class Finalist:
     is_baseline: bool = False
 
 
+def baseline_finalist(task: Task) -> Finalist:
+    """Return what runs without tuning, launched as its user would launch it."""
+    return Finalist(task.baseline, RUNTIME_FIT, is_verbatim=True, is_baseline=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A finalist that held, with the trial that shows it; `steps_back` from the one asked."""
+    """A finalist that runs at full context, with the trial that shows it.
+
+    It has `steps_back` host layers more than the finalist that was to be proven.
+    """
 
     finalist: Finalist
     trial: Trial

@@ -18,7 +18,7 @@ from autofit.memory.memory_model import MemoryModel
 from autofit.runtime.server.launcher import LaunchResult
 from autofit.runtime.server.request_plan import RequestPlan
 from autofit.session.budget import Budget
-from autofit.session.events import LaunchEnded, LaunchStarted, Listener, StageStarted
+from autofit.session.events import LaunchEnded, LaunchStarted, Listener, Notice, StageStarted
 from autofit.study.study_folder import Study
 from autofit.study.study_records import LOST_LAUNCH, SkippedCandidate
 from autofit.trial.candidate import Candidate, LaunchPlan
@@ -72,12 +72,18 @@ class TrialRunner:
     should_stop: Callable[[], bool] = lambda: False
     memory: MemoryModel | None = None
     trials: list[Trial] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     _known: dict[_Identity, deque[Trial]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._known = defaultdict(deque)
         for trial in self.study.trials():
             self._known[trial.candidate.key, trial.purpose.identity].append(trial)
+
+    def note(self, text: str) -> None:
+        """Show the user a text, and keep it for the result."""
+        self.notes.append(text)
+        self.emit(Notice(text))
 
     def is_known(self, purpose: TrialPurpose, candidate: Candidate) -> bool:
         """Return whether the study has a trial of this launch that was not taken yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,12 @@ from autofit.machine.device_source import DeviceSource, find_device_source
 from autofit.machine.memory_counter import UNKNOWN
 from autofit.machine.nvml import nvidia_driver
 from autofit.machine.rpc_servers import split_endpoint
+from autofit.memory.memory_model import MemoryModel
 from autofit.model.sizes.unreported_memory import context_mib, opens_context_to_list
 from autofit.process.environment import scrubbed_environment
 from autofit.runtime.command.argv_writer import Purpose, UnsupportedSetting, make_launch_plan
 from autofit.runtime.command.redaction import redact_command
+from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.planner.planner import RuntimePlanner
@@ -33,6 +35,7 @@ from autofit.study.fingerprint import Environment, file_digest
 from autofit.study.study_header import StudyHeader
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
 from autofit.trial.device import Device
+from autofit.trial.measurement import MemoryReading
 from autofit.units import MIB
 from autofit.yaml_files import bundled_root
 
@@ -41,8 +44,22 @@ _SLOWEST_READ_MIB_S = 50.0
 _LEAST_LOAD_LIMIT_S = 300.0
 
 
-def make_launcher(task: Task) -> Launcher:
-    """Return a launcher for candidates of the task."""
+def make_launcher(
+    task: Task,
+    memory: MemoryModel | None = None,
+    on_reading: Callable[[MemoryReading], None] = lambda _: None,
+) -> Launcher:
+    """Return a launcher for candidates of the task.
+
+    A memory model knows from earlier launches what a launch should use; `on_reading` is called
+    from a thread with each reading of memory.
+    """
+
+    def expected_slots(candidate: Candidate) -> ExpectedSlots | None:
+        if memory is None or candidate == task.baseline:
+            return None  # a user's own command is taken as it is, with the slots that it gets
+        return memory.expected_slots(candidate)
+
     size_mib = task.inventory.total_bytes / MIB
     return Launcher(
         runtime=task.runtime,
@@ -58,6 +75,9 @@ def make_launcher(task: Task) -> Launcher:
         limits=Limits(load_s=_LEAST_LOAD_LIMIT_S + size_mib / _SLOWEST_READ_MIB_S),
         units=task.inventory.units,
         limits_mib=task.limits_mib,
+        unreported_mib=memory.unreported_mib if memory else lambda _: {},
+        expected_slots=expected_slots,
+        on_reading=on_reading,
         find_memory=partial(_memory_source, task),
     )
 

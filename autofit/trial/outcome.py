@@ -149,6 +149,11 @@ def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
     return _BY_KIND[fields.pop("kind")](**fields)
 
 
+def describe_outcome(outcome: Outcome) -> str:
+    """Return how a launch ended, with the evidence, for a sentence."""
+    return f"{outcome.kind.replace('_', ' ')}: {outcome.evidence}"
+
+
 def is_memory_failure(outcome: Outcome) -> bool:
     """Whether the candidate asked for more memory than there is."""
     return isinstance(outcome, OutOfMemory | Spilled)

@@ -1,4 +1,4 @@
-"""The boundary and search phases: which candidates are launched before the best are confirmed."""
+"""The boundary and search phases: candidates are launched while further gain is expected."""
 
 from __future__ import annotations
 
@@ -9,45 +9,67 @@ from statistics import median
 
 from autofit.memory.boundary_search import BoundarySearch
 from autofit.memory.demand import Memory
-from autofit.runtime.server.request_plan import (
-    FullContextCheck,
-    RequestPlan,
-    plan_fit_test,
-    plan_measurement,
-)
+from autofit.memory.memory_model import MemoryModel
+from autofit.runtime.server.request_plan import RequestPlan, plan_fit_test, plan_measurement
 from autofit.search.feasibility import fit_probability
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.policy import SearchPolicy, SearchStep, share_boundary
 from autofit.search.problem import Observation, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
-from autofit.session.events import BoundaryMoved, Listener, PhaseStarted
+from autofit.session.budget_advice import first_shortage, tune_need
+from autofit.session.events import BoundaryMoved, Incumbent, PhaseStarted
+from autofit.session.finalist import Finalist
 from autofit.session.layer_count import reported_host_layers
 from autofit.session.requirement import total_shortfall
 from autofit.session.runner import TrialRunner
 from autofit.session.search_problem import token_seconds
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate, Params
-from autofit.trial.metric import Metric, cost, fastest_repeats, median_metric
+from autofit.trial.metric import Metric, cost, fastest_repeats, median_metric, time_ratio
 from autofit.trial.outcome import Outcome, is_memory_failure, lacks_device_memory
 from autofit.trial.purpose import Phase, TrialPurpose
 from autofit.trial.trial import Trial
 
-# Requests of one launch are cheap beside its load; two of each kind show their spread.
+# A request takes little time compared with the load; two of each kind show their spread.
 _REPEATS = 2
-# How heavily a missed requirement weighs: twice the cost at a tenth missed.
+# A missed requirement counts as more cost: twice the cost if it is missed by a tenth.
 _SHORTFALL_WEIGHT = 10.0
-# Launches spent on what is best by one metric beside the objective.
-_MOST_FOR_AN_END = 4
-# A launch must promise this share of the smallest effect that counts.
+# A front is searched for the best in each of these metrics, with a few launches each.
+_FRONT_METRICS: tuple[Metric, ...] = ("pp", "tg")
+_LAUNCHES_PER_FRONT_METRIC = 4
+# A launch needs an expected gain of this share of the smallest effect that counts.
 _LEAST_GAIN_SHARE = 1 / 30
+_LIKELY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A point that was launched, with its trial.
+
+    A trial does not know its point: it is kept longer than the search space of its run.
+    """
+
+    point: Point
+    trial: Trial
+
+    @property
+    def candidate(self) -> Candidate:
+        """The point's candidate."""
+        return self.trial.candidate
+
+    @property
+    def line(self) -> tuple[str, str]:
+        """Layout and cache type, which identify a boundary for users."""
+        cache_type = self.point.get("cache_type") or self.candidate.get_str("cache_type_k", "")
+        return str(self.point.get(LAYOUT_AXIS, "")), str(cache_type)
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """One fit boundary: the fewest host layers that fit beside the most that do not.
+    """A row of the result: the fewest host layers that fit, and the most that do not.
 
-    It holds for one `ubatch`: a smaller one may fit with fewer, a larger one need more.
-    `params` are those of the candidate that fits.
+    It is valid for one `ubatch`: a smaller one may fit with fewer, a larger one need more.
+    `params` are those of the candidate that fits. `proven` means that launches showed both.
     """
 
     layout: str
@@ -60,7 +82,7 @@ class Boundary:
     params: Params | None = None
 
     def to_dict(self) -> dict[str, object]:
-        """The boundary as `tune --json` prints it."""
+        """Return the boundary as `tune --json` prints it."""
         return {
             "layout": self.layout,
             "cache_type": self.cache_type,
@@ -75,72 +97,164 @@ class Boundary:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """A point that was launched, its candidate and what came of it."""
-
-    point: Point
-    candidate: Candidate
-    trial: Trial
-
-    @property
-    def line(self) -> tuple[str, str]:
-        """Layout and cache type, by which boundaries are told."""
-        cache_type = self.point.get("cache_type") or self.candidate.get_str("cache_type_k", "")
-        return str(self.point.get(LAYOUT_AXIS, "")), str(cache_type)
-
-
 @dataclass(slots=True)
-class Explorer:
-    """Launches points of a problem and remembers what they cost.
+class Exploration:
+    """The launches of boundary and search, and all that the search learns from them.
 
-    `fill_of` tells when a launch of a candidate fills its context.
+    Attributes:
+        task: the task.
+        runner: launches the candidates.
+        memory: predicts which launches should also fill the context.
+        search: the points, and what was observed of them.
+        baseline: what runs without tuning, for comparison; it is not a point by itself.
+        policy: decides what is launched next, and when the search ends.
+        evaluations: the launches of both phases, in order.
+        proofs: launches at full context of points of the space.
     """
 
     task: Task
-    search: SearchStudy
     runner: TrialRunner
-    emit: Listener
-    fill_of: Callable[[Candidate], FullContextCheck | None] = lambda _: None
-    launched: list[Evaluation] = field(default_factory=list)
-    course: SearchPolicy = field(init=False)
-    _proved: list[Evaluation] = field(default_factory=list)
-    _has_fallen: bool = False
-    _phase: Phase | None = None
-    _seen: int = 0
+    memory: MemoryModel
+    search: SearchStudy
+    baseline: Trial
+    policy: SearchPolicy = field(init=False)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    proofs: list[Evaluation] = field(default_factory=list)
+    _incumbent_cost: float = math.inf
+    _is_reopened: bool = False
+    _shown_phase: Phase | None = None
+    _trials_before: int = 0
 
     def __post_init__(self) -> None:
-        self.course = SearchPolicy(self.search, self.task.min_effect * _LEAST_GAIN_SHARE)
+        self.policy = SearchPolicy(self.search, self.task.min_effect * _LEAST_GAIN_SHARE)
 
     @property
     def problem(self) -> Problem:
-        """What is searched."""
+        """The search problem."""
         return self.search.problem
 
-    def want_only(self, is_wanted: Callable[[Point], bool]) -> None:
-        """Go on with such points alone, whether the search was over or not."""
-        self.search.restrict_to(is_wanted)
-        self.course.restart()
+    # ---- launches
 
-    def trial_cost(self, trial: Trial, metric: Metric | None = None) -> float | None:
-        """What a trial costs by a metric, None for the objective; None when it failed."""
-        task = self.task
-        metric = metric or task.objective
-        if trial.measurement is None or not trial.is_completed:
+    def search_until(self, share: float) -> None:
+        """Launch what the policy proposes until it ends, or a share of the budget is used."""
+        budget = self.runner.budget
+        if self._is_reopened:
+            self._is_reopened = False
+            self.policy.restart()
+        if len(self.runner.trials) != self._trials_before:
+            self._shown_phase = None  # another phase had launches since
+        while (step := self.policy.next_step()) is not None:
+            is_used = budget.share_used >= share
+            if is_used or not budget.allows(step.phase, self._expected_launch_s()):
+                self.search.cancel()
+                return
+            if step.phase != self._shown_phase:
+                self._shown_phase = step.phase
+                self.runner.emit(PhaseStarted(step.phase, budget.max_launches))
+            self._launch(step)
+            self._trials_before = len(self.runner.trials)
+
+    def search_front(self, seed: int) -> None:
+        """Search for the best prompt speed, then for the best generation speed."""
+        for metric in _FRONT_METRICS:
+            self._search_for(metric, seed)
+
+    def _search_for(self, metric: Metric, seed: int) -> None:
+        """Search by another metric, with all that launches have shown so far."""
+        problem = replace(self.problem, goal=replace(self.problem.goal, objective=metric))
+        search = SearchStudy(problem, seed=seed)
+        for one in self.evaluations:
+            if not one.trial.shows_fit_only:
+                self._observe(search, one.point, one.trial, metric)
+        for one in self.proofs:
+            if lacks_device_memory(one.trial.outcome):
+                search.add(Observation(one.point, None, "device"))
+        policy = SearchPolicy(search, self.policy.least_gain)
+        for _ in range(_LAUNCHES_PER_FRONT_METRIC):
+            step = policy.next_step()
+            if step is None or policy.is_over:
+                return
+            if not self.runner.budget.allows("search", self._expected_launch_s()):
+                return
+            proposal = replace(step.proposal, why=f"for {metric}: {step.proposal.why}")
+            trial = self._launch(SearchStep("search", proposal))
+            if trial is None:
+                search.add(Observation(step.proposal.point, None))
+            else:
+                self._observe(search, step.proposal.point, trial, metric)
+
+    def _launch(self, step: SearchStep) -> Trial | None:
+        """Launch the candidate of a step; None if the runtime refuses the combination."""
+        point = step.proposal.point
+        candidate = self.problem.candidate_of(point)
+        if candidate is None:
+            self.search.add(Observation(point, None))
             return None
-        value = median_metric(
-            fastest_repeats(trial.measurement, task.workload), task.workload, metric
+        trial = self.runner.run(
+            TrialPurpose(step.phase, "explore", reason=step.proposal.why),
+            candidate,
+            self._request_plan(candidate, is_fit_test=step.fit_only),
+            layout=str(point.get(LAYOUT_AXIS, "")),
         )
-        return None if value is None else cost(value, metric)
+        self._warn_of_small_budget()
+        self._report_incumbent(trial)
+        self.add(point, trial)
+        self.evaluations.append(Evaluation(point, trial))
+        if step.phase == "boundary" and HOST_LAYERS_AXIS in point:
+            self._report_boundary(self.evaluations[-1])
+        return trial
 
-    def tell(self, point: Point, trial: Trial) -> None:
-        """Tell the search what a launch of a point showed."""
-        if trial.shows_fit_only:
-            self.course.add_fitting(point)
+    def _request_plan(self, candidate: Candidate, *, is_fit_test: bool) -> RequestPlan:
+        workload, ubatch = self.task.workload, candidate.get_int("ubatch", 512)
+        if is_fit_test:
+            plan = plan_fit_test(workload, ubatch)
         else:
-            self._tell(self.search, point, trial, self.task.objective)
+            plan = plan_measurement(
+                workload,
+                ubatch,
+                repeats=_REPEATS,
+                is_short=True,
+                enough_s=self.runner.budget.repeat_limit_s,
+            )
+        return replace(plan, full_context_check=self.memory.full_context_check(candidate))
 
-    def _tell(self, search: SearchStudy, point: Point, trial: Trial, metric: Metric) -> None:
+    def _expected_launch_s(self) -> float:
+        seconds = [trial.seconds for trial in self.runner.trials]
+        return median(seconds) if seconds else 0.0
+
+    # ---- observations
+
+    def add(self, point: Point, trial: Trial) -> None:
+        """Take the launch of a point into account."""
+        if trial.shows_fit_only:
+            self.policy.add_fitting(point)
+        else:
+            self._observe(self.search, point, trial, self.task.objective)
+
+    def add_proof(self, finalist: Finalist, trial: Trial) -> None:
+        """Take the proof of a finalist into account, if it is a point of the space.
+
+        A point that ran before may be out of device memory at full context. A continued search
+        then excludes it, and all points that need at least as much. A lack of host memory may
+        be due to other programs, so that it counts for this launch alone.
+        """
+        point = finalist.point
+        if point is None:
+            return
+        self.proofs.append(Evaluation(point, trial))
+        if trial.is_completed:
+            self.policy.add_fitting(point)
+        elif lacks_device_memory(trial.outcome):
+            self.search.add(Observation(point, None, "device", trial.seconds))
+            self._is_reopened = True
+
+    def exclude(self, is_excluded: Callable[[Candidate], bool]) -> None:
+        """Continue the search without some candidates, even if it had ended."""
+        space = self.problem.space
+        self.search.restrict_to(lambda point: not is_excluded(Candidate(space.params_of(point))))
+        self.policy.restart()
+
+    def _observe(self, search: SearchStudy, point: Point, trial: Trial, metric: Metric) -> None:
         workload = self.task.workload
         measured = trial.measurement if trial.is_completed else None
         fastest = fastest_repeats(measured, workload) if measured else None
@@ -148,7 +262,7 @@ class Explorer:
         search.add(
             Observation(
                 point,
-                self.trial_cost(trial, metric),
+                self._trial_cost(trial, metric),
                 lacked_memory(trial.outcome),
                 trial.seconds,
                 prompt_s,
@@ -156,169 +270,91 @@ class Explorer:
             )
         )
 
-    def tell_proof(self, point: Point, candidate: Candidate, trial: Trial) -> None:
-        """Tell the search what a proof at full context showed of a point.
+    def _trial_cost(self, trial: Trial, metric: Metric) -> float | None:
+        """Return the cost of a trial by a metric, None if it failed or measured nothing."""
+        if trial.measurement is None or not trial.is_completed:
+            return None
+        workload = self.task.workload
+        value = median_metric(fastest_repeats(trial.measurement, workload), workload, metric)
+        return None if value is None else cost(value, metric)
 
-        One that ran may want memory of a device there; the search, if it goes on, does so
-        without it and whatever needs as much. Of the host's memory others may have taken what
-        was wanted: that tells of this one launch.
-        """
-        self._proved.append(Evaluation(point, candidate, trial))
-        if trial.is_completed:
-            self.course.add_fitting(point)
-        elif lacks_device_memory(trial.outcome):
-            self.search.add(Observation(point, None, "device", trial.seconds))
-            self._has_fallen = True
+    # ---- results
 
-    def expected_s(self) -> float:
-        """How long the next launch will take, by those before."""
-        seconds = [trial.seconds for trial in self.runner.trials]
-        return median(seconds) if seconds else 0.0
+    def is_ruled_out(self, finalist: Finalist) -> bool:
+        """Return whether a finalist needs at least as much of a device as one that failed."""
+        return finalist.point is not None and self.search.is_ruled_out(finalist.point)
 
-    def explore(self, *, share: float = 1.0) -> None:
-        """Follow the course of the search until it ends or that share of the budget does."""
-        budget = self.runner.budget
-        if self._has_fallen:
-            self._has_fallen = False
-            self.course.restart()
-        if len(self.runner.trials) != self._seen:
-            self._phase = None  # other phases came between
-        while (step := self.course.next_step()) is not None:
-            is_used = budget.share_used >= share
-            if is_used or not budget.allows(step.phase, self.expected_s()):
-                self.search.cancel()
-                return
-            if step.phase != self._phase:
-                self._phase = step.phase
-                self.emit(PhaseStarted(step.phase, budget.max_launches))
-            self._launch(step)
-            self._seen = len(self.runner.trials)
+    def finalists(self) -> list[Finalist]:
+        """Return the candidates that ran and may be picked, the best first."""
+        found: dict[str, Finalist] = {}
+        for one in self.ranked():
+            layout = str(one.point.get(LAYOUT_AXIS, ""))
+            found.setdefault(one.candidate.key, Finalist(one.candidate, layout, one.point))
+        return list(found.values())
 
-    def explore_end(self, metric: Metric, *, seed: int) -> None:
-        """Look for what is best by another metric, knowing all launches before."""
-        problem = replace(self.problem, goal=replace(self.problem.goal, objective=metric))
-        search = SearchStudy(problem, seed=seed)
-        for one in self.launched:
-            if not one.trial.shows_fit_only:
-                self._tell(search, one.point, one.trial, metric)
-        for one in self._proved:
-            if lacks_device_memory(one.trial.outcome):
-                search.add(Observation(one.point, None, "device"))
-        course = SearchPolicy(search, self.course.least_gain)
-        for _ in range(_MOST_FOR_AN_END):
-            step = course.next_step()
-            if step is None or course.is_over:
-                return
-            if not self.runner.budget.allows("search", self.expected_s()):
-                return
-            before = len(self.launched)
-            proposal = replace(step.proposal, why=f"for {metric}: {step.proposal.why}")
-            self._launch(SearchStep("search", proposal))
-            if len(self.launched) > before:
-                self._tell(search, step.proposal.point, self.launched[-1].trial, metric)
-            else:
-                search.add(Observation(step.proposal.point, None))
+    def ranked(self) -> list[Evaluation]:
+        """Return the launches that may be picked, the best first, with requirements first."""
+        order = {
+            tuple(sorted(seen.point.items())): rank
+            for rank, seen in reversed(list(enumerate(self.search.ranked())))
+        }
+        ran = [
+            (order[key], one)
+            for one in self.evaluations
+            if (key := tuple(sorted(one.point.items()))) in order
+            and self._trial_cost(one.trial, self.task.objective) is not None
+        ]
+        ran.sort(key=lambda pair: (self._shortfall(pair[1].trial) * _SHORTFALL_WEIGHT, pair[0]))
+        return [one for _, one in ran]
+
+    def _shortfall(self, trial: Trial) -> float:
+        task = self.task
+        return total_shortfall(task.requirements, trial.measurement, task.workload)
 
     @property
     def ending(self) -> dict[str, object]:
-        """Why the search ended, and what one more launch was expected to bring.
+        """Why the search ended, and the gain that one more launch was expected to bring.
 
-        `expected_gain` is the share by which the objective's time would fall, failure counted
-        as none; None where no launch was left. `ended_by` is `gain` (not worth it any more),
-        `stalled` (nothing better for long, whatever was promised), `space` (nothing left) or
-        `budget`.
+        `expected_gain` is a share of the objective's time, with no gain counted for a failure;
+        None if no launch was left. `ended_by` is `gain` (too little expected), `stalled`
+        (nothing better for long, whatever was expected), `space` (nothing left) or `budget`.
         """
-        proposal = self.course.declined or self.course.last
+        proposal = self.policy.declined or self.policy.last
         is_known = proposal is not None and math.isfinite(proposal.expected_gain)
         if not self.problem.has_points:
-            ended_by = "space"  # all that is left was ruled out
-        elif not self.course.is_over:
+            ended_by = "space"  # all that is left was excluded
+        elif not self.policy.is_over:
             ended_by = "budget"
-        elif self.course.has_stalled:
+        elif self.policy.has_stalled:
             ended_by = "stalled"
         else:
-            ended_by = "gain" if self.course.declined is not None else "space"
+            ended_by = "gain" if self.policy.declined is not None else "space"
         return {
             "ended_by": ended_by,
             "expected_gain": -math.expm1(-proposal.expected_gain)
             if proposal is not None and is_known and ended_by != "space"
             else None,
-            "least_gain": -math.expm1(-self.course.least_gain),
+            "least_gain": -math.expm1(-self.policy.least_gain),
         }
-
-    def _launch(self, step: SearchStep) -> None:
-        point = step.proposal.point
-        candidate = self.problem.candidate_of(point)
-        if candidate is None:
-            # The runtime refuses this combination: the search learns it without a launch.
-            self.search.add(Observation(point, None))
-            return
-        trial = self.runner.run(
-            TrialPurpose(step.phase, "explore", reason=step.proposal.why),
-            candidate,
-            self._effort(candidate, asks_fit_only=step.fit_only),
-            layout=str(point.get(LAYOUT_AXIS, "")),
-        )
-        self.tell(point, trial)
-        self.launched.append(Evaluation(point, candidate, trial))
-        if step.phase == "boundary" and HOST_LAYERS_AXIS in point:
-            walk = self.course.boundary_of(point)
-            fits = self._told(point, walk.fits)
-            fails = self._told(point, walk.fails, fits=False)
-            ubatch = candidate.get_int("ubatch", 512)
-            self.emit(BoundaryMoved(*self.launched[-1].line, fits, fails, ubatch))
-
-    def _effort(self, candidate: Candidate, *, asks_fit_only: bool) -> RequestPlan:
-        workload, ubatch = self.task.workload, candidate.get_int("ubatch", 512)
-        if asks_fit_only:
-            request_plan = plan_fit_test(workload, ubatch)
-        else:
-            request_plan = plan_measurement(
-                workload,
-                ubatch,
-                repeats=_REPEATS,
-                is_short=True,
-                enough_s=self.runner.budget.repeat_limit_s,
-            )
-        return replace(request_plan, full_context_check=self.fill_of(candidate))
-
-    def ranked(self) -> list[Evaluation]:
-        """Every launch that may be picked, the best first, requirements kept before all others."""
-        order = {
-            tuple(sorted(seen.point.items())): place
-            for place, seen in reversed(list(enumerate(self.search.ranked())))
-        }
-        ran = [
-            (order[key], one)
-            for one in self.launched
-            if (key := tuple(sorted(one.point.items()))) in order
-            and self.trial_cost(one.trial) is not None
-        ]
-        ran.sort(key=lambda at: (self._missed(at[1].trial) * _SHORTFALL_WEIGHT, at[0]))
-        return [one for _, one in ran]
-
-    def _missed(self, trial: Trial) -> float:
-        task = self.task
-        return total_shortfall(task.requirements, trial.measurement, task.workload)
 
     @property
     def boundaries(self) -> list[Boundary]:
-        """The boundaries that launches touched, one for each layout and cache type."""
+        """The boundaries that launches came near, one for each layout and cache type."""
         found: dict[tuple[str, str], Boundary] = {}
-        for one in (*self.ranked(), *self.launched):
+        for one in (*self.ranked(), *self.evaluations):
             if HOST_LAYERS_AXIS in one.point and one.line not in found:
                 found[one.line] = self._boundary(one)
         return list(found.values())
 
     def _boundary(self, one: Evaluation) -> Boundary:
-        walk = self.course.boundary_of(one.point)
+        walk = self.policy.boundary_of(one.point)
         fails = walk.fails
         if fails is None:
             fails = self._expected_to_fail(one.point, walk)
         failure = next(
             (
                 other.trial.outcome.kind
-                for other in (*self._proved, *self.launched)
+                for other in (*self.proofs, *self.evaluations)
                 if share_boundary(other.point, one.point)
                 and other.point[HOST_LAYERS_AXIS] == fails
                 and lacked_memory(other.trial.outcome)
@@ -331,15 +367,17 @@ class Explorer:
         return Boundary(
             *one.line,
             ubatch=one.candidate.get_int("ubatch", 512),
-            fits=self._told(one.point, walk.fits),
-            fails=self._told(one.point, fails, fits=False),
+            fits=self._reported_layers(one.point, walk.fits),
+            fails=self._reported_layers(one.point, fails, fits=False),
             outcome=failure,
             proven=walk.is_closed,
             params=fitting.params if fitting else None,
         )
 
-    def _told(self, point: Point, host_layers: int | None, *, fits: bool = True) -> int | None:
-        """A number of host layers along a point's line as the launches' settings tell it."""
+    def _reported_layers(
+        self, point: Point, host_layers: int | None, *, fits: bool = True
+    ) -> int | None:
+        """Return a count of host layers as the settings of launches express it."""
         return reported_host_layers(
             str(point.get(LAYOUT_AXIS, "")),
             host_layers,
@@ -349,35 +387,73 @@ class Explorer:
         )
 
     def _expected_to_fail(self, point: Point, walk: BoundarySearch) -> int | None:
-        """The most host layers that probably do not fit, None where all should."""
+        """Return the most host layers that probably do not fit, None if all should fit."""
         highest = walk.fits if walk.fits is not None else walk.most + 1
         for host_layers in range(highest - 1, -1, -1):
-            if self.search.success_probability({**point, HOST_LAYERS_AXIS: host_layers}) < 0.5:  # noqa: PLR2004
+            if self.search.success_probability({**point, HOST_LAYERS_AXIS: host_layers}) < _LIKELY:
                 return host_layers
         return None
 
-    def starting_candidates(self) -> list[Candidate]:
-        """Of each layout the candidate where its boundary is expected."""
+    def expected_boundaries(self) -> list[Candidate]:
+        """Return for each layout the candidate at its predicted fit boundary."""
         rest = next(self.problem.space.points(), None)
         if rest is None:
             return []
-        starts = [self._fewest({LAYOUT_AXIS: layout, **rest}) for layout in self.problem.layouts]
-        return [candidate for candidate in starts if candidate is not None]
+        found = [self._fewest({LAYOUT_AXIS: layout, **rest}) for layout in self.problem.layouts]
+        return [candidate for candidate in found if candidate is not None]
 
     def _fewest(self, partial: Point) -> Candidate | None:
+        """Return the candidate with the fewest host layers that probably fits, or the last."""
         last = None
         for host_layers in range(self.problem.most_host_layers + 1):
             candidate = self.problem.candidate_of({**partial, HOST_LAYERS_AXIS: host_layers})
             if candidate is None:
                 continue
-            if fit_probability(self.problem.fit_of(candidate)) >= 0.5:  # noqa: PLR2004
+            if fit_probability(self.problem.fit_of(candidate)) >= _LIKELY:
                 return candidate
             last = candidate
         return last
 
+    # ---- messages to the user
+
+    def report_best_remaining(self) -> None:
+        """Report the best launch that may be picked, after the best so far was excluded."""
+        self._incumbent_cost = math.inf
+        for one in self.ranked()[:1]:
+            self._report_incumbent(one.trial)
+
+    def _report_incumbent(self, trial: Trial) -> None:
+        """Report a launch that is better than all before."""
+        task, metric = self.task, self.task.objective
+        value = median_metric(trial.measurement, task.workload, metric)
+        if not trial.is_completed or value is None or cost(value, metric) >= self._incumbent_cost:
+            return
+        self._incumbent_cost = cost(value, metric)
+        reference = median_metric(self.baseline.measurement, task.workload, metric)
+        gain = time_ratio(reference, value, metric) if reference else None
+        self.runner.emit(Incumbent(trial.number, trial.candidate, metric, value, gain))
+
+    def _report_boundary(self, one: Evaluation) -> None:
+        walk = self.policy.boundary_of(one.point)
+        fits = self._reported_layers(one.point, walk.fits)
+        fails = self._reported_layers(one.point, walk.fails, fits=False)
+        ubatch = one.candidate.get_int("ubatch", 512)
+        self.runner.emit(BoundaryMoved(*one.line, fits, fails, ubatch))
+
+    def _warn_of_small_budget(self) -> None:
+        """Warn after the first launch that completed; that is the baseline, unless it failed."""
+        budget, workload = self.runner.budget, self.task.workload
+        text = first_shortage(
+            self.runner.trials,
+            budget,
+            lambda first: tune_need(first, workload, budget.max_launches),
+        )
+        if text:
+            self.runner.note(text)
+
 
 def lacked_memory(outcome: Outcome) -> Memory | None:
-    """The memory that a launch failed for want of, None for any other outcome."""
+    """Return the memory that a launch had too little of, None for any other outcome."""
     if lacks_device_memory(outcome):
         return "device"
     return "host" if is_memory_failure(outcome) else None

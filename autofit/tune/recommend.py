@@ -1,164 +1,268 @@
-"""Which candidate is recommended: the fastest that is proven to hold and to answer well."""
+"""The prove phase: the fastest candidate that runs at full context, with acceptable answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
+from autofit.memory.exchange_rates import unused_rooms
 from autofit.model.sizes.kv_cache import format_kv_types, kv_types
+from autofit.quality.answer_check import AnswerCheck
 from autofit.quality.quality_gate import QualityGate
-from autofit.session.candidate_record import CandidateRecord
+from autofit.runtime.planner.planner import RuntimePlanner
+from autofit.search.space import HOST_LAYERS_AXIS
 from autofit.session.finalist import Finalist, Proof
 from autofit.session.ranking import Ranking
+from autofit.session.requirement import are_kept
+from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.statistics.estimate import Estimate
+from autofit.trial.candidate import Candidate
+from autofit.trial.measurement import Measurement
+from autofit.trial.metric import cost, median_metric
+from autofit.trial.outcome import describe_outcome
 from autofit.trial.trial import Trial
-from autofit.tune.baseline_proof import BaselineProof, own_choice
-from autofit.tune.finalist_proof import Prover, stepped_back
-from autofit.tune.race import Confirmer
+from autofit.tune.baseline import describe_baseline, explicit_baseline
+from autofit.tune.explore import Exploration
+from autofit.tune.prove import Prover, describe_steps_back, launch_proof
+from autofit.tune.race import race
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """A proven candidate.
+
+    `gain` is its speedup over the baseline, None where it is unknown; `answers` are its check
+    against the reference, None without one.
+    """
+
+    proof: Proof
+    gain: Estimate | None
+    answers: AnswerCheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommender:
-    """Proves candidates of a run, the fastest first, until one can be recommended."""
+    """The choice among the candidates of a tune: they are proven, the fastest first."""
 
     task: Task
-    trials: Sequence[Trial]
-    confirmer: Confirmer
-    proofs: Prover
-    own_proof: BaselineProof
-    verdicts: QualityGate
-    note: Callable[[str], None]
+    runner: TrialRunner
+    planner: RuntimePlanner | None
+    prover: Prover
+    gate: QualityGate
+    seed: int
 
     def recommend(
-        self,
-        baseline: Trial,
-        finalists: Sequence[Finalist],
-        confirmation: Ranking | None,
-    ) -> tuple[Proof | None, Estimate | None]:
-        """The proof of what is recommended and its gain over the baseline, None where unknown."""
-        is_best = self._is_baseline_best(baseline, finalists, confirmation)
+        self, baseline: Trial, finalists: Sequence[Finalist], ranking: Ranking | None
+    ) -> Recommendation | None:
+        """Prove candidates until one can be recommended; None if none can.
+
+        Raises:
+            Interrupted: the user stopped the run.
+        """
+        is_best = self._is_baseline_best(baseline, finalists, ranking)
         if is_best:
-            proof = self.own_proof.prove(baseline)
+            proof = self._prove_baseline(baseline)
             if proof is not None:
-                rounds = confirmation.rounds if confirmation else 0
+                rounds = ranking.rounds if ranking else 0
                 if not finalists:
-                    self.note(self._nothing_else())
-                elif confirmation and rounds:
-                    self.note(self._led_words(confirmation))
-                self._look_at_kv(baseline)
-                return proof, Estimate(1.0, 1.0, 1.0, rounds)
-        proven = self._prove_finalists(baseline, finalists, confirmation)
-        if proven is not None:
+                    self.runner.note(self._nothing_else())
+                elif ranking and rounds:
+                    self.runner.note(self._baseline_led(ranking))
+                self._note_poor_kv(baseline)
+                return Recommendation(proof, Estimate(1.0, 1.0, 1.0, rounds))
+        proven = self._prove_finalists(baseline, finalists, ranking)
+        if proven is not None or is_best or not baseline.is_completed:
             return proven
-        if is_best or not baseline.is_completed:
-            return None, None
-        # Whatever was faster does not hold: what runs without tuning is still an answer.
-        proof = self.own_proof.prove(baseline)
+        # No faster candidate can be proven: what runs without tuning is still a result.
+        proof = self._prove_baseline(baseline)
         if proof is None:
-            return None, None
-        self.note(f"nothing that is faster can be recommended, so {self._own_choice} is kept")
-        self._look_at_kv(baseline)
-        return proof, Estimate(1.0, 1.0, 1.0, 0)
+            return None
+        self.runner.note(
+            f"nothing that is faster can be recommended, so {self._baseline_name} is kept"
+        )
+        self._note_poor_kv(baseline)
+        return Recommendation(proof, Estimate(1.0, 1.0, 1.0, 0))
+
+    def _prove_baseline(self, baseline: Trial) -> Proof | None:
+        """Prove the baseline in explicit settings, None if it fails."""
+        finalist = explicit_baseline(self.task, self.runner, baseline, self.planner)
+        trial = launch_proof(finalist, self.task, self.runner)
+        if trial.is_completed:
+            return Proof(finalist, trial)
+        reason = describe_outcome(trial.outcome)
+        self.runner.note(f"{self._baseline_name} does not run at full context: {reason}")
+        return None
+
+    def _prove_finalists(
+        self, baseline: Trial, finalists: Sequence[Finalist], ranking: Ranking | None
+    ) -> Recommendation | None:
+        """Return the first finalist that can be proven and has acceptable answers."""
+        by_id = {finalist.candidate.key: finalist for finalist in finalists}
+        for key in _proof_order(by_id, ranking):
+            if self.gate.is_poor(by_id[key].candidate):
+                continue
+            proof = self.prover.prove(by_id[key])
+            if proof is None:
+                continue
+            answers = self.gate.check_winner(proof)
+            if answers is not None and answers.is_acceptable is False:
+                continue
+            if proof.steps_back:
+                self.runner.note(describe_steps_back(proof))
+                again = self._race_alone(baseline, proof)
+                gain = _gain(again, proof.finalist.candidate.key)
+                return Recommendation(proof, gain, answers)
+            if ranking is not None and not ranking.has(key):
+                # It was not in the rounds, and no candidate that was can be recommended.
+                ranking = self._race_alone(baseline, proof)
+            return Recommendation(proof, _gain(ranking, key), answers)
+        return None
+
+    def _race_alone(self, baseline: Trial, proof: Proof) -> Ranking | None:
+        return race(self.task, self.runner, baseline, [proof.finalist], seed=self.seed)
+
+    def _is_baseline_best(
+        self, baseline: Trial, finalists: Sequence[Finalist], ranking: Ranking | None
+    ) -> bool:
+        """Return whether the baseline is to be proven first."""
+        if not baseline.is_completed:
+            return False
+        task, trials = self.task, self.runner.trials
+        own = baseline.candidate
+        if ranking is not None and ranking.winner is not None:
+            is_fastest = ranking.winner == own.key
+        else:
+            if finalists:
+                self.runner.note("the budget ended before the fastest could be confirmed")
+            own_cost = usual_cost(own, task, trials)
+            is_fastest = not any(
+                usual_cost(finalist.candidate, task, trials) < own_cost for finalist in finalists
+            )
+        if is_fastest and finalists and not keeps_requirements(own, task, trials):
+            self.runner.note(f"{self._baseline_name} is the fastest, but misses a requirement")
+            return False
+        return is_fastest
 
     @property
-    def _own_choice(self) -> str:
-        return own_choice(self.task)
+    def _baseline_name(self) -> str:
+        return describe_baseline(self.task)
 
-    @property
-    def _record(self) -> CandidateRecord:
-        return CandidateRecord(self.task, self.trials)
-
-    def _led_words(self, confirmation: Ranking) -> str:
-        """That nothing was faster than the baseline, and how surely."""
-        unsure = len(confirmation.undecided)
-        if not unsure:
-            return f"{self._own_choice} was confirmed as the best found"
-        rounds = f"{confirmation.rounds} round{'s' * (confirmation.rounds > 1)}"
-        others = "1 candidate is" if unsure == 1 else f"{unsure} candidates are"
+    def _baseline_led(self, ranking: Ranking) -> str:
+        """Return the note that nothing was faster than the baseline, and how certain that is."""
+        undecided = len(ranking.undecided)
+        if not undecided:
+            return f"{self._baseline_name} was confirmed as the best found"
+        rounds = f"{ranking.rounds} round{'s' * (ranking.rounds > 1)}"
+        others = "1 candidate" if undecided == 1 else f"{undecided} candidates"
         return (
-            f"{self._own_choice} did best in {rounds}, but {others} not told apart from the "
-            "fastest: more rounds might tell"
+            f"{self._baseline_name} was fastest in {rounds}, but {others} may be as fast: more "
+            "rounds would decide"
         )
 
     def _nothing_else(self) -> str:
-        """Why nothing but the baseline can be recommended."""
-        tried = [trial for trial in self.trials if trial.phase in {"boundary", "search"}]
+        """Return the reason for which only the baseline can be recommended."""
+        tried = [t for t in self.runner.trials if t.phase in {"boundary", "search"}]
         if any(trial.is_completed for trial in tried):
             return "nothing else that ran can be recommended"
         if tried:
             return f"nothing else ran: {len(tried)} other launches failed"
         return "nothing else was tried: a larger --budget or --max-launches may tell more"
 
-    def _look_at_kv(self, baseline: Trial) -> None:
-        """Say where what is kept has KV types that nothing else is recommended with."""
-        if self.verdicts.is_poor(baseline.candidate):
+    def _note_poor_kv(self, baseline: Trial) -> None:
+        """Note KV types of the baseline with which nothing else is recommended."""
+        if self.gate.is_poor(baseline.candidate):
             types = format_kv_types(kv_types(baseline.candidate))
-            self.note(
-                f"{self._own_choice} has KV {types}, too: it is kept as "
-                "what runs today, not for its answers"
+            self.runner.note(
+                f"{self._baseline_name} has KV {types}, too: it is kept as what runs today, not "
+                "for its answers"
             )
 
-    def _prove_finalists(
-        self,
-        baseline: Trial,
-        finalists: Sequence[Finalist],
-        confirmation: Ranking | None,
-    ) -> tuple[Proof, Estimate | None] | None:
-        """The first finalist that holds and answers well, with its gain."""
-        by_id = {finalist.candidate.key: finalist for finalist in finalists}
-        for key in _order(by_id, confirmation):
-            if self.verdicts.is_poor(by_id[key].candidate):
-                continue
-            proof = self.proofs.proof(by_id[key])
-            if proof is None or not self.verdicts.accepts(proof):
-                continue
-            if proof.steps_back:
-                self.note(stepped_back(proof))
-                again = self.confirmer.confirm(baseline, [proof.finalist])
-                return proof, _gain(again, proof.finalist.candidate.key)
-            if confirmation is not None and not confirmation.has(key):
-                # It was not in the rounds, and those that were cannot be recommended.
-                confirmation = self.confirmer.confirm(baseline, [proof.finalist])
-            return proof, _gain(confirmation, key)
-        self.verdicts.answers = None  # they were another's
+
+def add_warnings(recommendation: Recommendation, exploration: Exploration) -> None:
+    """Note what the user should know of the winner."""
+    for text in _find_warnings(recommendation.proof, exploration):
+        exploration.runner.note(text)
+
+
+def _find_warnings(proof: Proof, exploration: Exploration) -> Iterator[str]:
+    """Yield a missed requirement, and devices with unused memory."""
+    task, finalist = exploration.task, proof.finalist
+    measured_as = exploration.baseline.candidate if finalist.is_baseline else finalist.candidate
+    trials = exploration.runner.trials
+    if task.requirements and not keeps_requirements(measured_as, task, trials):
+        required = ", ".join(str(requirement) for requirement in task.requirements)
+        yield f"the winner misses what was required ({required}): nothing found keeps it"
+    if _is_at_boundary(finalist, exploration):
+        return  # a launch has shown that the free memory is not enough for another layer
+    predicted = exploration.memory.predict(finalist.candidate)
+    if predicted is not None:
+        for room in unused_rooms(task.inventory, predicted, _free_mib(proof, task)):
+            yield room.text
+
+
+def _free_mib(proof: Proof, task: Task) -> dict[str, float]:
+    """Return by device the memory that the proof left free, within the user's limits."""
+    measured = proof.trial.measurement
+    if measured is None:
+        return {}
+    found = {}
+    for name, free_mib in measured.free_mib.items():
+        peak_mib, limit_mib = measured.peak_mib.get(name), task.limits_mib.get(name)
+        if free_mib is not None:
+            found[name] = free_mib
+            if peak_mib is not None and limit_mib is not None:
+                found[name] = min(free_mib, limit_mib - peak_mib)
+    return found
+
+
+def _is_at_boundary(finalist: Finalist, exploration: Exploration) -> bool:
+    """Return whether one host layer less is known not to fit."""
+    point = finalist.point
+    if point is None or HOST_LAYERS_AXIS not in point:
+        return False
+    fewer = {**point, HOST_LAYERS_AXIS: int(point[HOST_LAYERS_AXIS]) - 1}
+    return exploration.search.is_ruled_out(fewer)
+
+
+def usual_cost(candidate: Candidate, task: Task, trials: Sequence[Trial]) -> float:
+    """Return the median cost over a candidate's launches, infinite without any."""
+    values = [
+        median_metric(measured, task.workload, task.objective)
+        for measured in _measurements(candidate, trials)
+    ]
+    known = [cost(value, task.objective) for value in values if value is not None]
+    return median(known) if known else math.inf
+
+
+def keeps_requirements(candidate: Candidate, task: Task, trials: Sequence[Trial]) -> bool:
+    """Return whether a candidate keeps what the user requires, in the median of its launches."""
+    return are_kept(task.requirements, _measurements(candidate, trials), task.workload)
+
+
+def _measurements(candidate: Candidate, trials: Sequence[Trial]) -> list[Measurement]:
+    """Return what a candidate's launches measured; a proof has other requests."""
+    return [
+        trial.measurement
+        for trial in trials
+        if trial.candidate == candidate
+        and trial.is_completed
+        and not trial.shows_fit_only
+        and trial.phase != "prove"
+        and trial.measurement is not None
+    ]
+
+
+def _proof_order(by_id: Mapping[str, Finalist], ranking: Ranking | None) -> list[str]:
+    """Return the finalists' ids: the winner of the rounds, the leader, then the others."""
+    first = [ranking.winner, ranking.leader] if ranking else []
+    return list(dict.fromkeys([*(key for key in first if key in by_id), *by_id]))  # type: ignore[list-item]
+
+
+def _gain(ranking: Ranking | None, key: str) -> Estimate | None:
+    if ranking is None or not ranking.has(key):
         return None
-
-    def _is_baseline_best(
-        self,
-        baseline: Trial,
-        finalists: Sequence[Finalist],
-        confirmation: Ranking | None,
-    ) -> bool:
-        """Whether the baseline is what to prove first."""
-        if not baseline.is_completed:
-            return False
-        own, record = baseline.candidate, self._record
-        if confirmation is not None and confirmation.winner is not None:
-            is_fastest = confirmation.winner == own.key
-        else:
-            if finalists:
-                self.note("the budget ended before the fastest could be confirmed")
-            own_cost = record.cost(own)
-            is_fastest = not any(record.cost(f.candidate) < own_cost for f in finalists)
-        if is_fastest and finalists and not record.keeps(own):
-            self.note(f"{self._own_choice} is the fastest, but misses a requirement")
-            return False
-        return is_fastest
-
-
-def _order(by_id: Mapping[str, Finalist], confirmation: Ranking | None) -> list[str]:
-    """Finalists in the order in which they are proven: the winner, then the rest."""
-    first = [confirmation.winner, confirmation.leader] if confirmation else []
-    wanted = [key for key in first if key in by_id]
-    return list(dict.fromkeys([*wanted, *by_id]))  # type: ignore[list-item]
-
-
-def _gain(confirmation: Ranking | None, key: str) -> Estimate | None:
-    if confirmation is None:
-        return None
-    try:
-        standing = confirmation.standing(key)
-    except KeyError:
-        return None
-    return standing.against_baseline.ratio if standing.against_baseline else None
+    against = ranking.standing(key).against_baseline
+    return against.ratio if against else None

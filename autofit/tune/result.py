@@ -1,4 +1,4 @@
-"""The document that `tune --json` prints and a study keeps as its conclusion."""
+"""The result of a tune, and the document that `tune --json` prints and a study keeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autofit.session.finalist import Proof
 from autofit.session.machine_load import host_report
 from autofit.session.ranking import Ranking
 from autofit.session.task import Task
-from autofit.statistics.estimate import Estimate, estimate
+from autofit.statistics.estimate import estimate
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import HOST_NAME
@@ -24,173 +24,169 @@ from autofit.trial.outcome import outcome_to_dict
 from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 from autofit.trial.purpose import PHASES
 from autofit.trial.trial import Overhead, Trial
-from autofit.trial.workload import Workload
 from autofit.tune.cliffs import cliffs_of, unsteady_notes
 from autofit.tune.expert_cost import ExpertCost
 from autofit.tune.explore import Boundary
 from autofit.tune.front import front
+from autofit.tune.recommend import Recommendation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultParts:
-    """What the phases of a tune brought; `rest` is what was spent after the last launch."""
+class TuneResult:
+    """What the phases of a tune found.
+
+    Attributes:
+        ranking: the result of the rounds, None without any.
+        recommendation: None if no candidate can be recommended.
+        ending: why the search ended, as JSON data.
+        kv_scores: the checks of narrow KV types.
+        overhead: what was spent after the last launch.
+        seconds: what the whole tune took, earlier runs of the study included.
+    """
 
     task: Task
     study: Study
     trials: Sequence[Trial]
     baseline: Trial
-    confirmation: Ranking | None
-    proof: Proof | None
-    gain: Estimate | None
+    ranking: Ranking | None
+    recommendation: Recommendation | None
     boundaries: Sequence[Boundary]
     seconds: float
     notes: Sequence[str]
-    answers: AnswerCheck | None = None
     kv_scores: Mapping[KvTypes, AnswerCheck] = field(default_factory=dict)
-    search: Mapping[str, object] = field(default_factory=dict)
-    rest: Overhead = field(default_factory=Overhead)
+    ending: Mapping[str, object] = field(default_factory=dict)
+    overhead: Overhead = field(default_factory=Overhead)
     expert_costs: Sequence[ExpertCost] = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON data; `docs/` lists the keys."""
+        task, recommendation = self.task, self.recommendation
+        gain = recommendation.gain if recommendation else None
+        answers = recommendation.answers if recommendation else None
+        return {
+            "study": str(self.study.path),
+            "model": str(task.model_path),
+            "runtime": task.runtime.name,
+            "workload": task.workload.name,
+            "objective": task.objective,
+            "baseline": {
+                "params": dict(self.baseline.candidate.params),
+                "argv": list(self.baseline.argv),
+                "estimates": self._estimates(self.baseline.candidate),
+                "outcome": outcome_to_dict(self.baseline.outcome),
+            },
+            "winner": self._winner(recommendation.proof) if recommendation else None,
+            "expert_memory": [cost.to_dict() for cost in self.expert_costs],
+            "gain": gain.to_dict() if gain else None,
+            "tie": self._is_tie(),
+            "boundary": [boundary.to_dict() for boundary in self.boundaries],
+            "cliffs": [cliff.to_dict() for cliff in cliffs_of(self.trials, task)],
+            "launches": len(self.study.started()),
+            "launches_by_phase": {
+                phase: sum(trial.phase == phase for trial in self.trials) for phase in PHASES
+            },
+            "seconds_by_phase": {
+                phase: round(sum(t.seconds for t in self.trials if t.phase == phase), 1)
+                for phase in PHASES
+            },
+            "spent": spending(self.trials, self.overhead),
+            "search": dict(self.ending) or None,
+            "outcomes": dict(Counter(trial.outcome.kind for trial in self.trials)),
+            "seconds": round(self.seconds, 1),
+            "conditions": host_report(self.trials),
+            "pareto": self._front() if task.keeps_front else None,
+            "preset": None,
+            "confirmation": self.ranking.to_dict() if self.ranking else None,
+            "answers": answers.to_dict() if answers else None,
+            "kv_scores": [_kv_score(types, check) for types, check in self.kv_scores.items()],
+            "notes": [*self.notes, *unsteady_notes(self.trials, task)],
+        }
 
-def result_document(parts: ResultParts) -> dict[str, Any]:
-    """The result as JSON data; keys as the README lists them."""
-    task, proof = parts.task, parts.proof
-    return {
-        "study": str(parts.study.path),
-        "model": str(task.model_path),
-        "runtime": task.runtime.name,
-        "workload": task.workload.name,
-        "objective": task.objective,
-        "baseline": {
-            "params": dict(parts.baseline.candidate.params),
-            "argv": list(parts.baseline.argv),
-            "estimates": _estimates(parts, parts.baseline.candidate),
-            "outcome": outcome_to_dict(parts.baseline.outcome),
-        },
-        "winner": _winner(parts, proof) if proof else None,
-        "expert_memory": [cost.to_dict() for cost in parts.expert_costs],
-        "gain": parts.gain.to_dict() if proof and parts.gain else None,
-        "tie": _is_tie(parts),
-        "boundary": [boundary.to_dict() for boundary in parts.boundaries],
-        "cliffs": [cliff.to_dict() for cliff in cliffs_of(parts.trials, task)],
-        "launches": len(parts.study.started()),
-        "launches_by_phase": {
-            phase: sum(trial.phase == phase for trial in parts.trials) for phase in PHASES
-        },
-        "seconds_by_phase": {
-            phase: round(sum(trial.seconds for trial in parts.trials if trial.phase == phase), 1)
-            for phase in PHASES
-        },
-        "spent": spending(parts.trials, parts.rest),
-        "search": dict(parts.search) or None,
-        "outcomes": dict(Counter(trial.outcome.kind for trial in parts.trials)),
-        "seconds": round(parts.seconds, 1),
-        "conditions": host_report(parts.trials),
-        "pareto": _pareto(parts) if task.keeps_front else None,
-        "preset": None,
-        "confirmation": parts.confirmation.to_dict() if parts.confirmation else None,
-        "answers": parts.answers.to_dict() if parts.answers else None,
-        "kv_scores": [_kv_score(types, check) for types, check in parts.kv_scores.items()],
-        "notes": [*parts.notes, *unsteady_notes(parts.trials, task)],
-    }
+    def _winner(self, proof: Proof) -> dict[str, Any]:
+        task, finalist = self.task, proof.finalist
+        candidate = finalist.candidate
+        plan = make_launch_plan(
+            task.runtime,
+            task.model_path,
+            candidate,
+            purpose="own_fit" if finalist.is_verbatim else "preset",
+            rpc=task.rpc,
+            extra_args=task.extra_args,
+            env=task.env,
+            wrapper=task.wrapper,
+        )
+        if isinstance(plan, UnsupportedSetting):  # it was proven with these very settings
+            raise TypeError(plan.message)
+        measured = proof.trial.measurement
+        # The baseline in explicit settings was measured as the baseline.
+        source = self.baseline.candidate if finalist.is_baseline else candidate
+        return {
+            "params": dict(candidate.params),
+            "argv": list(plan.argv),
+            "env": dict(plan.env),
+            "layout": finalist.layout,
+            "is_baseline": finalist.is_baseline,
+            "estimates": self._estimates(source),
+            "peak_mib": dict(measured.peak_mib) if measured else {},
+            "taken_mib": measured.taken_mib() if measured else {},
+            "free_mib": dict(measured.free_mib) if measured else {},
+            "survives": [
+                f"another {free_mib:.0f} MiB taken on {name}"
+                for name, free_mib in (measured.free_mib if measured else {}).items()
+                if free_mib is not None and name != HOST_NAME
+            ],
+            "proven": True,
+            "trial": proof.trial.number,
+        }
+
+    def _estimates(self, candidate: Candidate) -> dict[str, Any]:
+        """Return estimates over the launches of the rounds, else over all that measured."""
+        launches = [
+            trial
+            for trial in self.trials
+            if trial.candidate == candidate
+            and trial.measurement
+            and trial.is_completed
+            and trial.phase != "prove"
+        ]
+        rounds = [trial for trial in launches if trial.phase == "confirm"]
+        measured = [t.measurement for t in rounds or launches if t.measurement]
+        found = {}
+        for metric in METRICS:
+            value = estimate(pooled_values(measured, self.task.workload, metric))
+            if value is not None:
+                found[METRIC_KEYS[metric]] = value.to_dict()
+        return found
+
+    def _is_tie(self) -> bool:
+        """Return whether winner and baseline are equally fast beyond doubt.
+
+        If the baseline itself won, a tie is a contender that is as fast.
+        """
+        if self.recommendation is None or self.ranking is None:
+            return False
+        finalist = self.recommendation.proof.finalist
+        if finalist.is_baseline:
+            return bool(self.ranking.tied)
+        if not self.ranking.has(finalist.candidate.key):
+            return False
+        against = self.ranking.standing(finalist.candidate.key).against_baseline
+        return against is not None and against.verdict == "tie"
+
+    def _front(self) -> list[dict[str, Any]]:
+        """Return the front without poor KV types, the winner marked; it need not be there."""
+        winner = self.recommendation.proof.finalist.candidate if self.recommendation else None
+        poor = {types for types, check in self.kv_scores.items() if check.is_acceptable is False}
+        trials = [trial for trial in self.trials if kv_types(trial.candidate) not in poor]
+        return [
+            {**point.to_dict(), "is_preset": point.candidate == winner}
+            for point in front(trials, self.task)
+        ]
 
 
 def _kv_score(types: KvTypes, check: AnswerCheck) -> dict[str, Any]:
-    told = check.to_dict()
+    data = check.to_dict()
     return {
         **dict(zip(KV_TYPE_PARAMS, types, strict=True)),
-        **{key: told[key] for key in ("verdict", "holds", "reference", "quality")},
+        **{key: data[key] for key in ("verdict", "holds", "reference", "quality")},
     }
-
-
-def _pareto(parts: ResultParts) -> list[dict[str, Any]]:
-    """The front, the candidate of the preset marked; it need not be there.
-
-    Nothing of it has a KV type that was found not good enough.
-    """
-    winner = parts.proof.finalist.candidate if parts.proof else None
-    poor = {types for types, check in parts.kv_scores.items() if check.is_acceptable is False}
-    trials = [trial for trial in parts.trials if kv_types(trial.candidate) not in poor]
-    return [
-        {**point.to_dict(), "is_preset": point.candidate == winner}
-        for point in front(trials, parts.task)
-    ]
-
-
-def _winner(parts: ResultParts, proof: Proof) -> dict[str, Any]:
-    task, candidate = parts.task, proof.finalist.candidate
-    plan = make_launch_plan(
-        task.runtime,
-        task.model_path,
-        candidate,
-        purpose="own_fit" if proof.finalist.is_verbatim else "preset",
-        rpc=task.rpc,
-        extra_args=task.extra_args,
-        env=task.env,
-        wrapper=task.wrapper,
-    )
-    if isinstance(plan, UnsupportedSetting):  # it was proven with these very settings
-        raise TypeError(plan.message)
-    measured = proof.trial.measurement
-    # A frozen baseline was measured as the baseline: only its flags are written out.
-    source = parts.baseline.candidate if proof.finalist.is_baseline else candidate
-    return {
-        "params": dict(candidate.params),
-        "argv": list(plan.argv),
-        "env": dict(plan.env),
-        "layout": proof.finalist.layout,
-        "is_baseline": proof.finalist.is_baseline,
-        "estimates": _estimates(parts, source),
-        "peak_mib": dict(measured.peak_mib) if measured else {},
-        "taken_mib": measured.taken_mib() if measured else {},
-        "free_mib": dict(measured.free_mib) if measured else {},
-        "survives": [
-            f"another {free_mib:.0f} MiB taken on {name}"
-            for name, free_mib in (measured.free_mib if measured else {}).items()
-            if free_mib is not None and name != HOST_NAME
-        ],
-        "proven": True,
-        "trial": proof.trial.number,
-    }
-
-
-def _estimates(parts: ResultParts, candidate: Candidate) -> dict[str, Any]:
-    """Estimates over launches: those of the confirmation, else all that measured."""
-    launches = [
-        trial.measurement
-        for trial in parts.trials
-        if trial.candidate == candidate
-        and trial.measurement
-        and trial.is_completed
-        and trial.phase == "confirm"
-    ] or [
-        trial.measurement
-        for trial in parts.trials
-        if trial.candidate == candidate
-        and trial.measurement
-        and trial.is_completed
-        and trial.phase != "prove"
-    ]
-    workload: Workload = parts.task.workload
-    found = {}
-    for metric in METRICS:
-        told = estimate(pooled_values(launches, workload, metric))
-        if told is not None:
-            found[METRIC_KEYS[metric]] = told.to_dict()
-    return found
-
-
-def _is_tie(parts: ResultParts) -> bool:
-    """Whether winner and baseline were shown to be equally fast.
-
-    When the baseline itself won, a tie is a contender that is as fast as it.
-    """
-    if parts.proof is None or parts.confirmation is None:
-        return False
-    if parts.proof.finalist.is_baseline:
-        return bool(parts.confirmation.tied)
-    try:
-        standing = parts.confirmation.standing(parts.proof.finalist.candidate.key)
-    except KeyError:
-        return False
-    return standing.against_baseline is not None and standing.against_baseline.verdict == "tie"

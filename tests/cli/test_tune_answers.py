@@ -27,7 +27,7 @@ def test_a_poor_kv_type_is_excluded_from_the_search(cli, tmp_path):
     assert [t["params"]["cache_type_k"] for t in asked] == ["q8_0"]
     assert max(narrow) == asked[0]["number"]
     assert "no candidate with KV q8_0 is recommended" in result["notes"]
-    assert "the search goes on without KV q8_0" in result["notes"]
+    assert "the search continues without KV q8_0" in result["notes"]
     (score,) = result["kv_scores"]
     assert (score["cache_type_k"], score["verdict"], score["holds"]) == ("q8_0", "poor", False)
     assert result["answers"]["verdict"] == "equal"

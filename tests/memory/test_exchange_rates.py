@@ -1,4 +1,4 @@
-"""The costs of layers, context and ubatch, the largest contexts, and unused room."""
+"""Prices, largest contexts, unused room."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def measured(tmp_path_factory) -> ModelInventory:
     return synthesized(MEASURED, tmp_path_factory.mktemp("model"))
 
 
-def test_costs_are_those_of_published_measurements(measured):
-    """A layer has 432 MiB, a token 80 KiB of f16 cache and its masks."""
+def test_prices_are_what_changes_cost(measured):
+    """A layer of 432 MiB, 80 KiB of f16 cache a token beside masks, and what a ubatch takes."""
     rates = exchange_rates(measured, ON_TWO, CARDS)
     assert rates.expert_layer_mib == pytest.approx(432)
     cache_mib = 80 * 1024 * 1000 / 2**20
@@ -34,14 +34,14 @@ def test_costs_are_those_of_published_measurements(measured):
     assert rates.ubatch_512_mib > 100
 
 
-def test_dense_model_has_no_expert_layer():
-    """Its cost is 0."""
+def test_a_dense_model_has_no_expert_layer():
+    """Its price is 0."""
     base = Candidate({"context": 2048, "devices": "CUDA0"})
     assert exchange_rates(handmade([0.0] * 3), base, CARDS).expert_layer_mib == 0
 
 
-def test_largest_context_fits_and_the_next_does_not(measured):
-    """This holds for every KV type; narrower types have larger contexts."""
+def test_the_largest_context_fits_and_the_next_does_not(measured):
+    """For every KV type the boundary is where it is said to be; narrower types reach further."""
     found = max_contexts(measured, ON_TWO, CARDS)
     assert list(found) == ["f16", "q8_0", "q5_1", "q4_0"]
     assert list(found.values()) == sorted(found.values())
@@ -51,8 +51,8 @@ def test_largest_context_fits_and_the_next_does_not(measured):
         assert not estimate_memory(measured, at.with_params(context=context + 256), CARDS).fits
 
 
-def test_largest_context_is_at_most_the_trained_context(measured):
-    """With more room it is the trained one for each sequence; without any room it is 0."""
+def test_no_context_is_larger_than_what_the_model_was_trained_for(measured):
+    """With room for more it is that, for each sequence; with no room at all it is 0."""
     roomy = devices(200000)
     whole = SERVED.with_params(devices="CUDA0")
     assert max_contexts(measured, whole, roomy, ["q8_0"]) == {"q8_0": 262144}
@@ -61,18 +61,18 @@ def test_largest_context_is_at_most_the_trained_context(measured):
     assert max_contexts(measured, whole, devices(900), ["q8_0"]) == {"q8_0": 0}
 
 
-def test_room_for_a_layer_is_found(measured):
-    """Both cards have room for more experts; a card with room for less than a layer has not."""
+def test_room_for_a_layer_is_pointed_out(measured):
+    """Both cards could take more experts; a card with less than a layer's room could not."""
     estimate = estimate_memory(measured, ON_TWO, CARDS)
     rooms = unused_rooms(measured, estimate)
     assert [room.device for room in rooms] == ["CUDA0", "CUDA1"]
     assert "12 more expert layers of 432 MiB" in rooms[0].text
-    free_mib = rooms[1].free_mib
-    assert [r.device for r in unused_rooms(measured, estimate, free_mib - 100)] == ["CUDA0"]
+    free_mib = {"CUDA0": 500.0, "CUDA1": 100.0}
+    assert [r.device for r in unused_rooms(measured, estimate, free_mib)] == ["CUDA0"]
 
 
-def test_no_room_is_found_if_no_experts_are_in_ram(measured):
-    """All experts are on devices, or there are none."""
+def test_nothing_is_pointed_out_when_nothing_sits_in_ram(measured):
+    """All experts on devices, or none at all: no notice."""
     roomy = devices(30000, 30000)
     whole = estimate_memory(measured, SERVED, roomy)
     assert unused_rooms(measured, whole) == []

@@ -9,21 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from session.simulated_launching import SimulatedLaunching, measured
-from session.task_sample import problem_of, runner, task
+from session.task_sample import runner, task
 from trial.purpose_sample import purpose_of
+from tune.whole_tune import tune
 from tune_machine import TuneMachine
 
 from autofit.runtime.server.request_plan import plan_measurement
-from autofit.search.optuna_study import SearchStudy
 from autofit.search.space_file import read_workload
 from autofit.session.budget import Budget, parse_duration_s
-from autofit.session.budget_advice import BudgetAdvice, launches_need, shortage, tune_need
+from autofit.session.budget_advice import first_shortage, launches_need, shortage, tune_need
 from autofit.session.events import Notice
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import Completed, OutOfMemory
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Request, Workload
-from autofit.tune.pipeline import Tune
 
 WORKLOAD = Workload("sample", 4096, 1, (Request(512, 64),))
 
@@ -134,14 +133,17 @@ def test_without_a_budget_nothing_is_told():
 
 def test_the_first_launch_that_completes_tells_it_and_no_other():
     """One that fails says nothing of how long launches take."""
-    said: list[str] = []
-    advice = BudgetAdvice(Budget(clock, 10.0), said.append)
-    failed = launch(1.0, outcome=OutOfMemory("load", "full"))
-    for trial in (failed, launch(9.0), launch(9.0)):
-        advice.look_at(trial, lambda first: tune_need(first, WORKLOAD, 30))
+    trials = [launch(1.0, outcome=OutOfMemory("load", "full")), launch(9.0), launch(9.0)]
 
-    assert len(said) == 1
-    assert said[0].startswith("a launch takes about 9 s")
+    said = [
+        first_shortage(
+            trials[:count], Budget(clock, 10.0), lambda first: tune_need(first, WORKLOAD, 30)
+        )
+        for count in (1, 2, 3)
+    ]
+
+    assert [text is None for text in said] == [True, False, True]
+    assert said[1].startswith("a launch takes about 9 s")
 
 
 @pytest.mark.parametrize(("total_s", "is_told"), [(2.0, True), (3600.0, False)])
@@ -163,11 +165,7 @@ def test_a_tune_says_it_before_its_second_launch(tmp_path, total_s, is_told):
         emit=events.append,
         wall_clock=lambda: float(next(times)),
     )
-    search = SearchStudy(problem_of(about, running.memory), seed=1)
-    tune = Tune(about, running, running.memory, search, events.append, 1)
-    tune.checks_answers = False
-    with running.study:
-        result = tune.run()
+    result = tune(about, running)
 
     notes = [note for note in result["notes"] if "would be sensible" in note]
     assert len(notes) == is_told

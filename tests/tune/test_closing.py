@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 from session.simulated_launching import NO_ROOM, SimulatedLaunching
-from session.task_sample import problem_of, runner, task
+from session.task_sample import runner, task
+from tune.whole_tune import tune
 from tune_machine import TuneMachine
 
-from autofit.search.optuna_study import SearchStudy
 from autofit.search.space_file import read_workload
 from autofit.session.task import Task
 from autofit.trial.outcome import Completed
 from autofit.trial.trial import Trial
-from autofit.tune.pipeline import Tune
 
 
 class Tuned:
@@ -30,12 +29,8 @@ class Tuned:
         )
         running = replace(runner(about, folder), launching=self.launching)
         running.budget.max_launches = 40
-        search = SearchStudy(problem_of(about, running.memory), seed=1)
-        tune = Tune(about, running, running.memory, search, lambda _: None, 1)
-        tune.checks_answers = False
-        with running.study:
-            self.result = tune.run()
-            self.trials = running.study.trials()
+        self.result = tune(about, running)
+        self.trials = running.study.trials()
 
     @property
     def loaded(self) -> list[Trial]:

@@ -11,13 +11,12 @@ from expert_machine import SLOT_MIB, ExpertMachine
 from fakes.machine import Quirks
 from fakes.physics import Simulation
 from session.physical_launching import PhysicalLaunching
-from session.task_sample import problem_of, runner, task
+from session.task_sample import runner, task
+from tune.whole_tune import tune as tune_task
 from tune_machine import MODEL
 
-from autofit.search.optuna_study import SearchStudy
 from autofit.search.space_file import read_workload
 from autofit.trial.candidate import Candidate
-from autofit.tune.pipeline import Tune
 
 
 @dataclass
@@ -65,11 +64,7 @@ def tune(tmp_path) -> Callable[..., Tuned]:
         running = replace(runner(about, tmp_path / "study"), launching=launching)
         running.budget.max_launches = launches
         launching.expected_slots = running.memory.expected_slots
-        search = SearchStudy(problem_of(about, running.memory), seed=1)
-        memory = running.memory
-        tuning = Tune(about, running, memory, search, lambda _: None, 1, checks_answers=False)
-        with running.study:
-            return Tuned(tuning.run(), launching)
+        return Tuned(tune_task(about, running), launching)
 
     return run
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 from session.simulated_launching import SimulatedLaunching
-from session.task_sample import problem_of, runner, task
+from session.task_sample import runner, task
+from tune.whole_tune import tune
 from tune_machine import TuneMachine
 
-from autofit.search.optuna_study import SearchStudy
 from autofit.search.space_file import read_workload
 from autofit.trial.outcome import Completed, Crashed
-from autofit.tune.pipeline import Tune
 
 
 @pytest.fixture
@@ -34,17 +33,7 @@ def _tuned(about, folder, outcome_of, *, max_launches, seconds_of=_seconds, free
     launching = SimulatedLaunching(outcome_of, seconds_of, free_mib)
     running = replace(runner(about, folder), launching=launching)
     running.budget.max_launches = max_launches
-    tune = Tune(
-        about,
-        running,
-        running.memory,
-        SearchStudy(problem_of(about, running.memory), seed=1),
-        lambda _: None,
-        1,
-    )
-    tune.checks_answers = False
-    with running.study:
-        return tune.run()
+    return tune(about, running)
 
 
 def test_a_winner_that_fails_its_proof_gives_way(about, tmp_path):
@@ -64,7 +53,7 @@ def test_a_winner_that_fails_its_proof_gives_way(about, tmp_path):
     assert len(failed) == 1
     assert result["winner"]["proven"] is True
     assert result["winner"]["params"] != dict(failed[0].params)
-    words = ": a finalist does not hold at full context: crashed: the GPU fell off the bus"
+    words = ": a finalist does not run at full context: crashed: the GPU fell off the bus"
     assert any(words in note for note in result["notes"])
 
 
@@ -88,7 +77,7 @@ def test_the_baseline_is_kept_where_nothing_faster_holds(about, tmp_path):
     ("noise", "told"),
     [
         (0.005, "the runtime's own choice was confirmed as the best found"),
-        (0.4, "the runtime's own choice did best in 12 rounds, but 2 candidates are not told"),
+        (0.4, "the runtime's own choice was fastest in 12 rounds, but 2 candidates may be"),
     ],
 )
 def test_a_baseline_that_wins_says_how_surely(about, tmp_path, noise, told):

@@ -73,7 +73,7 @@ def test_the_search_goes_on_after_what_fell(tuned):
     assert winner["n_cpu_moe"] == HOLDS
     measured = [t for t in tuned.trials if t.phase in {"boundary", "search"} and t.is_completed]
     assert any(t.candidate.params == winner for t in measured)
-    assert any("does not hold at full context" in note for note in tuned.result["notes"])
+    assert any("does not run at full context" in note for note in tuned.result["notes"])
 
 
 def test_boundaries_are_those_of_a_full_context(tuned):
@@ -133,7 +133,7 @@ def test_want_of_host_memory_tells_of_one_launch(about, tmp_path):
 
     assert killed[0].params != tuned.result["winner"]["params"]
     assert tuned.result["winner"]["params"]["n_cpu_moe"] in {RUNS, RUNS + 1}
-    told = [note for note in tuned.result["notes"] if "hold" in note]
+    told = [note for note in tuned.result["notes"] if "full context" in note]
     assert [note.split(": ", 1)[1] for note in told] == [
-        "a finalist does not hold at full context: out of memory: SIGKILL"
+        "a finalist does not run at full context: out of memory: SIGKILL"
     ]

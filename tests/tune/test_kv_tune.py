@@ -86,7 +86,7 @@ def test_what_is_told_of_a_poor_kv_type(poor):
     """The score, what follows from it, and the answers of the winner that has another type."""
     (score,) = poor.result["kv_scores"]
 
-    assert "no candidate with KV q8_0 is recommended\nthe search goes on without KV q8_0" in (
+    assert "no candidate with KV q8_0 is recommended\nthe search continues without KV q8_0" in (
         poor.notes
     )
     assert (score["cache_type_k"], score["cache_type_v"]) == ("q8_0", "q8_0")

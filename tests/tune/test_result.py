@@ -21,7 +21,8 @@ from autofit.session.rounds import Contender, round_purpose, run_rounds
 from autofit.statistics.estimate import Estimate
 from autofit.trial.candidate import Candidate
 from autofit.tune.explore import Boundary
-from autofit.tune.result import ResultParts, result_document
+from autofit.tune.recommend import Recommendation
+from autofit.tune.result import TuneResult
 
 GAIN = Estimate(1.6, 1.5, 1.7, 3)
 
@@ -57,7 +58,7 @@ class Tuned:
         self.request_plan = plan_measurement(about.workload, 512, repeats=2)
         self.baseline = self.launch(purpose_of("baseline"), about.baseline, RUNTIME_FIT)
         self.launch(purpose_of("search"), self.winner, "single:CUDA0")
-        self.confirmation = run_rounds(
+        self.ranking = run_rounds(
             [self.contender(about.baseline, RUNTIME_FIT), self.contender(self.winner, "single")],
             workload=about.workload, metric="request_s", rng=random.Random(1),
         )  # fmt: skip
@@ -79,21 +80,22 @@ class Tuned:
             lambda number: self.launch(round_purpose(number), candidate, layout),
         )
 
-    def proof(self, candidate=None, layout="single:CUDA0") -> Proof:
-        """A proof that held."""
+    def recommended(self, candidate=None, layout="single:CUDA0", gain=GAIN) -> Recommendation:
+        """A candidate that was proven."""
         candidate = candidate or self.winner
         request_plan = plan_proof(self.about.workload, 2048)
         finalist = Finalist(candidate, layout, is_baseline=layout == FROZEN)
-        return Proof(finalist, self.launch(purpose_of("prove"), candidate, layout, request_plan))
+        trial = self.launch(purpose_of("prove"), candidate, layout, request_plan)
+        return Recommendation(Proof(finalist, trial), gain)
 
     def document(self, **changes) -> dict:
         """The document, its form checked."""
         parts = {
             "task": self.about, "study": self.running.study, "baseline": self.baseline,
-            "confirmation": self.confirmation, "proof": None, "gain": GAIN, "boundaries": [],
+            "ranking": self.ranking, "recommendation": None, "boundaries": [],
             "seconds": 12.345, "notes": ["a note"], **changes,
         }  # fmt: skip
-        made = result_document(ResultParts(trials=self.running.trials, **parts))
+        made = TuneResult(trials=self.running.trials, **parts).to_dict()
         jsonschema.validate(made, RESULT)
         return json.loads(json.dumps(made))
 
@@ -106,7 +108,7 @@ def tuned(about, running) -> Tuned:
 
 def test_a_winner_is_told_with_what_starts_it(tuned):
     """Words for serving, the user's own among them, and what the proof left free."""
-    winner = tuned.document(proof=tuned.proof())["winner"]
+    winner = tuned.document(recommendation=tuned.recommended())["winner"]
 
     assert winner["params"] == dict(tuned.winner.params)
     assert winner["argv"][0] == "nice"
@@ -120,9 +122,9 @@ def test_a_winner_is_told_with_what_starts_it(tuned):
 
 def test_estimates_come_from_the_confirmation(tuned):
     """One value a launch, of both in the same rounds; the proof measures nothing of them."""
-    document = tuned.document(proof=tuned.proof())
+    document = tuned.document(recommendation=tuned.recommended())
 
-    rounds = tuned.confirmation.rounds
+    rounds = tuned.ranking.rounds
     for side, seconds in (("baseline", 1.6), ("winner", 1.0)):
         told = document[side]["estimates"]["request_s"]
         assert told["n"] == rounds
@@ -138,7 +140,7 @@ def test_launches_and_outcomes_are_counted(tuned):
     tuned.launch(purpose_of("boundary"), tuned.winner.with_params(n_cpu_moe=1), "single:CUDA0")
     document = tuned.document()
 
-    rounds = 2 * tuned.confirmation.rounds
+    rounds = 2 * tuned.ranking.rounds
     assert document["launches_by_phase"] == {
         "baseline": 1, "boundary": 1, "search": 1, "confirm": rounds, "prove": 0,
     }  # fmt: skip
@@ -156,7 +158,7 @@ def test_without_a_proof_there_is_neither_winner_nor_gain(tuned):
 
 def test_a_winner_that_is_faster_is_no_tie(tuned):
     """The confirmation's verdict on it."""
-    assert tuned.document(proof=tuned.proof())["tie"] is False
+    assert tuned.document(recommendation=tuned.recommended())["tie"] is False
 
 
 def test_a_winner_as_fast_as_the_baseline_is_a_tie(about, running):
@@ -164,7 +166,7 @@ def test_a_winner_as_fast_as_the_baseline_is_a_tie(about, running):
     running.launching.seconds_of = lambda _: 1.0
     tuned = Tuned(about, running)
 
-    assert tuned.document(proof=tuned.proof())["tie"] is True
+    assert tuned.document(recommendation=tuned.recommended())["tie"] is True
 
 
 def test_a_frozen_baseline_has_the_baselines_numbers(about, running):
@@ -172,7 +174,7 @@ def test_a_frozen_baseline_has_the_baselines_numbers(about, running):
     running.launching.seconds_of = lambda c: 1.0 if c == about.baseline else 1.3
     tuned = Tuned(about, running)
     frozen = about.baseline.with_params(n_gpu_layers=13, n_cpu_moe=6)
-    document = tuned.document(proof=tuned.proof(frozen, FROZEN))
+    document = tuned.document(recommendation=tuned.recommended(frozen, FROZEN))
 
     assert document["winner"]["estimates"] == document["baseline"]["estimates"]
     assert document["winner"]["params"]["n_cpu_moe"] == 6
@@ -182,7 +184,7 @@ def test_a_frozen_baseline_has_the_baselines_numbers(about, running):
 def test_without_a_confirmation_all_launches_count(tuned):
     """What search and baseline measured is all there is."""
     tuned.running.trials[:] = [t for t in tuned.running.trials if t.phase != "confirm"]
-    document = tuned.document(confirmation=None, gain=None, proof=tuned.proof())
+    document = tuned.document(ranking=None, recommendation=tuned.recommended(gain=None))
 
     assert document["winner"]["estimates"]["request_s"]["n"] == 1
     assert (document["gain"], document["tie"], document["confirmation"]) == (None, False, None)

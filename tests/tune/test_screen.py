@@ -1,4 +1,4 @@
-"""Which finalists meet in rounds, as the time allows."""
+"""The choice of finalists for the rounds, as the time allows."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from tune_machine import TuneMachine
 from autofit.quality.output_evaluator import OutputEvaluator
 from autofit.quality.quality_gate import QualityGate
 from autofit.runtime.server.request_plan import plan_measurement
+from autofit.search.optuna_study import SearchStudy
+from autofit.search.problem import Observation
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 from autofit.search.space_file import read_workload
 from autofit.session.budget import Budget
@@ -23,16 +25,16 @@ from autofit.session.events import PhaseStarted
 from autofit.session.finalist import RUNTIME_FIT, Finalist
 from autofit.trial.outcome import Completed, Crashed
 from autofit.trial.purpose import Role
-from autofit.trial.trial import Trial
-from autofit.tune.finalist_proof import Prover
-from autofit.tune.screen import Shortlist
+from autofit.tune.explore import Exploration
+from autofit.tune.prove import Prover
+from autofit.tune.screen import SearchAgain, screen_leader, select_finalists
 
 LAUNCH_S = 10.0
 CRASH = Crashed("prompt", "the GPU fell off the bus", "device_lost")
 
 
 class Run:
-    """A run whose launches take ten seconds each, and its shortlist."""
+    """A run whose launches take ten seconds each, and what chooses its finalists."""
 
     def __init__(self, about, folder, *, total_s=None, outcome_of=None, free_mib=900.0):
         self.problem = problem_of(about)
@@ -46,23 +48,32 @@ class Run:
             runner(about, folder), launching=self.launching, wall_clock=lambda: next(ticks)
         )
         self.runner.budget = Budget(self._now_s, total_s)
-        self.notes: list[str] = []
         self.events: list[object] = []
+        self.runner.emit = self._on_event
         self.about = about
         baseline = Finalist(about.baseline, RUNTIME_FIT, is_verbatim=True)
         evaluator = OutputEvaluator(self.runner, about, baseline)
-        self.verdicts = QualityGate(evaluator, self.notes.append)
-        self.told: list[tuple[Finalist, Trial]] = []
-        self.ruled_out: list[Finalist] = []
-        proofs = Prover(
-            about,
-            self.runner,
-            self.problem,
-            self.notes.append,
-            lambda *one: self.told.append(one),
-            self.ruled_out.__contains__,
-        )
-        self.shortlist = Shortlist(proofs, self.verdicts, self.events.append)
+        self.gate = QualityGate(evaluator, self.runner.note)
+        search = SearchStudy(self.problem, seed=1)
+        self.exploration = Exploration(about, self.runner, self.runner.memory, search, None)
+        self.prover = Prover(about, self.runner, self.exploration)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user was told."""
+        return self.runner.notes
+
+    def _on_event(self, event: object) -> None:
+        if isinstance(event, PhaseStarted):
+            self.events.append(event)
+
+    def select(self, finalists: list[Finalist]) -> list[Finalist] | SearchAgain:
+        """Choose who enters the rounds."""
+        return select_finalists(finalists, self.prover, self.gate)
+
+    def screen_leader(self, finalists: list[Finalist]) -> SearchAgain | None:
+        """Score the KV type of the first finalist."""
+        return screen_leader(finalists, self.prover, self.gate)
 
     def _now_s(self) -> float:
         return LAUNCH_S * len(self.launching.made)
@@ -96,59 +107,62 @@ def run(about, tmp_path) -> Callable[..., Run]:
     return lambda **options: Run(about, tmp_path / "study", **options)
 
 
-def test_a_poor_kv_type_has_the_finalists_looked_at_anew(run):
+def test_a_poor_kv_type_asks_to_search_again(run):
     """Nothing is settled before the search has gone on; then what is wide is left."""
     here = run()
     finalists = [here.finalist(4, "q8_0"), here.finalist(5, "f16"), here.finalist(5, "q8_0")]
 
-    assert here.shortlist.settle(finalists) is None
-    assert here.shortlist.settle(finalists) == [finalists[1]]
+    assert here.select(finalists) == SearchAgain(poor_kv=(("q8_0", "q8_0"),))
+    assert here.select(finalists) == [finalists[1]]
     assert here.roles() == ["reference_answers", "answers"]
     assert here.events == [PhaseStarted("prove")]
 
 
-def test_only_what_would_be_confirmed_is_scored(run):
+def test_only_what_would_enter_the_rounds_is_scored(run):
     """A narrow type that is far behind costs no launch."""
     here = run()
     finalists = [here.finalist(n, "f16") for n in (4, 5)] + [here.finalist(6, "q8_0")]
 
-    assert here.shortlist.settle(finalists) == finalists
+    assert here.select(finalists) == finalists
     assert here.roles() == []
 
 
 @pytest.mark.parametrize(("total_s", "is_scored"), [(200.0, True), (80.0, False)])
-def test_rounds_come_before_a_score_that_leaves_no_time_for_them(run, total_s, is_scored):
+def test_no_score_takes_the_time_of_rounds(run, total_s, is_scored):
     """Where time is short the winner's KV type is scored with its answers."""
     here = run(total_s=total_s)
     finalists = [here.finalist(4, "q8_0"), here.finalist(5, "f16")]
 
-    assert here.shortlist.settle(finalists) == (None if is_scored else finalists)
-    assert bool(here.verdicts.scored) is is_scored
+    selected = here.select(finalists)
+
+    assert isinstance(selected, SearchAgain) is is_scored
+    assert is_scored or selected == finalists
+    assert bool(here.gate.scored) is is_scored
 
 
 @pytest.mark.parametrize(("total_s", "is_scored"), [(400.0, True), (120.0, False)])
-def test_a_score_half_way_takes_no_more_than_the_search_has_left(run, total_s, is_scored):
+def test_an_early_score_takes_no_more_than_the_search_has_left(run, total_s, is_scored):
     """What is left for launches is not all spent on looking ahead."""
     here = run(total_s=total_s)
     finalists = [here.finalist(n, "q8_0") for n in (4, 5, 6, 7)]
 
-    assert here.shortlist.look_ahead(finalists) is is_scored
+    assert (here.screen_leader(finalists) is not None) is is_scored
 
 
-def test_the_leader_alone_is_looked_at_half_way(run):
+def test_only_the_leaders_kv_type_is_scored_early(run):
     """A narrow type that does not lead is left for later; so is nothing at all."""
     here = run()
 
-    assert not here.shortlist.look_ahead([])
-    assert not here.shortlist.look_ahead([here.finalist(4, "f16"), here.finalist(4, "q8_0")])
+    assert here.screen_leader([]) is None
+    assert here.screen_leader([here.finalist(4, "f16"), here.finalist(4, "q8_0")]) is None
     assert here.roles() == []
 
 
-def test_what_has_next_to_nothing_left_is_not_asked_half_way(run):
+def test_a_tight_leader_is_not_scored_early(run):
     """It may die with its context full, and another one with its KV type may come."""
     here = run(free_mib=8.0)
 
-    assert not here.shortlist.look_ahead([here.finalist(4, "q8_0")])
+    assert here.screen_leader([here.finalist(4, "q8_0")]) is None
     assert here.roles() == []
 
 
@@ -162,50 +176,50 @@ def _dies_below(host_layers: int):
     return outcome_of
 
 
-def test_the_best_that_falls_has_the_finalists_looked_at_anew(run):
+def test_the_best_out_of_memory_asks_to_search_again(run):
     """The search may find better than a step back of it; it is no finalist any more."""
     here = run(free_mib=8.0, outcome_of=_dies_below(12))
     finalists = [here.finalist(4, "f16"), here.finalist(12, "f16")]
 
-    assert here.shortlist.settle(finalists) is None
-    assert [(one.candidate, trial.outcome.kind) for one, trial in here.told] == [
+    assert here.select(finalists) == SearchAgain()
+    assert [(one.candidate, one.trial.outcome.kind) for one in here.exploration.proofs] == [
         (finalists[0].candidate, "out_of_memory")
     ]
-    assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[1:]
+    assert here.select(finalists) == here.select(finalists) == finalists[1:]
     assert len(here.roles()) == 2
     (note,) = here.notes
-    assert "the fastest so far does not hold at full context (out of memory" in note
+    assert "the fastest so far does not run at full context (out of memory" in note
 
 
 @pytest.mark.parametrize("total_s", [None, 15.0])
-def test_with_nothing_else_what_fell_steps_back_until_it_holds(run, total_s):
+def test_with_nothing_else_the_best_steps_back_until_it_runs(run, total_s):
     """So it does at once where no time is left to search on; what holds is proven once."""
     here = run(free_mib=8.0, outcome_of=_dies_below(6), total_s=total_s)
     first = here.finalist(4, "f16")
 
     if total_s is None:
-        assert here.shortlist.settle([first]) is None
+        assert here.select([first]) == SearchAgain()
     for _ in range(2):
-        (settled,) = here.shortlist.settle([first])
+        (settled,) = here.select([first])
         assert settled.candidate.get_int("n_cpu_moe", 0) == 6
-    assert here.shortlist.proofs.proof(settled).finalist == settled
+    assert here.prover.prove(settled).finalist == settled
     assert len(here.roles()) == 3
-    assert here.notes[-1] == "stepped back 2 layers to hold at full context"
+    assert here.notes[-1] == "stepped back 2 layers to run at full context"
 
 
-def test_what_does_not_hold_is_proven_once(run):
+def test_no_proof_is_launched_twice(run):
     """Without time to search on, the best and its steps back fail before the next one is taken."""
     here = run(free_mib=8.0, outcome_of=_dies_below(12), total_s=25.0)
     finalists = [here.finalist(4, "f16"), here.finalist(12, "f16")]
 
-    assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[1:]
+    assert here.select(finalists) == here.select(finalists) == finalists[1:]
     # The first and four steps back, then the one that holds.
     assert len(here.roles()) == 6
     (note,) = here.notes
-    assert "a finalist does not hold at full context, nor with more layers in system RAM" in note
+    assert "a finalist does not run at full context, nor with more layers in system RAM" in note
 
 
-def test_a_crash_at_full_context_is_told(run):
+def test_a_crash_at_full_context_is_noted(run):
     """The fastest is dropped with a word, although more layers in system RAM would not help."""
 
     def outcome_of(candidate, request_plan):
@@ -215,9 +229,9 @@ def test_a_crash_at_full_context_is_told(run):
     here = run(free_mib=8.0, outcome_of=outcome_of)
     finalists = [here.finalist(4, "f16"), here.finalist(5, "f16"), here.finalist(12, "f16")]
 
-    assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[2:]
+    assert here.select(finalists) == here.select(finalists) == finalists[2:]
     assert here.notes == [
-        f"#{number}: a finalist does not hold at full context: crashed: the GPU fell off the bus"
+        f"#{number}: a finalist does not run at full context: crashed: the GPU fell off the bus"
         for number in (4, 5)
     ]
 
@@ -227,20 +241,20 @@ def test_only_the_best_steps_back(run):
     here = run(free_mib=8.0, outcome_of=_dies_below(7), total_s=60.0)
     finalists = [here.finalist(n, "f16") for n in (9, 4, 5)]
 
-    assert here.shortlist.settle(finalists) == here.shortlist.settle(finalists) == finalists[:1]
+    assert here.select(finalists) == here.select(finalists) == finalists[:1]
     assert here.events == [PhaseStarted("prove")] * 3
     # The one that holds, and each of the others once.
     assert len(here.roles()) == 3
     assert len(set(here.notes)) == len(here.notes) == 2
 
 
-def test_what_must_fail_is_not_proven(run):
+def test_a_finalist_ruled_out_by_a_failure_is_not_launched(run):
     """It is stepped back from at once, if it is the best."""
     here = run(free_mib=8.0, outcome_of=_dies_below(6), total_s=25.0)
     finalists = [here.finalist(n, "f16") for n in (4, 5)]
-    here.ruled_out.extend(finalists)
+    here.exploration.search.add(Observation(finalists[1].point, None, "device"))
 
-    (settled,) = here.shortlist.settle(finalists)
+    (settled,) = here.select(finalists)
     assert settled.candidate.get_int("n_cpu_moe", 0) == 6
     assert len(here.roles()) == 1
-    assert here.notes == ["stepped back 2 layers to hold at full context"]
+    assert here.notes == ["stepped back 2 layers to run at full context"]

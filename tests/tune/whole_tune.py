@@ -10,11 +10,15 @@ from session.simulated_launching import SimulatedLaunching
 from session.task_sample import problem_of, runner, task
 from tune_machine import TuneMachine
 
+from autofit.quality.output_evaluator import OutputEvaluator
+from autofit.quality.quality_gate import QualityGate
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.space_file import read_workload
+from autofit.session.finalist import baseline_finalist
+from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.trial.trial import Trial
-from autofit.tune.pipeline import Tune
+from autofit.tune.pipeline import run_tune
 
 # Role and subject of a launch for answers.
 Asked = tuple[str, str]
@@ -60,6 +64,15 @@ def one_card(folder: Path) -> Task:
     return task(machine.model, machine.server, workload, space=str(machine.space))
 
 
+def tune(task: Task, running: TrialRunner, *, checks_answers: bool = False) -> dict[str, Any]:
+    """The result of a tune with that runner, whose study is closed then."""
+    evaluator = OutputEvaluator(running, task, baseline_finalist(task))
+    gate = QualityGate(evaluator if checks_answers else None, running.note)
+    search = SearchStudy(problem_of(task, running.memory), seed=1)
+    with running.study:
+        return run_tune(task, running, running.memory, search, gate, seed=1).to_dict()
+
+
 def whole_tune(
     folder: Path,
     task: Task,
@@ -75,14 +88,5 @@ def whole_tune(
     running.should_stop = lambda: (
         bool(stops_at) and any(asked_by(trial) == stops_at for trial in running.trials)
     )
-    tune = Tune(
-        task,
-        running,
-        running.memory,
-        SearchStudy(problem_of(task, running.memory), seed=1),
-        lambda _: None,
-        1,
-    )
-    tune.checks_answers = checks_answers
-    with running.study:
-        return Tuned(tune.run(), list(running.trials), len(launching.made))
+    result = tune(task, running, checks_answers=checks_answers)
+    return Tuned(result, list(running.trials), len(launching.made))

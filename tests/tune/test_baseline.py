@@ -16,8 +16,7 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement
 from autofit.trial.outcome import Completed
 from autofit.trial.trial import Trial
-from autofit.tune.default_point import default_point
-from autofit.tune.frozen import frozen_baseline
+from autofit.tune.baseline import find_baseline_point, write_out_settings
 
 CPU_SPACE = """\
 parameters:
@@ -68,7 +67,7 @@ def test_what_ran_runs_again_the_same(about, machine, tmp_path):
 
     own = launch(about.baseline, is_verbatim=True)
     baseline = replace(trial_of(about, {}), measurement=own)
-    frozen = frozen_baseline(about, baseline, make_planner(about))
+    frozen = write_out_settings(about, baseline, make_planner(about))
     again = launch(frozen, is_verbatim=False)
 
     assert {**again.applied, "fit": own.applied["fit"]} == dict(own.applied)
@@ -84,7 +83,7 @@ def test_what_was_asked_for_stays(about):
         candidate=Candidate({"context": 2048, "parallel": 1, "fit_target": "1024", "threads": 3}),
     )
 
-    assert dict(frozen_baseline(about, baseline).params) == {
+    assert dict(write_out_settings(about, baseline).params) == {
         "context": 2048, "parallel": 1, "ubatch": 256, "threads": 3,
     }  # fmt: skip
 
@@ -119,18 +118,18 @@ def test_the_baseline_is_a_point_where_its_values_are_tried(cpu, applied, point)
     """So the search knows what it showed."""
     problem = problem_of(cpu)
 
-    assert default_point(cpu, problem, trial_of(cpu, applied)) == point
+    assert find_baseline_point(cpu, problem, trial_of(cpu, applied)) == point
 
 
 def test_a_placed_baseline_is_no_point(about):
     """The runtime's own fit places layers its own way."""
     problem = problem_of(about)
 
-    assert default_point(about, problem, trial_of(about, {})) is None
+    assert find_baseline_point(about, problem, trial_of(about, {})) is None
 
 
 def test_a_failed_baseline_is_no_point(cpu):
     """Nothing is known of it."""
     failed = replace(trial_of(cpu, {}), measurement=None)
 
-    assert default_point(cpu, problem_of(cpu), failed) is None
+    assert find_baseline_point(cpu, problem_of(cpu), failed) is None

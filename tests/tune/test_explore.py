@@ -14,7 +14,8 @@ from autofit.runtime.server.launcher import LaunchResult
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.space_file import read_workload
 from autofit.trial.candidate import Candidate
-from autofit.tune.explore import Explorer
+from autofit.tune.baseline import measure_baseline
+from autofit.tune.explore import Exploration
 
 
 @dataclass(slots=True)
@@ -38,8 +39,8 @@ def _seconds(candidate: Candidate) -> tuple[float, float]:
 
 
 @pytest.fixture
-def explorer(tmp_path) -> Iterator[Explorer]:
-    """An explorer of one card that may launch twelve times."""
+def exploration(tmp_path) -> Iterator[Exploration]:
+    """An exploration of one card that may launch twelve times."""
     machine = TuneMachine(tmp_path, 2600.0)
     workload = read_workload(str(machine.workload))
     about = task(machine.model, machine.server, workload, space=str(machine.space))
@@ -47,44 +48,45 @@ def explorer(tmp_path) -> Iterator[Explorer]:
     running.budget.max_launches = 12
     problem = problem_of(about)
     with running.study:
-        yield Explorer(about, SearchStudy(problem, seed=1), running, lambda _: None)
+        search = SearchStudy(problem, seed=1)
+        baseline = measure_baseline(about, running)
+        yield Exploration(about, running, running.memory, search, baseline)
 
 
-def test_the_end_of_each_rate_is_found(explorer) -> None:
+def test_the_end_of_each_rate_is_found(exploration) -> None:
     """What is best by one rate alone is launched for it, however slow in the other."""
-    explorer.explore(share=0.2)
-    before = len(explorer.launched)
+    exploration.search_until(0.2)
+    before = len(exploration.evaluations)
 
-    explorer.explore_end("tg", seed=1)
-    explorer.explore_end("pp", seed=1)
+    exploration.search_front(seed=1)
 
-    assert before < len(explorer.launched) <= 12
-    parts = [_seconds(one.candidate) for one in explorer.launched]
-    fewest = min(one.candidate.get_int("n_cpu_moe", 0) for one in explorer.launched)
+    assert before < len(exploration.evaluations) <= 12
+    parts = [_seconds(one.candidate) for one in exploration.evaluations]
+    fewest = min(one.candidate.get_int("n_cpu_moe", 0) for one in exploration.evaluations)
     assert min(prompt for prompt, _ in parts) == pytest.approx(1.0 + 0.02 * fewest)
     assert min(predicted for _, predicted in parts) < 1.5
-    reasons = [one.trial.purpose.reason for one in explorer.launched[before:]]
+    reasons = [one.trial.purpose.reason for one in exploration.evaluations[before:]]
     assert any(reason.startswith("for tg:") for reason in reasons)
 
 
-def test_an_end_takes_a_few_launches_at_most(explorer) -> None:
-    """Each end is worth four, and none beyond the budget."""
-    explorer.explore(share=0.2)
-    before = len(explorer.launched)
+def test_an_end_takes_a_few_launches_at_most(exploration) -> None:
+    """Each metric of the front gets four, and none beyond the budget."""
+    exploration.search_until(0.2)
+    before = len(exploration.evaluations)
 
-    explorer.explore_end("tg", seed=1)
+    exploration.search_front(seed=1)
 
-    assert len(explorer.launched) - before <= 4
+    assert len(exploration.evaluations) - before <= 8
 
 
-def test_why_the_search_ended_is_told(explorer) -> None:
+def test_why_the_search_ended_is_told(exploration) -> None:
     """Cut short it was the budget, else a gain under the one that a launch must promise."""
-    explorer.explore(share=0.2)
-    assert explorer.ending["ended_by"] == "budget"
+    exploration.search_until(0.2)
+    assert exploration.ending["ended_by"] == "budget"
 
-    explorer.explore()
+    exploration.search_until(1.0)
 
-    ending = explorer.ending
+    ending = exploration.ending
     assert ending["ended_by"] in {"gain", "space"}
     if ending["ended_by"] == "gain":
         assert 0 <= ending["expected_gain"] < ending["least_gain"]

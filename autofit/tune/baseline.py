@@ -1,0 +1,129 @@
+"""The baseline: what runs without tuning, measured first and proven if it is recommended."""
+
+from __future__ import annotations
+
+from autofit.runtime.discovery.found_runtime import format_value
+from autofit.runtime.planner.planner import RuntimePlanner
+from autofit.runtime.server.request_plan import plan_measurement
+from autofit.search.problem import Problem
+from autofit.search.space import Point
+from autofit.session.budget_advice import first_shortage, tune_need
+from autofit.session.events import PhaseStarted
+from autofit.session.finalist import FROZEN, Finalist, baseline_finalist
+from autofit.session.machine_load import thread_words
+from autofit.session.runner import TrialRunner
+from autofit.session.task import Task
+from autofit.trial.candidate import Candidate, ParamValue
+from autofit.trial.outcome import describe_outcome
+from autofit.trial.parameter_groups import KV_TYPE_PARAMS, PLACEMENT_PARAMS
+from autofit.trial.purpose import TrialPurpose
+from autofit.trial.trial import Trial
+
+_REPEATS = 3
+# The settings that a runtime reports and that can be written out as flags.
+_WRITABLE = (
+    "context",
+    "parallel",
+    "batch",
+    "ubatch",
+    *KV_TYPE_PARAMS,
+    "flash_attn",
+    "load_mode",
+)
+
+
+def measure_baseline(task: Task, runner: TrialRunner) -> Trial:
+    """Launch and measure what runs without tuning, with notes on what limits the comparison."""
+    runner.emit(PhaseStarted("baseline"))
+    baseline = baseline_finalist(task)
+    trial = runner.run(
+        TrialPurpose("baseline", "baseline"),
+        baseline.candidate,
+        plan_measurement(
+            task.workload,
+            512,
+            repeats=_REPEATS,
+            is_short=True,
+            enough_s=runner.budget.repeat_limit_s,
+        ),
+        layout=baseline.layout,
+        is_verbatim=True,
+    )
+    if not trial.is_completed:
+        reason = describe_outcome(trial.outcome)
+        runner.note(f"{describe_baseline(task)} failed ({reason}), so there is no gain to tell")
+    threads = thread_words(trial, task.cores)
+    if threads:
+        runner.note(threads)
+    most = runner.budget.max_launches
+    shortage = first_shortage(
+        runner.trials, runner.budget, lambda first: tune_need(first, task.workload, most)
+    )
+    if shortage:
+        runner.note(shortage)
+    return trial
+
+
+def find_baseline_point(task: Task, problem: Problem, baseline: Trial) -> Point | None:
+    """Return the point of the space that the baseline ran with, None if there is none.
+
+    Where layers are placed it has no point: the runtime's own fit places them in its own way.
+    """
+    if problem.searches_layouts or baseline.measurement is None:
+        return None
+    applied = {
+        **task.runtime.dialect.defaults,
+        "threads": task.cores.physical,
+        **baseline.measurement.applied,
+    }
+    point: dict[str, ParamValue] = {}
+    for axis in problem.axes:
+        used = {format_value(applied[name]) for name in axis.params if name in applied}
+        values = [value for value in axis.values if used == {format_value(value)}]
+        if len(values) != 1:
+            return None
+        point[axis.name] = values[0]
+    return point if task.space.allows(point) else None
+
+
+def write_out_settings(
+    task: Task, baseline: Trial, planner: RuntimePlanner | None = None
+) -> Candidate:
+    """Return the baseline with its effective settings in explicit parameters.
+
+    The runtime's own choice depends on the memory that is free at each start. A preset must not
+    depend on it. The placement is that of the runtime's planner, asked while no server runs.
+    """
+    applied = baseline.measurement.applied if baseline.measurement else {}
+    reported: dict[str, ParamValue] = {
+        name: applied[name]
+        for name in _WRITABLE
+        if name in applied and task.runtime.supports(name, applied[name])
+    }
+    placed = dict(planner.fit(baseline.candidate) or {}) if planner else {}
+    if int(placed.get("n_gpu_layers", 0)) < 0:
+        placed["n_gpu_layers"] = task.inventory.units
+    placement = {name: value for name, value in placed.items() if name in PLACEMENT_PARAMS}
+    given = {n: v for n, v in baseline.candidate.params.items() if n != "fit_target"}
+    return Candidate({**reported, **placement, **given})
+
+
+def explicit_baseline(
+    task: Task, runner: TrialRunner, baseline: Trial, planner: RuntimePlanner | None
+) -> Finalist:
+    """Return the baseline in explicit settings; as it is if its placement is unknown."""
+    candidate = write_out_settings(task, baseline, planner)
+    is_placed = not task.devices or "n_gpu_layers" in candidate.params
+    if is_placed or task.baseline_params is not None:
+        return Finalist(candidate, FROZEN, is_baseline=True)
+    runner.note(
+        "this build has no llama-fit-params beside it, so what its own fit chose cannot be "
+        "written out: the preset leaves the fit on"
+    )
+    return baseline_finalist(task)
+
+
+def describe_baseline(task: Task) -> str:
+    """Return what the baseline is, for a sentence."""
+    is_given = task.baseline_params is not None
+    return "the command given with --baseline" if is_given else "the runtime's own choice"
