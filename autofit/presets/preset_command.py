@@ -177,7 +177,7 @@ def _parse(preset: ParsedPreset, runtime: Runtime, *, allows_bare: bool) -> Pars
         parse_command,
         dialect=runtime.dialect,
         help_text=runtime.help,
-        env=preset.server.env,
+        env=preset.server.full_env(runtime.help),
         allows_bare=allows_bare,
     )
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -13,8 +14,9 @@ from autofit.runtime.dialect.dialect_file import load_all_dialects
 from autofit.runtime.discovery.help_text import HelpText
 
 _MODEL_FLAGS = ("-m", "--model")
-_MODEL_KEYS = ("model", "m")
 _MODEL_VARIABLE = "LLAMA_ARG_MODEL"
+_MODEL_KEYS = ("model", "m", _MODEL_VARIABLE)
+_VARIABLE = re.compile(r"LLAMA_")
 _FALSE = frozenset({"false", "off", "disabled", "0"})
 
 
@@ -65,29 +67,53 @@ class ServerEntry:
         return own.name == model.name
 
     def full_argv(self, help_text: HelpText, program: str) -> tuple[str, ...]:
-        """Return the whole command; without one, `program` with the options as flags."""
+        """Return the whole command; without one, `program` with the options as flags.
+
+        The order is that of llama-server's router, which has each option once: its last value,
+        sorted by the first spelling in the help.
+        """
         if self.argv:
             return self.argv
-        flags = (_option_argv(key, value, help_text) for key, value in self.options)
-        return (program, *(argument for pair in flags for argument in pair))
+        flags: dict[str, tuple[str, ...]] = {}
+        for key, value in self.options:
+            spelling = _spelling(key, help_text)
+            flag = help_text.get(spelling) if spelling else None
+            if flag is not None:
+                flags[flag.spellings[0]] = _flag_arguments(Option(flag, spelling), value)
+            elif not _VARIABLE.match(key):
+                flags[f"--{key}"] = (f"--{key}", value)
+        return (program, *(argument for name in sorted(flags) for argument in flags[name]))
+
+    def full_env(self, help_text: HelpText) -> dict[str, str]:
+        """Return the variables, with options that are variables without a flag in the help."""
+        options = {
+            key: value
+            for key, value in self.options
+            if _VARIABLE.match(key) and not _spelling(key, help_text)
+        }
+        return {**self.env, **options}
 
     def with_notices(self, *notices: str) -> ServerEntry:
         """Return the entry with more notices."""
         return replace(self, notices=(*self.notices, *notices))
 
 
-def _option_argv(key: str, value: str, help_text: HelpText) -> tuple[str, ...]:
-    """Return a key and its value as llama-server's router passes them to a model's server."""
-    spelling = next((s for s in (f"--{key}", f"-{key}") if s in help_text), f"--{key}")
-    flag = help_text.get(spelling)
-    if flag is None or flag.takes_value:
-        return (spelling, value)
-    option = Option(flag, spelling)
+def _spelling(key: str, help_text: HelpText) -> str:
+    """Return the flag of a router's key, which may be a variable's name; empty if unknown."""
+    by_variable = (f.spellings[-1] for f in help_text.flags.values() if f.env == key)
+    spellings = (s for s in (f"--{key}", f"-{key}") if s in help_text)
+    return next(spellings, None) or next(by_variable, "")
+
+
+def _flag_arguments(option: Option, value: str) -> tuple[str, ...]:
+    """Return an option and its value as llama-server's router passes them to a model's server."""
+    if option.flag.takes_value:
+        return (option.spelling, value)
     # `no-warmup = false` is `warmup = true`.
     if (value.lower() in _FALSE) == option.is_negative:
-        return (f"--{option.positive_name}",) if option.is_negative else (spelling,)
-    long = (s for s in reversed(flag.spellings) if s.startswith("--"))
-    negative = next((s for s in long if Option(flag, s).is_negative), None)
+        return (f"--{option.positive_name}",) if option.is_negative else (option.spelling,)
+    long = (s for s in reversed(option.flag.spellings) if s.startswith("--"))
+    negative = next((s for s in long if Option(option.flag, s).is_negative), None)
     return (negative,) if negative else ()
 
 

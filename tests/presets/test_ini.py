@@ -102,7 +102,23 @@ def test_defaults_of_all_models_apply_to_each(tmp_path):
 
     argv = read_preset(str(path)).server.full_argv(SMALL_HELP, "srv")
 
-    assert argv == ("srv", "-c", "4096", "-ngl", "1", "--model", "t.gguf")
+    assert argv == ("srv", "-c", "4096", "--model", "t.gguf", "-ngl", "1")
+
+
+def test_an_option_counts_once_in_the_order_of_the_router(tmp_path):
+    """A section overrides [*] in any spelling, and overrides are sorted by their spelling."""
+    path = tmp_path / "models.ini"
+    path.write_text(
+        "[*]\nLLAMA_ARG_N_CPU_MOE = 40\nLLAMA_ARG_OTHER = 1\nc = 1\n"
+        "[tiny]\not = a=CPU\nncmoe = 20\nLLAMA_ARG_CTX_SIZE = 2\n"
+    )
+
+    server = read_preset(str(path)).server
+
+    assert server.full_argv(SMALL_HELP, "srv") == (
+        *("srv", "--ctx-size", "2", "-ncmoe", "20", "-ot", "a=CPU"),
+    )
+    assert server.full_env(SMALL_HELP) == {"LLAMA_ARG_OTHER": "1"}
 
 
 def test_options_of_the_router_go_to_no_model(tmp_path):
@@ -113,7 +129,6 @@ def test_options_of_the_router_go_to_no_model(tmp_path):
     server = read_preset(str(path)).server
 
     assert server.options == (("c", "1"),)
-    assert server.env == {}
     assert [notice.split()[0] for notice in server.notices] == [
         "models-max",
         "LLAMA_ARG_MODELS_DIR",

@@ -138,9 +138,10 @@ def test_a_section_is_read_as_the_router_reads_it(llama_cpp, tmp_path):
     """The same keys, switches and defaults give the same options in autofit and the router."""
     help_text = real_help(llama_cpp)
     text = (
-        "[*]\nmodels-max = 1\nparallel = 2\nflash-attn = 1\n"
+        "[*]\nmodels-max = 1\nparallel = 2\nflash-attn = 1\nLLAMA_ARG_N_CPU_MOE = 4\n"
         "[a]\nmodel = /m/a.gguf\nno-warmup = false\nno-host = false\nkv-offload = 0\nngl = 9\n"
-        "[b]\nmodel = /m/b.gguf\nno-warmup = 1\nno-host = on\nswa-full = off\nparallel = 1\n"
+        "[b]\nmodel = /m/b.gguf\nno-warmup = 1\nno-host = on\nswa-full = off\nnp = 1\n"
+        "ot = a=CPU\nncmoe = 2\nLLAMA_ARG_CTX_SIZE = 9\n"
     )
     (tmp_path / "mine.ini").write_text(text)
 

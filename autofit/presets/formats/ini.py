@@ -207,15 +207,13 @@ def read(file: PresetFile) -> list[ServerEntry]:
 def _server(name: str, settings: Mapping[str, str]) -> ServerEntry:
     router_options = [key for key in settings if _ROUTER_OPTION.fullmatch(key)]
     kept = {k: v for k, v in settings.items() if k not in {*_SECTION_KEYS, *router_options}}
-    variables = {key: value for key, value in kept.items() if key.startswith("LLAMA_")}
     faults = tuple(
         f"'{key}': keys of a router preset have no dashes before them"
         for key in kept
         if key.startswith("-")
     )
-    options = tuple((key, value) for key, value in kept.items() if key not in variables)
     notices = tuple(f"{key} is left out: it is an option of the router" for key in router_options)
-    return ServerEntry(name, env=variables, options=options, faults=faults, notices=notices)
+    return ServerEntry(name, options=tuple(kept.items()), faults=faults, notices=notices)
 
 
 FORMAT = PresetFormat(

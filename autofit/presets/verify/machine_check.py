@@ -148,7 +148,9 @@ def _check_runtime(check: MachineCheck, path: str | None) -> PresetCommand:
         words = check.preset.server.full_argv(runtime.help, str(runtime.program))
         arguments = words[len(own.command.program) :]
         check.reasons += _key_reasons(check.preset, runtime.help)
-        check.reasons += _flag_reasons(arguments, check.preset.server.env, runtime.help)
+        check.reasons += _flag_reasons(
+            arguments, check.preset.server.full_env(runtime.help), runtime.help
+        )
     check.notes += own.notices
     return own
 
