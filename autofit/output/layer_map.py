@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from autofit.errors import UsageError
-from autofit.model.placement.tensor_placement import read_overrides, split_units
+from autofit.model.sizes.tensor_placement import read_overrides, split_units
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.device import HOST_NAME
 from autofit.trial.parameter_groups import HOST_LAYER_PARAMS

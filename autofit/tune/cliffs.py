@@ -16,8 +16,8 @@ import numpy as np
 
 from autofit.errors import UsageError
 from autofit.model.placement.layout import SINGLE
-from autofit.model.placement.tensor_placement import place_tensors
 from autofit.model.sizes.kv_cache import kv_types
+from autofit.model.sizes.tensor_placement import place_tensors
 from autofit.session.machine_load import host_report
 from autofit.session.task import Task
 from autofit.statistics.noise import Cliff, Direction, find_cliffs, find_unsteady

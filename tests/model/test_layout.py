@@ -12,9 +12,9 @@ from model.layout_samples import MEASURED, SERVED, devices, handmade, synthesize
 
 from autofit.errors import UsageError
 from autofit.model.placement.layout import Layout, plan_layout, plan_layouts
-from autofit.model.placement.tensor_placement import HOST, NO_PIPELINE_RULE, place_tensors
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.memory_estimate import estimate_memory
+from autofit.model.sizes.tensor_placement import HOST, NO_PIPELINE_RULE, place_tensors
 from autofit.model.synth.random_model import SynthSpec
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device

@@ -12,9 +12,9 @@ import pytest
 from real_llama_cpp import clean_environment, rpc_device, server_log
 
 from autofit.model.placement.layout import SINGLE, Layout, plan_layout
-from autofit.model.placement.tensor_placement import HOST, place_tensors
 from autofit.model.sizes.inventory import ModelInventory, read_inventory
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
+from autofit.model.sizes.tensor_placement import HOST, place_tensors
 from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device

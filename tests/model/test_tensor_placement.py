@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from model.layout_samples import devices, handmade
 
 from autofit.errors import UsageError
-from autofit.model.placement.tensor_placement import (
+from autofit.model.sizes.tensor_placement import (
     HOST,
     NO_PIPELINE_RULE,
     dense_pattern,

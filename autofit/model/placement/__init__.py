@@ -1,1 +1,1 @@
-"""The devices of layers and tensors under given settings, and the layouts worth a launch."""
+"""Layouts worth a launch: layers and experts divided over devices by their sizes."""

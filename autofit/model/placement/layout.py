@@ -24,9 +24,9 @@ from autofit.model.placement.slice_costs import (
     slice_costs,
 )
 from autofit.model.placement.slices import SliceProblem, Slices, SliceSolver
-from autofit.model.placement.tensor_placement import offloaded_units, used_devices
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
+from autofit.model.sizes.tensor_placement import offloaded_units, used_devices
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.device import Device
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS

@@ -14,7 +14,10 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from autofit.model.placement.slices import Overhead, SliceProblem, SliceSolver
-from autofit.model.placement.tensor_placement import (
+from autofit.model.sizes.inventory import BlockInventory, ModelInventory
+from autofit.model.sizes.memory_estimate import estimate_memory
+from autofit.model.sizes.run_settings import RunSettings
+from autofit.model.sizes.tensor_placement import (
     CPU_BUFFER,
     HOST,
     NO_PIPELINE_RULE,
@@ -25,9 +28,6 @@ from autofit.model.placement.tensor_placement import (
     splits_layers,
     used_devices,
 )
-from autofit.model.sizes.inventory import BlockInventory, ModelInventory
-from autofit.model.sizes.memory_estimate import estimate_memory
-from autofit.model.sizes.run_settings import RunSettings
 from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.device import Device, backend_of
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS

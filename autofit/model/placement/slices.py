@@ -93,10 +93,10 @@ class SliceSolver:
         return self._fewest[0]
 
     def tightest(self, hosted: int) -> Slices:
-        """Return slices with `hosted` layers on the host, if possible, and the least memory.
+        """Return slices with `hosted` hosted layers, if possible, under the smallest budgets.
 
-        All budgets are scaled by one factor, above 1 if nothing fits. Layers beyond those that
-        the cut requires are hosted where memory is fullest.
+        All budgets are scaled by one factor, which is above 1 if nothing fits. Layers beyond
+        those that the cut requires are hosted where memory is fullest.
         """
 
         def attempt(scale: float) -> Slices | None:
@@ -113,7 +113,7 @@ class SliceSolver:
     def spread(
         self, hosted: Sequence[int], targets: Sequence[float] | None = None
     ) -> Slices | None:
-        """Return slices with a number of hosted layers on each device.
+        """Return slices with the hosted layers of each device.
 
         The units come as close to the targets as the budgets allow; without targets memory is
         used evenly. Returns None if nothing fits.
@@ -123,7 +123,7 @@ class SliceSolver:
     def spread_tightest(
         self, hosted: Sequence[int], targets: Sequence[float] | None = None
     ) -> Slices | None:
-        """Return slices with a number of hosted layers on each device and the least memory.
+        """Return slices with the hosted layers of each device under the smallest budgets.
 
         With targets, budgets are scaled only if nothing fits. Returns None if the model has too
         few layers.

@@ -1,1 +1,1 @@
-"""Bytes of a model: weights, KV cache, compute buffers, and the estimate for a candidate."""
+"""Bytes of a model: of its blocks, and on each device under given settings."""

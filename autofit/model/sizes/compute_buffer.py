@@ -15,10 +15,10 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from autofit.model.placement.tensor_placement import HOST, Placement
 from autofit.model.sizes.graph_allocator import Tensor, plan_buffers
 from autofit.model.sizes.inventory import BlockInventory, ModelInventory
 from autofit.model.sizes.run_settings import RunSettings
+from autofit.model.sizes.tensor_placement import HOST, Placement
 from autofit.trial.device import backend_of
 
 _MOST_EQUAL_LAYERS = 3  # of equal layers in sequence, only these are in the graph

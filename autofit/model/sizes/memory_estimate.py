@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from autofit.model.placement.tensor_placement import HOST, Placement, place_tensors
 from autofit.model.sizes.compute_buffer import compute_buffer_bytes
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.run_settings import RunSettings
+from autofit.model.sizes.tensor_placement import HOST, Placement, place_tensors
 from autofit.model.sizes.unreported_memory import (
     context_mib,
     expert_cache_mib,

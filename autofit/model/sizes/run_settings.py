@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autofit.model.placement.tensor_placement import HOST, Placement
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.kv_cache import Cells, kv_cache_bytes, kv_types, recurrent_bytes
+from autofit.model.sizes.tensor_placement import HOST, Placement
 from autofit.model.sizes.unreported_memory import can_stage
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import backend_of

@@ -20,8 +20,8 @@ layer. A cache is never larger than the experts that it can contain.
 from __future__ import annotations
 
 from autofit.model.gguf.block_type import find_block_type
-from autofit.model.placement.tensor_placement import HOST, Placement, padded_bytes
 from autofit.model.sizes.inventory import ModelInventory
+from autofit.model.sizes.tensor_placement import HOST, Placement, padded_bytes
 from autofit.trial.candidate import Candidate, Params, ParamValue
 from autofit.trial.device import backend_of
 from autofit.trial.parameter_groups import EXPERT_MEMORY_PARAMS

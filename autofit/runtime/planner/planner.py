@@ -5,8 +5,8 @@ logits for a whole ubatch while the server keeps one row per slot: `ubatch x n_v
 on the device of the output layer, 2 GiB for a ubatch of 2048 and 262,144 tokens. They cannot
 be subtracted, because buffers are reused: the compute buffer is the larger of the logits and
 the rest of the graph. So the planner runs a second time on a copy of the model with almost no
-vocabulary (`copy_without_vocabulary`). The server's graph also selects rows, which needs up to
-two more hidden states of `ubatch x n_embd x 4` bytes.
+vocabulary (`write_copy_without_vocabulary`). The server's graph also selects rows, which needs
+up to two more hidden states of `ubatch x n_embd x 4` bytes.
 
 Measured with b11434: compared with the memory table of a server with two remote devices, over
 42 candidates, every number is equal except for the output device. It is up to three hidden
