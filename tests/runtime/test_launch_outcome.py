@@ -15,7 +15,6 @@ from autofit.runtime.logs.server_log import LoggedBuffer, ServerLog
 from autofit.runtime.server.client import RequestFailure
 from autofit.runtime.server.launch_outcome import (
     LaunchObservation,
-    ResourceObservation,
     judge_launch,
     reported_memory,
 )
@@ -70,9 +69,7 @@ def test_refused_slots_are_out_of_memory(verdict, is_full):
         MemoryReading(0.0, {"CUDA0": mib}, {"CUDA0": 12288.0 - mib}) for mib in used_mib
     )
     slots = ExpectedSlots(device="CUDA0", count=4, slot_mib=144.0)
-    found = verdict(
-        "cuda-prefetch-slots-shrunk", resources=ResourceObservation(readings=readings, slots=slots)
-    )
+    found = verdict("cuda-prefetch-slots-shrunk", readings=readings, slots=slots)
 
     assert found.outcome.kind == ("out_of_memory" if is_full else "completed")
     assert verdict("cuda-prefetch-slots-shrunk").outcome.kind == "completed"

@@ -17,7 +17,7 @@ import httpx
 
 from autofit.runtime.dialect.dialect import Dialect, Timings
 
-FailureKind = Literal["http", "timed_out", "disconnected", "malformed"]
+RequestFailureKind = Literal["http", "timed_out", "disconnected", "malformed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class RequestFailure:
     there is one; `limit_s` is the time limit that was exceeded.
     """
 
-    kind: FailureKind
+    kind: RequestFailureKind
     stage: Literal["prompt", "generate"]
     detail: str
     status: int | None = None

@@ -28,7 +28,6 @@ from autofit.trial.outcome import (
     Incorrect,
     Outcome,
     OutOfMemory,
-    Spilled,
     TimedOut,
 )
 
@@ -37,10 +36,18 @@ _PLENTY_MIB = 1024.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceObservation:
-    """The counters of the machine and of the server's process during a launch.
+class LaunchObservation:
+    """Everything observed of a launch from outside, with what was expected of it.
 
     Attributes:
+        candidate: the requested settings.
+        ready: whether the server became ready.
+        exit_status: the status of a process that ended by itself; None if it was stopped.
+        failure: the failure that ended the requests early.
+        props: the response of the props endpoint.
+        limits: the time limits of the launch.
+        units: the number of the model's layers with its output layer.
+        limits_mib: the memory that the user allows on a device.
         readings: memory from before the launch to after its stop.
         free_mib: free memory at the peak, by device.
         unreported_mib: memory that a launch uses in addition to the runtime's buffers, by
@@ -52,31 +59,6 @@ class ResourceObservation:
         is_hung: whether a server that was late did nothing at all.
     """
 
-    readings: tuple[MemoryReading, ...] = ()
-    free_mib: Mapping[str, float | None] = field(default_factory=dict)
-    unreported_mib: Mapping[str, float] = field(default_factory=dict)
-    slots: ExpectedSlots | None = None
-    shared: Collection[str] = ()
-    oom_kills: int | None = None
-    is_hung: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchObservation:
-    """Everything observed of a launch from outside.
-
-    Attributes:
-        candidate: the requested settings.
-        ready: whether the server became ready.
-        exit_status: the status of a process that ended by itself; None if it was stopped.
-        failure: the failure that ended the requests early.
-        props: the response of the props endpoint.
-        limits: the time limits of the launch.
-        units: the number of the model's layers with its output layer.
-        limits_mib: the memory that the user allows on a device.
-        resources: the counters.
-    """
-
     candidate: Candidate
     ready: Readiness
     exit_status: int | None
@@ -85,7 +67,13 @@ class LaunchObservation:
     limits: Limits
     units: int | None = None
     limits_mib: Mapping[str, float] = field(default_factory=dict)
-    resources: ResourceObservation = field(default_factory=ResourceObservation)
+    readings: tuple[MemoryReading, ...] = ()
+    free_mib: Mapping[str, float | None] = field(default_factory=dict)
+    unreported_mib: Mapping[str, float] = field(default_factory=dict)
+    slots: ExpectedSlots | None = None
+    shared: Collection[str] = ()
+    oom_kills: int | None = None
+    is_hung: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +88,7 @@ class JudgedLaunch:
 
 def judge_launch(dialect: Dialect, log_path: Path, observation: LaunchObservation) -> JudgedLaunch:
     """Judge a finished launch; its log is read once, in bounded memory."""
-    resources = observation.resources
-    known_mib = {name: mib for name, mib in resources.free_mib.items() if mib is not None}
+    known_mib = {name: mib for name, mib in observation.free_mib.items() if mib is not None}
     with log_path.open(encoding="utf-8", errors="replace") as lines:
         status = observation.exit_status
         diagnosis = diagnose(lines, dialect, exit_status=status, free_mib=known_mib or None)
@@ -109,7 +96,7 @@ def judge_launch(dialect: Dialect, log_path: Path, observation: LaunchObservatio
     applied = {**log.values, **read_applied(dialect, observation.props)}
     outcome = _find_outcome(dialect, observation, diagnosis, applied)
     if outcome.kind in ("completed", "timed_out"):
-        outcome = _find_refused_slots(resources, log) or _find_spill(resources, log) or outcome
+        outcome = _find_silent_failure(observation, log) or outcome
     return JudgedLaunch(outcome, log, applied, diagnosis.advice)
 
 
@@ -143,29 +130,28 @@ def _add_cache(log: ServerLog, device: str, row: ReportedMemory) -> ReportedMemo
     return replace(row, context_mib=context_mib, expert_cache_mib=cache_mib)
 
 
-def _find_refused_slots(resources: ResourceObservation, log: ServerLog) -> OutOfMemory | None:
-    slots = resources.slots
-    if slots is None:
-        return None
-    row = reported_memory(log).get(slots.device)
-    buffers_mib = row.buffers_mib if row else 0.0
-    return find_refused_slots(
-        resources.readings, slots, buffers_mib=buffers_mib, refused_mib=log.refused_mib
-    )
-
-
-def _find_spill(resources: ResourceObservation, log: ServerLog) -> Spilled | None:
+def _find_silent_failure(observation: LaunchObservation, log: ServerLog) -> Outcome | None:
+    """Return the failure that only memory counters show: refused slots, or a spill."""
+    rows = reported_memory(log)
+    slots = observation.slots
+    if slots is not None:
+        buffers_mib = rows[slots.device].buffers_mib if slots.device in rows else 0.0
+        refused = find_refused_slots(
+            observation.readings, slots, buffers_mib=buffers_mib, refused_mib=log.refused_mib
+        )
+        if refused is not None:
+            return refused
     expected = [
         ExpectedUsage(
             device=name,
             buffers_mib=row.buffers_mib,
-            unreported_mib=resources.unreported_mib.get(name),
-            is_shared=name in resources.shared,
+            unreported_mib=observation.unreported_mib.get(name),
+            is_shared=name in observation.shared,
         )
-        for name, row in reported_memory(log).items()
+        for name, row in rows.items()
     ]
     pinned_mib = sum(buffer.mib for buffer in log.buffers if buffer.where == "pinned")
-    spill = find_spill(resources.readings, expected, pinned_mib=pinned_mib)
+    spill = find_spill(observation.readings, expected, pinned_mib=pinned_mib)
     return spill.outcome if spill else None
 
 
@@ -222,11 +208,11 @@ def _attribute_failure(observation: LaunchObservation, diagnosis: Diagnosis) -> 
     outcome = _correct_stage(outcome, observation.failure)
     if observation.exit_status != -signal.SIGKILL or diagnosis.reason != "killed":
         return outcome
-    kills = observation.resources.oom_kills
+    kills = observation.oom_kills
     if kills:
         text = f"{outcome.evidence}; the kernel killed it to free memory"
         return replace(outcome, evidence=text)
-    readings = observation.resources.readings
+    readings = observation.readings
     free = [r.host_available_mib for r in readings if r.host_available_mib is not None]
     free_mib = min(free, default=0.0)
     # Weights load faster than memory is sampled. Later stages use little host memory.
@@ -246,7 +232,7 @@ def _correct_stage(outcome: Outcome, failure: RequestFailure | Incorrect | None)
 
 
 def _check_hang(observation: LaunchObservation, outcome: TimedOut) -> Outcome:
-    if not observation.resources.is_hung:
+    if not observation.is_hung:
         return outcome
     text = f"{outcome.evidence}; the server hangs: no output, no CPU time, no disk reads"
     return Crashed(outcome.stage, text, "hang")

@@ -28,7 +28,6 @@ from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.logs.server_log import ServerLog
 from autofit.runtime.server.launch_outcome import (
     LaunchObservation,
-    ResourceObservation,
     judge_launch,
     reported_memory,
 )
@@ -245,15 +244,13 @@ class _Launch:
                 limits=plan.limits,
                 units=launcher.units,
                 limits_mib=launcher.limits_mib,
-                resources=ResourceObservation(
-                    readings=readings,
-                    free_mib=peak.free_mib,
-                    unreported_mib=launcher.unreported_mib(plan.candidate),
-                    slots=launcher.expected_slots(plan.candidate),
-                    shared=find_shared_devices(launcher.runtime.devices or ()),
-                    oom_kills=kill_counter.kills() if is_own_host else None,
-                    is_hung=has_hung,
-                ),
+                readings=readings,
+                free_mib=peak.free_mib,
+                unreported_mib=launcher.unreported_mib(plan.candidate),
+                slots=launcher.expected_slots(plan.candidate),
+                shared=find_shared_devices(launcher.runtime.devices or ()),
+                oom_kills=kill_counter.kills() if is_own_host else None,
+                is_hung=has_hung,
             ),
         )
         launcher.find_counters(verdict.log, peak)
