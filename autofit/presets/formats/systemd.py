@@ -33,7 +33,7 @@ _NETWORK = ("Wants=network-online.target", "After=network-online.target")
 _PLAIN = re.compile(r"[\w./:=@+,^*(){}|-]+", re.ASCII)
 _LOCKING = frozenset({"--mlock", "mlock", "mmap+mlock"})
 
-_SERVICE = re.compile(r"^\s*\[Service\]\s*$", re.MULTILINE)
+_SERVICE = re.compile(r"^\s*\[Service\]\s*(?:[;#].*)?$", re.MULTILINE)
 _SPECIFIER = re.compile(r"%(.)")
 _ESCAPE = re.compile(r"\\\\|\\x([0-9a-fA-F]{2})|\\([snt])")
 _ESCAPED_BYTES = {"s": 0x20, "n": 0x0A, "t": 0x09}
