@@ -201,8 +201,8 @@ class CandidatePool:
     @property
     def _combined_columns(self) -> list[int]:
         """Columns of the combinations: all but layout and host layers, if these are searched."""
-        is_walked = self._grid.problem.searches_layouts
-        names = (LAYOUT_AXIS, HOST_LAYERS_AXIS) if is_walked else ()
+        has_layouts = self._grid.problem.searches_layouts
+        names = (LAYOUT_AXIS, HOST_LAYERS_AXIS) if has_layouts else ()
         return [column for column, axis in enumerate(self._grid.axes) if axis.name not in names]
 
     def _near_boundary(self, groups: Sequence[Rows]) -> Iterator[tuple[int, int, int]]:
@@ -242,24 +242,24 @@ def _probability_without_other_failure(
     launch, the failure is attributed to the combination, and lowers similar points.
 
     Args:
-        rows: points to judge, of shape (points, axes).
+        rows: of shape (points, axes).
         failed: points that failed for such a reason.
         ran: points that ran.
         kernel: of the grid.
     """
     probabilities = np.ones(len(rows))
-    value_blame: dict[tuple[int, int], float] = {}
+    value_failures: dict[tuple[int, int], float] = {}
     unexplained = []
     for row in failed:
         suspects = [
             (column, int(value)) for column, value in enumerate(row) if value not in ran[:, column]
         ]
         for suspect in suspects:
-            value_blame[suspect] = max(value_blame.get(suspect, 0.0), 1 / len(suspects))
+            value_failures[suspect] = max(value_failures.get(suspect, 0.0), 1 / len(suspects))
         if not suspects:
             unexplained.append(row)
-    for (column, value), blame in value_blame.items():
-        probabilities[rows[:, column] == value] *= max(1 - blame, _MIN_VALUE_PROBABILITY)
+    for (column, value), share in value_failures.items():
+        probabilities[rows[:, column] == value] *= max(1 - share, _MIN_VALUE_PROBABILITY)
     if unexplained:
         failures = kernel.matrix(rows, np.array(unexplained)).sum(axis=1)
         successes = kernel.matrix(rows, ran).sum(axis=1)
