@@ -96,7 +96,7 @@ def test_plots_without_data_are_left_out_and_say_why(pages):
     """What is not drawn is listed with its reason."""
     left_out = [text for text in pages[False].texts["li"] if text.startswith("Layers over")]
 
-    assert left_out == ["Layers over devices: no launch told how many layers the model has"]
+    assert left_out == ["Layers over devices: no launch reported the number of layers"]
 
 
 def test_nothing_is_fetched(pages):

@@ -35,7 +35,7 @@ SPEED, MAP, MEMORY, LAYERS, ROUNDS, RATES, DEPTH, TIME = (
     "Seconds per request by host expert layers and ubatch",
     "Memory at the peak, by device",
     "Layers over devices",
-    "Rounds of the confirmation",
+    "Rounds",
     "Prompt processing against generation",
     "Speed against depth",
     "Launches over time",
@@ -82,7 +82,7 @@ def test_speed_marks_failures_boundary_and_cliff(full):
     assert sorted(failed["x"]) == [16, 16, 18]
     assert failed["yaxis"] == "y2"
     assert traces(plot)["baseline"]["y"][0] == pytest.approx(8.5, abs=0.1)
-    assert "The baseline, whose layers the runtime placed, has 8." in plot.alternative
+    assert "Baseline, layers placed by the runtime: 8 " in plot.alternative
     assert any(shape.get("yref") == "y2" for shape in layout["shapes"])
     assert layout["annotations"][0]["text"] == "cliff: tg x 0.84"
     assert (
@@ -108,7 +108,7 @@ def test_what_was_asked_for_its_fit_only_has_no_speed(tmp_path):
     shown = traces(plot)
     assert (shown["completed"]["x"], shown["completed"]["yaxis"]) == ([14], "y2")
     assert all(14 not in trace.get("x", ()) for n, trace in shown.items() if n != "completed")
-    assert "Only the fit was asked of #99." in plot.alternative
+    assert "#99 tested only the fit." in plot.alternative
 
 
 def test_a_launch_with_all_experts_on_the_device_is_drawn_at_none(tmp_path):
@@ -167,7 +167,7 @@ def test_devices_without_counters_are_drawn_from_what_the_runtime_tells(tmp_path
     row = next(row for row in plot.rows if row[0] == "RPC0")
 
     assert row[2:] == ("6,000 MiB", "700 MiB", "300 MiB", "unknown", "unknown")
-    held = "Held by other programs and not drawn: 700 MiB on CUDA0, 5,000 MiB on CUDA1."
+    held = "Used by other programs and not drawn: 700 MiB on CUDA0, 5,000 MiB on CUDA1."
     assert held in plot.alternative
 
 

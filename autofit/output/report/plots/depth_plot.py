@@ -1,4 +1,4 @@
-"""Speed against depth: what a full context costs."""
+"""The plot of speed against depth: the cost of a full context."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from autofit.trial.trial import Trial
 
 _TITLE = "Speed against depth"
 _X = "tokens in the cache when generation began"
-# Shorter generations tell their rate too roughly.
+# The rate of shorter generations is too inexact.
 _LEAST_STEPS = 8
 
 
 def depth_plot(data: PlotData) -> Plot | NoPlot:
-    """Median rates by depth of the baseline and the winner, the full context included."""
+    """Plot median rates by depth of baseline and winner, the full context included."""
     curves: dict[tuple[str, str], dict[int, float]] = {}
     for role, trial in data.shown_pair():
         launches = data.of_candidate(trial)
@@ -26,7 +26,7 @@ def depth_plot(data: PlotData) -> Plot | NoPlot:
         curves["pp", role] = _by_depth(launches, lambda sample: sample.pp_per_s)
     depths = sorted({depth for curve in curves.values() for depth in curve})
     if len(depths) < 2:  # noqa: PLR2004 - one depth is no curve
-        return NoPlot(_TITLE, "prompts of one length alone were measured")
+        return NoPlot(_TITLE, "only prompts of one length were measured")
     figure = new_figure(
         _X,
         METRIC_WORDS["tg"],

@@ -1,4 +1,4 @@
-"""What every plot has in common: its parts, its colours, and text that cannot be markup."""
+"""The parts that plots share: figures, axes, colours, and text that cannot become markup."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from autofit.text_format import one_line
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-# Distinct for eyes that do not tell red from green: Okabe and Ito's palette.
+# Distinct for colour-blind readers too: the palette of Okabe and Ito.
 COLOURS = ("#2180BF", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#B8A800")
 GREY = "#8A8A8A"
 FAILED = "#D55E00"
 GOOD = "#009E73"
 BASELINE, WINNER = "#E69F00", "#2180BF"
-# Colour, shape and letter of each ending, so that no two are told apart by colour alone.
+# Colour and shape of each outcome, so that no two differ by colour alone.
 ENDINGS: dict[str, tuple[str, str]] = {
     "completed": (GOOD, "circle"),
     "out_of_memory": (FAILED, "x"),
@@ -29,14 +29,14 @@ ENDINGS: dict[str, tuple[str, str]] = {
     "crashed": ("#8C4A00", "cross"),
 }
 HEIGHT = 400
-# So many ticks side by side can still be read.
+# More ticks than this cannot be read.
 _TICKS = 16
 _GRID = "rgba(128,128,128,.25)"
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure of plotly with a title, words that replace it, and a table of what it shows.
+    """A plotly figure with a title, a caption that can replace it, and a table of its numbers.
 
     `height` is in CSS pixels; `head` and `rows` are empty where the table of launches has
     the same numbers.
@@ -50,7 +50,7 @@ class Plot:
     rows: Sequence[Sequence[str]] = field(default=())
 
     def to_json(self) -> str:
-        """Data and layout as JSON that no script element can be ended by."""
+        """Return data and layout as JSON that cannot end a script element."""
         text: str = self.figure.to_json(validate=False)
         for character in "<>&\u2028\u2029":
             text = text.replace(character, f"\\u{ord(character):04x}")
@@ -59,25 +59,25 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class NoPlot:
-    """A plot that is left out, and why."""
+    """A plot that is left out, with the reason."""
 
     title: str
     reason: str
 
 
 def safe(text: object) -> str:
-    """Text on one line that plotly does not take for markup of its own."""
+    """Return text on one line that plotly does not read as markup."""
     return html.escape(one_line(text), quote=False)
 
 
 def short_name(text: object) -> str:
-    """A name that a legend has room for, not taken for markup."""
+    """Return a name short enough for a legend, safe from markup."""
     line = one_line(text)
     return safe(line if len(line) <= _NAME_COLUMNS else f"{line[: _NAME_COLUMNS - 3]}...")
 
 
 def lines(*texts: str) -> str:
-    """Texts below each other for a hover label, long ones broken; empty ones left out."""
+    """Join texts as lines of a hover label; break long ones and leave out empty ones."""
     broken = [piece for text in texts if text for piece in _pieces(one_line(text))]
     return "<br>".join(html.escape(piece, quote=False) for piece in broken)
 
@@ -88,7 +88,7 @@ _HOVER_LINES = 4
 
 
 def _pieces(text: str) -> list[str]:
-    """A text in lines of at most 70 characters, broken at spaces; what is over four is cut."""
+    """Break a text at spaces into at most four lines of 70 characters."""
     found: list[str] = []
     while text and len(found) < _HOVER_LINES:
         cut = len(text) if len(text) <= _HOVER_COLUMNS else text.rfind(" ", 20, _HOVER_COLUMNS)
@@ -99,7 +99,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def new_figure(x_title: str, y_title: str, **layout: Any) -> go.Figure:  # noqa: ANN401 - plotly's
-    """An empty figure with its axes named; colours of texts and grids are the page's."""
+    """Return an empty figure with named axes; text and grid take the page's colours."""
     import plotly.graph_objects as go  # noqa: PLC0415 - heavy, and an extra
 
     figure = go.Figure(
@@ -129,7 +129,7 @@ def new_figure(x_title: str, y_title: str, **layout: Any) -> go.Figure:  # noqa:
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plotly's
-    """An axis with its title and units."""
+    """Return an axis with its title and units."""
     return {
         "title": {"text": safe(title), "standoff": 8},
         "gridcolor": _GRID,
@@ -142,7 +142,7 @@ def axis(title: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plotly's
 
 
 def count_axis(title: str, values: Sequence[int], **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    """An axis of whole numbers that shows all of the values."""
+    """Return an axis of whole numbers that covers all values."""
     span = max(values) - min(values)
     every = {"dtick": 1} if span <= _TICKS else {}
     return axis(title, range=[min(values) - 0.8, max(values) + 0.8], **every, **more)
@@ -160,7 +160,7 @@ def symbol_points(
     size: int = 10,
     **more: Any,  # noqa: ANN401 - plotly's
 ) -> None:
-    """Add points, each with a hover text that is already safe."""
+    """Add points, each with a hover text that is already safe from markup."""
     figure.add_scatter(
         x=list(x),
         y=list(y),

@@ -1,4 +1,4 @@
-"""All plots of a report, in the order in which they are read."""
+"""All plots of a report, in reading order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from autofit.output.report.plots.depth_plot import depth_plot
 from autofit.output.report.plots.figure import NoPlot, Plot
-from autofit.output.report.plots.grid_plot import map_plot
+from autofit.output.report.plots.grid_plot import grid_plot
 from autofit.output.report.plots.memory_plot import memory_plot
 from autofit.output.report.plots.pareto_plot import pareto_plot
 from autofit.output.report.plots.plot_data import PlotData
@@ -17,7 +17,7 @@ from autofit.output.report.plots.timeline_plot import timeline_plot
 
 _DRAWN: tuple[Callable[[PlotData], Plot | NoPlot], ...] = (
     speed_plot,
-    map_plot,
+    grid_plot,
     memory_plot,
     slices_plot,
     rounds_plot,
@@ -28,7 +28,7 @@ _DRAWN: tuple[Callable[[PlotData], Plot | NoPlot], ...] = (
 
 
 def plots(data: PlotData) -> tuple[list[Plot], list[NoPlot]]:
-    """The plots that the study has data for, and those that are left out."""
+    """Return the plots that the study has data for, and those that are left out."""
     made = [draw(data) for draw in _DRAWN]
     return (
         [plot for plot in made if isinstance(plot, Plot)],

@@ -1,4 +1,4 @@
-"""The map of host expert layers and ubatch: what each cell takes, and what does not fit."""
+"""The map of host expert layers and ubatch: the best launch of each cell, and failures."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _Y = "ubatch (tokens)"
 _Cell = tuple[int, int]
 
 
-def map_plot(data: PlotData) -> Plot | NoPlot:
-    """One layout and KV type: the best of each cell, and the region that is out of memory."""
+def grid_plot(data: PlotData) -> Plot | NoPlot:
+    """Plot the best launch of each cell of one layout and KV type, and the failures."""
     title = f"{data.metric_words.capitalize()} by {data.host_words} and ubatch"
     placed: list[tuple[Trial, _Cell]] = [
         (trial, (layers, trial.candidate.get_int("ubatch", 0)))
         for trial in data.trials
         if (layers := data.host_layers(trial)) is not None and "ubatch" in trial.candidate.params
     ]
-    name = _most_telling(data, [trial for trial, _ in placed])
+    name = _group_to_show(data, [trial for trial, _ in placed])
     shown = [(trial, cell) for trial, cell in placed if group(trial) == name]
     best = _best_cells(data, shown)
     short = _out_of_memory(shown, best)
@@ -52,7 +52,7 @@ def map_plot(data: PlotData) -> Plot | NoPlot:
         yaxis=axis(_Y, tickvals=list(range(len(ubatches))), ticktext=list(map(str, ubatches)))
         | {"range": [-0.6, len(ubatches) - 0.4]},
     )
-    # What wants memory of the host rules out nothing that wants less of it.
+    # Running out of host memory does not rule out candidates that need less of it.
     full = [cell for cell, trial in short.items() if lacks_device_memory(trial.outcome)]
     _draw_region(figure, full, ubatches, min(columns))
     _draw_cells(figure, data, best, ubatches)
@@ -69,10 +69,10 @@ def map_plot(data: PlotData) -> Plot | NoPlot:
         )
     return Plot(
         title,
-        f"Of {one_line(name)}: {len(best)} combinations ran, each with its best launch, and "
+        f"{one_line(name)}: {len(best)} combinations ran, each shown by its best launch, and "
         f"{len(short)} ran out of memory."
-        + f" Fewer {data.host_words}, or a larger ubatch, than at one that a device had no memory "
-        "for fit no better: that region is shaded." * bool(full),
+        + f" The shaded region needs at least as much device memory as a failure: fewer "
+        f"{data.host_words}, or a larger ubatch." * bool(full),
         figure,
         height=300 + 36 * len(ubatches),
         head=("ubatch", data.host_words, data.metric_words),
@@ -80,8 +80,8 @@ def map_plot(data: PlotData) -> Plot | NoPlot:
     )
 
 
-def _most_telling(data: PlotData, trials: Sequence[Trial]) -> str:
-    """The winner's group where it has several launches, else the largest."""
+def _group_to_show(data: PlotData, trials: Sequence[Trial]) -> str:
+    """Return the winner's group if it has several launches, else the largest group."""
     counts = Counter(group(trial) for trial in trials)
     winners = [name for t in trials if data.role(t) == "winner" and counts[name := group(t)] > 1]
     return winners[0] if winners else max(counts, key=lambda name: counts[name], default="")
@@ -111,7 +111,7 @@ def _out_of_memory(
 def _draw_region(
     figure: go.Figure, full: Sequence[_Cell], ubatches: Sequence[int], fewest: int
 ) -> None:
-    """Shade what the failures rule out: no more layers on the device, no larger ubatch."""
+    """Shade the region that the failures rule out."""
     for index, ubatch in enumerate(ubatches):
         ruled_out = [layers for layers, failed_at in full if failed_at <= ubatch]
         if ruled_out:
@@ -159,7 +159,7 @@ def _draw_cells(
 
 
 def _cell_size(columns: Sequence[int]) -> float:
-    """In pixels: cells side by side do not cover each other."""
+    """Return a size in pixels at which neighbours do not overlap."""
     return max(7.0, min(22.0, 800 / (max(columns) - min(columns) + 1)))
 
 

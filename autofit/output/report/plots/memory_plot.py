@@ -1,4 +1,4 @@
-"""Memory of each device at the peak: what lies on it, and what is left."""
+"""The plot of each device's memory at the peak: its parts, and the rest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTS: Mapping[str, str] = {
 
 
 def memory_plot(data: PlotData) -> Plot | NoPlot:
-    """Stacked bars for the baseline and the winner; what other programs hold is left out."""
+    """Plot stacked bars for baseline and winner, without the memory of other programs."""
     bars: dict[tuple[str, str], Mapping[str, float | None]] = {}
     others: dict[str, float] = {}
     for role, trial in data.shown_pair():
@@ -33,7 +33,7 @@ def memory_plot(data: PlotData) -> Plot | NoPlot:
     if not bars:
         return NoPlot(_TITLE, "no launch that ended well has memory counters")
     ordered = sorted(bars, key=lambda bar: (bar[0] == HOST_NAME, bar[0]))
-    # Beside devices, what a large host has free would make all else small.
+    # The free memory of a large host would make the bars of devices too small.
     left_out = ("free", HOST_NAME) if any(device != HOST_NAME for device, _ in bars) else None
     figure = new_figure("", "MiB", barmode="stack", bargap=0.35)
     figure.update_yaxes(tickformat=",d")
@@ -49,9 +49,9 @@ def memory_plot(data: PlotData) -> Plot | NoPlot:
     held = ", ".join(f"{mib(amount)} on {one_line(name)}" for name, amount in others.items())
     return Plot(
         _TITLE,
-        "What the server holds on each device at its peak, and what is left of it."
-        + " What the host has free is in the table alone." * bool(left_out)
-        + (f" Held by other programs and not drawn: {held}." if held else ""),
+        "Memory of the server on each device at its peak, and free memory."
+        + " The free memory of the host is only in the table." * bool(left_out)
+        + (f" Used by other programs and not drawn: {held}." if held else ""),
         figure,
         height=440,
         head=("device", "launch", *PARTS),
@@ -60,7 +60,7 @@ def memory_plot(data: PlotData) -> Plot | NoPlot:
 
 
 def memory_parts(measurement: Measurement) -> dict[str, dict[str, float | None]]:
-    """By device, the MiB of each part; None where nothing tells, as never 0."""
+    """Return the MiB of each part by device, None where no source reports it (never 0)."""
     taken = measurement.taken_mib()
     devices: dict[str, dict[str, float | None]] = {}
     reported = [name for name in measurement.reported if name not in _HOST_ROWS]
@@ -74,9 +74,9 @@ def memory_parts(measurement: Measurement) -> dict[str, dict[str, float | None]]
             known["compute"] = sum(row.compute_mib for row in rows)
         held = taken.get(device)
         if held is not None:
-            told = sum(amount or 0.0 for amount in known.values())
+            listed = sum(amount or 0.0 for amount in known.values())
             # Below 0 where weights are mapped from a file, and only in part resident.
-            known["pools and other"] = max(0.0, held - told)
+            known["pools and other"] = max(0.0, held - listed)
         known["free"] = measurement.free_mib.get(device)
         if any(amount is not None for amount in known.values()):
             devices[device] = known
@@ -84,7 +84,7 @@ def memory_parts(measurement: Measurement) -> dict[str, dict[str, float | None]]
 
 
 def _held_by_others(measurement: Measurement) -> dict[str, float]:
-    """By device, what was taken before the server started; next to nothing is left out."""
+    """Return the MiB in use by device before the server started, small amounts left out."""
     if not measurement.readings:
         return {}
     used = measurement.readings[0].device_used_mib

@@ -1,4 +1,4 @@
-"""Prompt processing against generation: what is gained in one and paid in the other."""
+"""The plot of prompt processing against generation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Point = tuple[Trial, float, float]
 
 
 def pareto_plot(data: PlotData) -> Plot | NoPlot:
-    """Both rates of every launch, and the line of those that none beats in both."""
+    """Plot both rates of every launch, and the line of those that no other beats in both."""
     points = [
         (trial, pp, tg)
         for trial in data.trials
@@ -45,7 +45,7 @@ def pareto_plot(data: PlotData) -> Plot | NoPlot:
         y=[tg for _, _, tg in front],
         mode="lines",
         line={"color": GREY, "dash": "dot", "shape": "vh"},
-        name="beaten by none in both",
+        name="no other is better in both",
         hoverinfo="skip",
     )
     for role, (name, colour, symbol, size) in _LOOKS.items():
@@ -67,7 +67,7 @@ def pareto_plot(data: PlotData) -> Plot | NoPlot:
     return Plot(
         _TITLE,
         f"{len(points)} launches measured both rates, {len(front)} on the line that no other "
-        "beats in both. These are single launches: neighbours may change places.",
+        "beats in both. Each is a single launch, so neighbours may swap places.",
         figure,
         head=("launch", "prompt tokens/s", "generated tokens/s", "settings"),
         rows=[
@@ -78,7 +78,7 @@ def pareto_plot(data: PlotData) -> Plot | NoPlot:
 
 
 def pareto_front(points: Sequence[_Point]) -> list[_Point]:
-    """The points than which no other is better in both, by rising first rate."""
+    """Return the points that no other beats in both rates, by rising first rate."""
     front: list[_Point] = []
     for point in sorted(points, key=lambda p: (p[1], p[2]), reverse=True):
         if not front or point[2] > front[-1][2]:

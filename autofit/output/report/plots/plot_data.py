@@ -1,4 +1,4 @@
-"""What all plots are drawn from: a study's trials, and how they are named and grouped."""
+"""The data of all plots: a study's trials, with their names and groups."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
 
-@dataclass(frozen=True)  # no slots: what is costly is kept
+@dataclass(frozen=True)  # no slots: cached_property needs a dict
 class PlotData:
-    """A study as plots see it; `result` is None for one that has not ended."""
+    """A study for plots; `result` is None if the study has not ended."""
 
     trials: Sequence[Trial]
     workload: Workload
@@ -28,7 +28,7 @@ class PlotData:
 
     @property
     def metric(self) -> Metric:
-        """What was made best."""
+        """The objective as a metric."""
         return next((metric for metric in METRICS if metric == self.objective), "request_s")
 
     @property
@@ -38,22 +38,22 @@ class PlotData:
 
     @property
     def is_comparison(self) -> bool:
-        """Whether two sides were compared, rather than a best one searched."""
+        """True for a comparison of two sides, false for a tune or probe."""
         return "because" in (self.result or {})
 
     @cached_property
     def winner(self) -> Candidate | None:
-        """The candidate that won, None where none did."""
+        """The winner, None without one."""
         params = ((self.result or {}).get("winner") or {}).get("params")
         return Candidate(params) if params else None
 
     @cached_property
     def layers(self) -> int | None:
-        """The model's layers as some launch told them."""
+        """The model's number of layers, from the first launch that reported it."""
         for trial in self.trials:
-            told = trial.measurement.applied.get("layers") if trial.measurement else None
-            if isinstance(told, int) and 0 < told < 1000:  # noqa: PLR2004 - no model has more
-                return told
+            count = trial.measurement.applied.get("layers") if trial.measurement else None
+            if isinstance(count, int) and 0 < count < 1000:  # noqa: PLR2004 - no model has more
+                return count
         return None
 
     @cached_property
@@ -62,13 +62,13 @@ class PlotData:
 
     @cached_property
     def hosted(self) -> str:
-        """What is sent to system RAM: experts, or of a dense model the feed-forwards."""
+        """The part of a layer that can be in system RAM: experts, or feed-forwards if dense."""
         is_dense = any(_sends_feed_forwards(trial.candidate) for trial in self.trials)
         return "feed-forwards" if is_dense else "experts"
 
     @property
     def host_words(self) -> str:
-        """Layers of which something is in system RAM, as the project calls them."""
+        """The name of layers with a part in system RAM."""
         return "host expert layers" if self.hosted == "experts" else "host layers"
 
     @property
@@ -77,33 +77,33 @@ class PlotData:
         return f"{self.host_words} ({self.hosted} in system RAM)"
 
     def value(self, trial: Trial, metric: Metric | None = None) -> float | None:
-        """What a launch that ended well measured."""
+        """Return the metric of a completed launch, None for any other."""
         if not trial.is_completed:
             return None
         return median_metric(trial.measurement, self.workload, metric or self.metric)
 
     def measured(self, trials: Iterable[Trial] | None = None) -> list[tuple[Trial, float]]:
-        """The launches that measured the metric, with what they measured."""
+        """Return the launches that measured the metric, with its value."""
         pairs = (
             (trial, self.value(trial)) for trial in (self.trials if trials is None else trials)
         )
         return [(trial, value) for trial, value in pairs if value is not None]
 
     def best(self, measured: Sequence[tuple[Trial, float]]) -> tuple[Trial, float]:
-        """The best of some launches."""
+        """Return the best of some launches."""
         return min(measured, key=lambda pair: cost(pair[1], self.metric))
 
     def host_layers(self, trial: Trial) -> int | None:
-        """In how many layers a launch kept experts in system RAM, None where it left that.
+        """Return the number of host layers of a launch.
 
-        Nor is it told of a study in which no launch sent any there: it does not vary.
+        None if the launch left it to the runtime, or if no launch of the study has any.
         """
         return host_layers(trial.candidate, self.layers) if self._sends_layers else None
 
     def shown_pair(self) -> list[tuple[str, Trial]]:
-        """The baseline and the winner (else the best so far), each by its last good launch.
+        """Return baseline and winner (or best so far), each by its last completed launch.
 
-        Of a comparison, its sides.
+        For a comparison, return its sides.
         """
         pair = []
         if self.is_comparison:
@@ -113,7 +113,7 @@ class PlotData:
         if baseline is not None:
             pair.append(("baseline", baseline))
         if self.winner is not None:
-            # Its headroom is that of the proof; launches for its answers come after it.
+            # The proof has the headroom to show; launches for answers come after it.
             proof = ((self.result or {}).get("winner") or {}).get("trial")
             own = [t for t in self.trials if t.candidate == self.winner]
             winner = next((t for t in own if t.number == proof), None) or _last(own)
@@ -126,7 +126,7 @@ class PlotData:
         return pair
 
     def of_candidate(self, trial: Trial) -> list[Trial]:
-        """All launches of a trial's candidate, or side of a comparison, that ended well."""
+        """Return the completed launches of a trial's candidate, or of its side of a comparison."""
         return [
             t
             for t in self.trials
@@ -141,7 +141,7 @@ class PlotData:
         return {**roles, self.winner.key: "winner"} if self.winner else roles
 
     def role(self, trial: Trial) -> str:
-        """What a launch's candidate is in the study: baseline, winner, or empty."""
+        """Return `baseline`, `winner` or an empty text for a launch's candidate."""
         return self._roles.get(trial.candidate.key, "")
 
 
@@ -155,12 +155,12 @@ def _is_baseline(trial: Trial) -> bool:
 
 
 def group(trial: Trial) -> str:
-    """Launches whose speeds lie on one curve: the same layout and KV type."""
+    """Return the name of a launch's curve: its layout and KV type."""
     return f"{trial.layout or 'launch'}, KV {trial.candidate.get_str('cache_type_k', 'f16')}"
 
 
 def hover(trial: Trial, value: str = "") -> str:
-    """A launch as a hover label."""
+    """Return the hover label of a launch."""
     return lines(
         f"#{trial.number} {trial.phase} {trial.layout}",
         brief_params(trial.candidate.params) or "runtime's defaults",
@@ -170,13 +170,13 @@ def hover(trial: Trial, value: str = "") -> str:
 
 
 def launch_numbers(trials: Sequence[Trial], *, most: int = 8) -> str:
-    """Launches by number for a sentence: `#3, #8 and 12 more`."""
+    """Return launches by number for a sentence: `#3, #8 and 12 more`."""
     named = ", ".join(f"#{trial.number}" for trial in trials[:most])
     return named + (f" and {len(trials) - most} more" if len(trials) > most else "")
 
 
 def metric_text(value: float, metric_words: str) -> str:
-    """A value with its unit."""
+    """Return a value with its unit."""
     return f"{number(value)} {metric_words}"
 
 

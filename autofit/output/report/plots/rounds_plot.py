@@ -1,4 +1,4 @@
-"""The rounds of the confirmation: in each, every contender was launched afresh."""
+"""The plot of the rounds: in each, every contender was launched once in a new process."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from autofit.output.text.trial_row import brief_params
 from autofit.text_format import gain_sentence, number
 from autofit.trial.candidate import Candidate
 
-_TITLE = "Rounds of the confirmation"
+_TITLE = "Rounds"
 _SYMBOLS = ("circle", "square", "triangle-up", "cross", "diamond-wide")
 
 
 def rounds_plot(data: PlotData) -> Plot | NoPlot:
-    """The metric of each contender in each round, those of a round joined by a line."""
+    """Plot the metric of each contender in each round, joined by a line for each round."""
     by_contender = _values(data)
     if not by_contender:
-        return NoPlot(_TITLE, "no round of the confirmation was measured")
+        return NoPlot(_TITLE, "no round was measured")
     rounds = sorted({each for values in by_contender.values() for each in values})
     figure = new_figure("round", data.metric_words, xaxis=count_axis("round", rounds))
     joined: tuple[list[int | None], list[float | None]] = ([], [])
@@ -73,7 +73,7 @@ def rounds_plot(data: PlotData) -> Plot | NoPlot:
 
 
 def _values(data: PlotData) -> Mapping[str, Mapping[int, float]]:
-    """By contender, what it measured by round."""
+    """Return the measured metric by contender and round."""
     found: dict[str, dict[int, float]] = {}
     for trial, value in data.measured(t for t in data.trials if t.phase == "confirm"):
         # In a comparison both sides may have the same settings.
@@ -84,7 +84,7 @@ def _values(data: PlotData) -> Mapping[str, Mapping[int, float]]:
 
 
 def _difference(data: PlotData, candidate: Candidate) -> str:
-    """A contender's name: where it differs from the winner."""
+    """Return a contender's name: its differences from the winner."""
     known = data.winner.params if data.winner else {}
     other = {k: v for k, v in candidate.params.items() if known.get(k) != v}
     return brief_params(other) or brief_params(candidate.params) or "runtime's defaults"

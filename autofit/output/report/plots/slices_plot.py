@@ -1,4 +1,4 @@
-"""The winner's slices: its layers drawn over the devices that hold them."""
+"""The plot of the winner's slices: its layers on their devices."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LOOKS = {
 
 
 def slices_plot(data: PlotData) -> Plot | NoPlot:
-    """A cell for each layer in the row of its device, marked by where its experts are."""
+    """Plot a cell for each layer in the row of its device, marked by the place of its experts."""
     pair = data.shown_pair()
     role, trial = pair[-1] if pair else ("", None)
     if trial is None or data.layers is None:
-        return NoPlot(_TITLE, "no launch told how many layers the model has")
+        return NoPlot(_TITLE, "no launch reported the number of layers")
     placed = layer_map(trial.candidate, data.layers)
     if not placed:
         return NoPlot(_TITLE, "the runtime placed the layers itself, or there is no device")
@@ -56,9 +56,9 @@ def slices_plot(data: PlotData) -> Plot | NoPlot:
             )
     return Plot(
         _TITLE,
-        f"Of {role} #{trial.number}: "
+        f"{role} #{trial.number}: ".capitalize()
         + "; ".join(_device_words(placed, device, data.hosted) for device in devices)
-        + ". The model's other tensors of a layer and its KV cache lie on its device.",
+        + ". The other tensors of a layer and its KV cache are on its device.",
         figure,
         height=150 + 50 * len(devices),
     )
@@ -66,16 +66,16 @@ def slices_plot(data: PlotData) -> Plot | NoPlot:
 
 def _device_words(placed: Sequence[PlacedLayer], device: str, hosted: str) -> str:
     own = [layer for layer in placed if layer.device == device]
-    told = f"{one_line(device)} has layers {_spans([layer.number for layer in own])}"
+    text = f"{one_line(device)} has layers {_spans([layer.number for layer in own])}"
     for experts in ("in system RAM", "partly in system RAM"):
         away = [layer.number for layer in own if layer.experts == experts]
         if away:
-            told += f", with the {hosted} of {_spans(away)} {experts}"
-    return told
+            text += f", with the {hosted} of {_spans(away)} {experts}"
+    return text
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Rising numbers with runs drawn together: `0 to 3, 7`."""
+    """Return rising numbers as runs: `0 to 3, 7`."""
     runs = [
         [number for _, number in run]
         for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])

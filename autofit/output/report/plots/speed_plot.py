@@ -1,4 +1,4 @@
-"""Speed against host expert layers: where it fits, where it fails, and where the cliff is."""
+"""The plot of speed against host expert layers, with failures, fit boundaries and cliffs."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 
 def speed_plot(data: PlotData) -> Plot | NoPlot:
-    """The metric of every launch over its host expert layers.
+    """Plot the metric of every launch over its host expert layers.
 
-    Below, each layout and KV type has a row with its failures and the range of its boundary.
+    A strip below has a row for each layout and KV type, with failures and the fit boundary.
     """
     title = f"{data.metric_words.capitalize()} against {data.host_words}"
     placed = [(t, n) for t in data.trials if (n := data.host_layers(t)) is not None]
     measured = [(t, n, v) for t, n in placed if (v := data.value(t)) is not None]
     failed = [(t, n) for t, n in placed if not t.is_completed]
     if not measured and not failed:
-        return NoPlot(title, "no launch set what is kept in system RAM")
+        return NoPlot(title, "no launch set the number of layers in system RAM")
     groups = sorted({group(trial) for trial, _ in placed})
     boundaries = [row for row in (data.result or {}).get("boundary") or () if _is_known(row)]
     unmeasured = [(t, n) for t, n in placed if t.is_completed and data.value(t) is None]
@@ -60,16 +60,16 @@ def speed_plot(data: PlotData) -> Plot | NoPlot:
     )
     _points(figure, measured, groups, data)
     _endings(figure, [*failed, *(fitting if measured else unmeasured)], groups)
-    told = [*_measured_words(measured, data), *_failure_words(failed)]
+    caption = [*_speed_sentences(measured, data), *_failure_sentences(failed)]
     if measured and fitting:
-        told.append(f"Only the fit was asked of {launch_numbers([t for t, _ in fitting])}.")
-    told += _baseline(figure, [n for _, n in placed], data)
+        caption.append(f"{launch_numbers([t for t, _ in fitting])} tested only the fit.")
+    caption += _baseline(figure, [n for _, n in placed], data)
     for row in boundaries:
-        told += _boundary(figure, row, groups)
+        caption += _boundary(figure, row, groups)
     for row in (data.result or {}).get("cliffs") or ():
-        told += _cliff(figure, row)
+        caption += _cliff(figure, row)
     height = (430 if measured else 180) + 24 * len(groups)
-    return Plot(title, " ".join(told), figure, height=height)
+    return Plot(title, " ".join(caption), figure, height=height)
 
 
 def _empty(
@@ -80,7 +80,7 @@ def _empty(
     has_speeds: bool,
     has_strip: bool,
 ) -> go.Figure:
-    """Speeds above, a strip below with a row for each group; either may be missing."""
+    """Return a figure with speeds above and a strip below; either part can be absent."""
     rows = {"range": [-0.7, len(groups) - 0.3], "tickvals": list(range(len(groups)))}
     if not has_speeds:
         return new_figure(
@@ -153,7 +153,7 @@ def _endings(figure: go.Figure, ended: Sequence[tuple[Trial, int]], groups: Sequ
 
 
 def _baseline(figure: go.Figure, layers: Sequence[int], data: PlotData) -> list[str]:
-    """A line where the runtime placed the layers itself, so that it has no point."""
+    """Draw the baseline as a line if the runtime placed its layers; return a sentence about it."""
     values = [
         value
         for trial, value in data.measured()
@@ -170,24 +170,25 @@ def _baseline(figure: go.Figure, layers: Sequence[int], data: PlotData) -> list[
         line={"color": GREY, "dash": "dot"},
         hovertemplate="baseline, median %{y:,.4r}<extra></extra>",
     )
-    return [f"The baseline, whose layers the runtime placed, has {number(middle)} (median)."]
+    return [f"Baseline, layers placed by the runtime: {number(middle)} (median)."]
 
 
-def _measured_words(measured: Sequence[tuple[Trial, int, float]], data: PlotData) -> list[str]:
+def _speed_sentences(measured: Sequence[tuple[Trial, int, float]], data: PlotData) -> list[str]:
     if not measured:
-        return ["No launch of these measured a speed."]
+        return ["None of these launches measured a speed."]
     layers = [n for _, n, _ in measured]
     best, value = data.best([(trial, value) for trial, _, value in measured])
     at = next(n for trial, n, _ in measured if trial is best)
     count = "1 launch" if len(measured) == 1 else f"{len(measured)} launches"
-    told = (
-        f"{count} measured with {min(layers)} to {max(layers)} {data.host_words}; "
-        f"the best single launch is #{best.number} with {number(value)} at {at}."
-    )
-    return [told]
+    return [
+        (
+            f"{count} measured with {min(layers)} to {max(layers)} {data.host_words}; "
+            f"the best single launch is #{best.number} with {number(value)} at {at}."
+        )
+    ]
 
 
-def _failure_words(failed: Sequence[tuple[Trial, int]]) -> list[str]:
+def _failure_sentences(failed: Sequence[tuple[Trial, int]]) -> list[str]:
     if not failed:
         return ["None failed."]
     where = ", ".join(str(n) for n in sorted({layers for _, layers in failed}))
@@ -199,7 +200,7 @@ def _is_known(row: Mapping[str, Any]) -> bool:
 
 
 def _line_of(row: Mapping[str, Any]) -> str:
-    """A row of the result by the name of its group."""
+    """Return the group that a boundary of the result belongs to."""
     return f"{row.get('layout')}, KV {row.get('cache_type')}"
 
 
@@ -220,9 +221,9 @@ def _boundary(figure: go.Figure, row: Mapping[str, Any], groups: Sequence[str]) 
             line_width=0,
             layer="below",
         )
-    sure = "both sides launched" if row.get("proven") else "in part the estimate's word"
-    told = one_line(f"{name}, ubatch {holds_for(row)}" if row.get("ubatch") else name)
-    return [f"Fit boundary of {told}: {fits} fit, {fails} do not ({sure})."]
+    sure = "both sides launched" if row.get("proven") else "partly estimated"
+    label = one_line(f"{name}, ubatch {holds_for(row)}" if row.get("ubatch") else name)
+    return [f"Fit boundary of {label}: {fits} fit, {fails} do not ({sure})."]
 
 
 def _cliff(figure: go.Figure, row: Mapping[str, Any]) -> list[str]:

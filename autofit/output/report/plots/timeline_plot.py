@@ -1,4 +1,4 @@
-"""When each launch ran, how long, and what it was for."""
+"""The plot of launches over time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from autofit.trial.purpose import PHASES
 from autofit.trial.trial import Trial
 
 _TITLE = "Launches over time"
-# Longer pauses are those of a study that was stopped and gone on with.
+# Longer pauses belong to a study that was stopped and resumed.
 _PAUSE_S = 300.0
 
 
 def timeline_plot(data: PlotData) -> Plot | NoPlot:
-    """A bar for each launch in the row of its phase, coloured by how it ended."""
+    """Plot a bar for each launch in the row of its phase, coloured by outcome."""
     trials = sorted(data.trials, key=lambda trial: (trial.started_at, trial.number))
     if not trials:
         return NoPlot(_TITLE, "nothing was launched yet")
@@ -64,14 +64,14 @@ def timeline_plot(data: PlotData) -> Plot | NoPlot:
         _TITLE,
         f"{by_phase}."
         + (f" Pauses of {duration(paused_s)} in all are left out." if paused_s else "")
-        + " What each launch was for is in the table of launches.",
+        + " The table of launches has the reason for each launch.",
         figure,
         height=170 + 44 * len(phases),
     )
 
 
 def starts_s(trials: Sequence[Trial]) -> tuple[list[float], float]:
-    """When launches started, in seconds since the first, and the pauses that are left out."""
+    """Return start times in seconds since the first launch, and the pauses left out."""
     starts: list[float] = []
     skipped_s, end = 0.0, trials[0].started_at
     for trial in trials:
