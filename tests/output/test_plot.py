@@ -82,7 +82,7 @@ def test_speed_marks_failures_boundary_and_cliff(full):
     assert sorted(failed["x"]) == [16, 16, 18]
     assert failed["yaxis"] == "y2"
     assert traces(plot)["baseline"]["y"][0] == pytest.approx(8.5, abs=0.1)
-    assert "Baseline, layers placed by the runtime: 8 " in plot.alternative
+    assert "Baseline, layers placed by the runtime: 8" in plot.alternative
     assert any(shape.get("yref") == "y2" for shape in layout["shapes"])
     assert layout["annotations"][0]["text"] == "cliff: tg x 0.84"
     assert (
