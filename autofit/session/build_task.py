@@ -193,12 +193,7 @@ def _searched_params(
 def always_flags(runtime: Runtime) -> frozenset[str]:
     """Return all spellings of the flags of presets and of launches with explicit settings."""
     flags = (group[0] for group in runtime.dialect.launch.always)
-    return frozenset(spelling for flag in flags for spelling in _spellings(flag, runtime))
-
-
-def _spellings(flag: str, runtime: Runtime) -> tuple[str, ...]:
-    listed = runtime.help.flags.get(flag)
-    return listed.synonyms(flag) if listed else (flag,)
+    return frozenset(spelling for flag in flags for spelling in runtime.help.synonyms(flag))
 
 
 def suggest_device_names(named: Iterable[str], found: Iterable[str]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from autofit.trial.parameter_groups import HOST_LAYER_PARAMS
 
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:TOKEN|API_KEY|SECRET|PASSWORD)$")
 _TRUE = frozenset({"on", "true", "enabled", "1"})
-# The other words that llama.cpp (common/arg.cpp) takes for the values of a flag `on|off|auto`.
+# Other words that llama.cpp (common/arg.cpp) accepts for the values of a flag `on|off|auto`.
 _SWITCH_VALUES = {
     **dict.fromkeys(_TRUE, "on"),
     **dict.fromkeys(("off", "false", "disabled", "0"), "off"),
@@ -201,7 +201,7 @@ class _Parser:
             return False
         if "on" in choices and self.allows_bare:
             return True
-        hint = f"this build takes {', '.join(choices)}" if choices else ""
+        hint = f"this build accepts {', '.join(choices)}" if choices else ""
         raise UsageError(f"{flag}: a value is missing", hint)
 
     def add_switch(self, flag: str, word: str, words: deque[str]) -> None:
