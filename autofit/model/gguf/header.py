@@ -12,9 +12,10 @@ import os
 import re
 import stat
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ class OmittedArray:
 class TensorInfo:
     """A tensor as the header describes it; `shape[0]` is the length of a row.
 
-    `offset` counts from the start of the data of file `file_index`. `nbytes` has no padding.
+    `offset` counts from the start of the data of its file. `nbytes` has no padding.
     """
 
     name: str
@@ -71,7 +72,6 @@ class TensorInfo:
     type_id: int
     offset: int
     nbytes: int
-    file_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +108,6 @@ class GgufHeader:
         raise UsageError(f"{self.files[0]}: has no token embedding")
 
 
-@dataclass(slots=True)
-class _File:
-    """The header of one file."""
-
-    path: Path
-    size: int
-    metadata: dict[str, Any]
-    tensors: list[TensorInfo]
-    digest: bytes
-    notices: list[str] = field(default_factory=list)
-
-
 def read_header(path: Path) -> GgufHeader:
     """Read metadata and tensors of a model; a split model is read from its first shard.
 
@@ -127,18 +115,19 @@ def read_header(path: Path) -> GgufHeader:
         UsageError: a file is missing, unreadable, not GGUF, of an unsupported version,
             damaged, or shorter than its header says.
     """
-    first = _read_file(path, 0)
+    first = _read_file(path)
     paths = _shards(path, first.metadata)
-    others = [_read_file(shard, index) for index, shard in enumerate(paths[1:], start=1)]
-    files = [first, *others]
-    tensors = [tensor for file in files for tensor in file.tensors]
+    files = [first, *map(_read_file, paths[1:])]
+    tensors = tuple(tensor for file in files for tensor in file.tensors)
     _check_split(files, tensors)
-    digest = hashlib.blake2b(b"".join(file.digest for file in files), digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        digest.update(bytes.fromhex(file.digest))
     return GgufHeader(
         metadata=first.metadata,
-        tensors=tuple(tensors),
+        tensors=tensors,
         files=tuple(paths),
-        total_bytes=sum(file.size for file in files),
+        total_bytes=sum(file.total_bytes for file in files),
         digest=digest.hexdigest(),
         notices=tuple(notice for file in files for notice in file.notices),
     )
@@ -192,28 +181,30 @@ def _shards(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
     return paths
 
 
-def _check_split(files: list[_File], tensors: list[TensorInfo]) -> None:
+def _check_split(files: list[GgufHeader], tensors: tuple[TensorInfo, ...]) -> None:
     for number, file in enumerate(files[1:], start=1):
-        if file.metadata.get("split.no") != number:
+        given = file.metadata.get("split.no")
+        if given != number:
             raise UsageError(
-                f"{file.path}: says it is shard {file.metadata.get('split.no')}, not {number}",
+                f"{file.files[0]}: says it is shard {given}, not {number}",
                 "shards of another model or a renamed file: " + _REFETCH,
             )
-    first = files[0]
-    expected = first.metadata.get("split.tensors.count")
+    path = files[0].files[0]
+    expected = files[0].metadata.get("split.tensors.count")
     if len(files) > 1 and isinstance(expected, int) and expected != len(tensors):
         raise UsageError(
-            f"{first.path}: the shards have {len(tensors)} tensors, not {expected}",
+            f"{path}: the shards have {len(tensors)} tensors, not {expected}",
             "shards of different models are mixed: " + _REFETCH,
         )
     if len({tensor.name for tensor in tensors}) != len(tensors):
-        raise UsageError(f"{first.path}: contains a tensor twice", _REFETCH)
+        raise UsageError(f"{path}: contains a tensor twice", _REFETCH)
 
 
-def _read_file(path: Path, index: int) -> _File:
+def _read_file(path: Path) -> GgufHeader:
+    """Read the header of one file."""
     with _mapped(path) as data:
         try:
-            return _parse(path, data, index)
+            return _parse(path, data)
         except (struct.error, IndexError):
             raise UsageError(
                 f"{path}: ends inside its header after {len(data)} bytes", _REFETCH
@@ -327,7 +318,7 @@ class _Cursor:
         self.at = at
 
 
-def _parse(path: Path, data: mmap.mmap, index: int) -> _File:
+def _parse(path: Path, data: mmap.mmap) -> GgufHeader:
     if data[:4] != b"GGUF":
         raise UsageError(f"{path}: is not a GGUF file", "convert the model to GGUF first")
     cursor = _Cursor(data, path)
@@ -344,10 +335,16 @@ def _parse(path: Path, data: mmap.mmap, index: int) -> _File:
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise UsageError(f"{path}: general.alignment is {alignment}, not a power of two", _REFETCH)
     start = -(-cursor.at // alignment) * alignment
-    file = _File(path, len(data), metadata, [], _digest(data, cursor.at))
-    file.tensors = _add_sizes(entries, file, len(data) - start, index)
-    _check_length(file, start)
-    return file
+    tensors, notices = _add_sizes(entries, path, len(data) - start)
+    needed = start + max((tensor.offset + tensor.nbytes for tensor in tensors), default=0)
+    if tensors and needed > len(data):
+        raise UsageError(
+            f"{path}: is cut off: {len(data)} bytes, its header describes {needed}", _REFETCH
+        )
+    digest = hashlib.blake2b(_U64.pack(len(data)), digest_size=16)
+    with memoryview(data) as view, view[: cursor.at] as header:
+        digest.update(header)
+    return GgufHeader(metadata, tensors, (path,), len(data), digest.hexdigest(), notices)
 
 
 def _check_version(path: Path, version: int) -> None:
@@ -375,38 +372,25 @@ def _read_tensor(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
 
 
 def _add_sizes(
-    entries: list[tuple[str, tuple[int, ...], int, int]], file: _File, data_bytes: int, index: int
-) -> list[TensorInfo]:
-    """Return tensors with their bytes; one of an unknown type extends to the next tensor."""
+    entries: list[tuple[str, tuple[int, ...], int, int]], path: Path, data_bytes: int
+) -> tuple[tuple[TensorInfo, ...], tuple[str, ...]]:
+    """Return tensors with their bytes, and notices.
+
+    A tensor of an unknown type extends to the next one.
+    """
     starts = sorted({offset for *_, offset in entries} | {data_bytes})
     following = dict(pairwise(starts))
     tensors = []
-    unknown: dict[int, int] = {}
+    unknown: Counter[int] = Counter()
     for name, shape, type_id, offset in entries:
         nbytes = tensor_bytes(type_id, shape)
         if nbytes is None:
-            unknown[type_id] = unknown.get(type_id, 0) + 1
+            unknown[type_id] += 1
             nbytes = following.get(offset, offset) - offset
-        tensors.append(TensorInfo(name, shape, type_id, offset, nbytes, index))
-    file.notices.extend(
-        f"{file.path.name}: the block size of type {type_id} is unknown; the sizes of {count} "
+        tensors.append(TensorInfo(name, shape, type_id, offset, nbytes))
+    notices = (
+        f"{path.name}: the block size of type {type_id} is unknown; the sizes of {count} "
         "tensors are computed from their offsets"
         for type_id, count in sorted(unknown.items())
     )
-    return tensors
-
-
-def _check_length(file: _File, start: int) -> None:
-    needed = max((tensor.offset + tensor.nbytes for tensor in file.tensors), default=0)
-    if file.tensors and start + needed > file.size:
-        raise UsageError(
-            f"{file.path}: is cut off: {file.size} bytes, its header describes {start + needed}",
-            _REFETCH,
-        )
-
-
-def _digest(data: mmap.mmap, header_bytes: int) -> bytes:
-    digest = hashlib.blake2b(_U64.pack(len(data)), digest_size=16)
-    with memoryview(data) as view, view[:header_bytes] as header:
-        digest.update(header)
-    return digest.digest()
+    return tuple(tensors), tuple(notices)
