@@ -49,6 +49,8 @@ def verify_preset(
         return _VERIFIERS[format_name](file, presets, runtime, folder)
     if format_name == "systemd":
         return [_check_unit(file)]
+    if format_name not in _COMMANDS:
+        return [PresetCheck("the file starts a server", None, "this format has no check")]
     (preset,) = presets
     argv, env = _COMMANDS[format_name](file, preset)
     # Of a flag given twice the last counts, so that the server listens on a free port.
