@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 _PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:(?P<mark>:?[-=?])(?P<word>.*))?", re.DOTALL)
 _EXPANSION = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<inner>[^{}]*)\}|(?P<plain>[A-Za-z_]\w*))")
 # Private characters around the reason, which is written in hexadecimal to survive any splitting.
-_MARK = re.compile("\ue001([0-9a-f]*)\ue002")
+_MARK = re.compile("\ue001((?:[0-9a-f]{2})*)\ue002")
 _PRIVATE = re.compile("[\ue000-\ue002]")
 
 
@@ -55,7 +55,7 @@ def mark_unknown(reason: str) -> str:
 def unknown_reasons(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the reasons of all marks in some texts, each once."""
     found = (found[1] for text in texts for found in _MARK.finditer(text))
-    return tuple(bytes.fromhex(reason).decode() for reason in dict.fromkeys(found))
+    return tuple(bytes.fromhex(reason).decode(errors="replace") for reason in dict.fromkeys(found))
 
 
 def without_marks(text: str) -> str:
