@@ -178,7 +178,7 @@ def _environment_notices(tasks: Sequence[Task]) -> Iterator[str]:
     """Yield notices about files, variables and programs that could change measurements."""
     config = system_config()
     if config:
-        yield f"{config} changes llama.cpp's defaults; autofit sets what it measures itself"
+        yield f"{config} changes the defaults of all llama.cpp servers here"
     kept = {name: value for task in tasks for name, value in task.env.items()}
     variables = {name for task in tasks for name in task.runtime.dialect.variables}
     removed = removed_variables(kept, also_remove=frozenset(variables))

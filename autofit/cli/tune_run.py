@@ -1,8 +1,8 @@
-"""A tune from the command line: its run, and the presets and reports that are written after it."""
+"""A tune from the command line, with the presets and reports that it writes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ from autofit.presets.preset_source import winner_preset, written_preset
 from autofit.process.environment import removed_variables
 from autofit.quality.output_evaluator import OutputEvaluator
 from autofit.quality.quality_gate import QualityGate
-from autofit.runtime.command.argv_writer import Purpose, UnsupportedSetting, make_launch_plan
+from autofit.runtime.command.argv_writer import Purpose, UnsupportedSetting
 from autofit.search.optuna_study import SearchStudy
 from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.events import Finished
@@ -29,7 +29,7 @@ from autofit.session.finalist import baseline_finalist
 from autofit.session.search_problem import search_problem
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions
-from autofit.session.task_setup import make_planner, search_header
+from autofit.session.task_setup import make_planner, plan_launch, search_header
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.tune.baseline import describe_baseline
@@ -47,7 +47,7 @@ class TuneRun:
 
     task: Task
     options: TaskOptions
-    total_s: float | None
+    run_options: RunOptions
     max_launches: int
     seed: int
     checks_answers: bool = True
@@ -64,28 +64,17 @@ class TuneRun:
             yield about, self._shell_line(candidate, "measure")
 
     def _shell_line(self, candidate: Candidate, purpose: Purpose) -> str:
-        task = self.task
-        own_args = task.baseline_args if purpose == "baseline" else ()
-        plan = make_launch_plan(
-            task.runtime,
-            task.model_path,
-            candidate,
-            purpose=purpose,
-            rpc=task.rpc,
-            extra_args=(*own_args, *task.extra_args),
-            env=task.env,
-            wrapper=task.wrapper,
-        )
+        plan = plan_launch(self.task, candidate, purpose=purpose)
         if isinstance(plan, UnsupportedSetting):
             return f"# cannot be launched: {plan.message}"
-        unset = removed_variables({}, also_remove=task.runtime.dialect.variables)
+        unset = removed_variables({}, also_remove=self.task.runtime.dialect.variables)
         return command_line(plan.argv, plan.env, port=_PORT, unset=unset)
 
-    def execute(self, run_options: RunOptions, *, argv: list[str]) -> dict[str, Any]:
+    def execute(self, argv: Sequence[str]) -> dict[str, Any]:
         """Run the tune, write study, presets and reports, and return the result."""
         memory = self._memory_model()
         with open_run(
-            run_options,
+            self.run_options,
             search_header(self.task, self.options, seed=self.seed, argv=argv),
             [self.task],
             notices=self._notices(),
@@ -109,7 +98,7 @@ class TuneRun:
 
     @property
     def _budget(self) -> dict[str, Any]:
-        return {"seconds": self.total_s, "max_launches": self.max_launches}
+        return {"seconds": self.run_options.budget_s, "max_launches": self.max_launches}
 
     def _earlier_result(self, run: Run) -> dict[str, Any] | None:
         """Return the study's result if it was made with this very budget, else None."""

@@ -58,7 +58,7 @@ def command(study: Path | None, *, as_json: bool) -> int:
     examples of what autofit does with GPUs: a replay of a recorded table, and a plan for two
     cards.
     """
-    from autofit.cli.commands.tune import run_tune  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.cli.commands.tune import tune_model  # noqa: PLC0415 - heavy, --help is quick
     from autofit.model.synth.demo_model import make_demo_model  # noqa: PLC0415
 
     model = make_demo_model()
@@ -79,7 +79,7 @@ def command(study: Path | None, *, as_json: bool) -> int:
         extra_args=(),
     )
     click.echo(f"tuning {model.name} (random weights) on this machine's CPU", err=True)
-    result = run_tune(
+    result = tune_model(
         options,
         RunOptions(study, budget_s=_BUDGET_S),
         max_launches=_MAX_LAUNCHES,

@@ -68,7 +68,7 @@ def command(*, as_json: bool, yes: bool, **given: Any) -> int:  # noqa: ANN401 -
     What comes after `--` is passed unchanged to every launch and to the preset.
     """
     run, options = read_run_options(given), read_task_options(given)
-    result = run_tune(options, run, as_json=as_json, asks=not yes, **given)
+    result = tune_model(options, run, as_json=as_json, asks=not yes, **given)
     return 0 if result is None else print_result(result, as_json=as_json)
 
 
@@ -103,7 +103,7 @@ def print_commands(commands: Iterable[tuple[str, str]], *, as_json: bool) -> Non
         click.echo(line)
 
 
-def run_tune(
+def tune_model(
     options: TaskOptions,
     run_options: RunOptions,
     *,
@@ -148,7 +148,7 @@ def run_tune(
             baseline_args=own.command.rest,
             notices=(*own.notices, *task.notices),
         )
-    run = TuneRun(task, options, run_options.budget_s, max_launches, seed, checks_answers)
+    run = TuneRun(task, options, run_options, max_launches, seed, checks_answers)
     if dry_run:
         for notice in task.notices:
             click.echo(f"notice: {notice}", err=True)
@@ -156,4 +156,4 @@ def run_tune(
         return None
     if asks:
         confirm_when_busy()
-    return run.execute(run_options, argv=sys.argv)
+    return run.execute(sys.argv)
