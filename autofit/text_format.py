@@ -99,7 +99,7 @@ def as_fast(
 
 
 def _factor(value: float) -> str:
-    return f"{value:.2f}" if 0.1 <= value < 10 else f"{value:.3g}"  # noqa: PLR2004
+    return f"{value:.2f}" if 0.1 <= value < 10 else number(value)  # noqa: PLR2004
 
 
 def gain_sentence(gain: Mapping[str, Any] | None, *, tie: bool) -> str:

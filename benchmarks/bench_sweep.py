@@ -26,8 +26,8 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 
 from autofit.sweep.baseline_file import Baseline
 from autofit.sweep.entry_record import EntryRecord, LaunchValues
-from autofit.sweep.judge import judge
-from autofit.sweep.thresholds import Thresholds
+from autofit.sweep.judge import judge_entry
+from autofit.sweep.verdict import Thresholds
 from benchmarks.launch_noise import Noise, NoisyMachine
 
 NAME = "entry"
@@ -172,9 +172,9 @@ def _judged(
     for count in range(1, max(nights) + 1):
         baseline = baseline.updated([simulation.record()])
         if count in nights:
-            kept = baseline.entry(NAME)
+            kept = baseline.entries.get(NAME)
             slower, like = (
-                judge(kept, simulation.record(slowdown), THRESHOLDS).verdict == "regression"
+                judge_entry(kept, simulation.record(slowdown), THRESHOLDS).verdict == "regression"
                 for slowdown in (setting.slowdown, 1.0)
             )
             yield count, slower, like

@@ -1,4 +1,4 @@
-"""Suites of simulated machines: real fake servers, kept settings, and nights that follow."""
+"""Suites of simulated machines: fake servers, given settings, and nights after each other."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from autofit_program import AutofitProgram, Done
 from tune_machine import TuneMachine
 
-# Beside the card's end: one layer of experts more does not fit.
+# One more layer of experts does not fit.
 CARD_MIB = 2600.0
 SERVED = "llama-server -ngl 99 -ncmoe 4 -c 2048 -np 1 -ub 512 --fit off"
 
 
 class Nights:
-    """Sweeps over entries that have a machine each, all alike on the first night."""
+    """Sweeps over entries with a machine each; all are equal on the first night."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,7 +27,7 @@ class Nights:
         self.baseline = folder / "suite.baseline.json"
 
     def add(self, name: str, **changed: object) -> TuneMachine:
-        """An entry that measures kept settings on a machine of its own; returns the machine."""
+        """Add an entry that measures given settings on its own machine; return the machine."""
         machine = TuneMachine(self.folder / name, CARD_MIB)
         self.machines[name] = machine
         self.entries[name] = {
@@ -49,7 +49,7 @@ class Nights:
         return machine
 
     def write(self, **suite: object) -> None:
-        """Write the suite; JSON is YAML, too."""
+        """Write the suite as JSON, which is YAML, too."""
         entries = list(self.entries.values())
         self.suite.write_text(json.dumps({**suite, "entries": entries}), encoding="utf-8")
 
@@ -57,13 +57,13 @@ class Nights:
         """Run a sweep to its end."""
         return self.program.run("sweep", self.suite, *words, "--json", timeout_s=timeout_s)
 
-    def take_what_is_kept(self) -> None:
-        """From now on the settings are those of the baseline."""
+    def use_baseline_settings(self) -> None:
+        """Measure the settings of the baseline from now on."""
         for entry in self.entries.values():
             entry.pop("preset", None)
 
-    def keep_alike(self, source: str) -> None:
-        """Give every entry what the baseline keeps of one, as if they were measured alike."""
+    def copy_baseline(self, source: str) -> None:
+        """Give every entry the baseline of one entry."""
         data = json.loads(self.baseline.read_text(encoding="utf-8"))
         kept = data["entries"][source]
         data["entries"] = {
@@ -73,10 +73,10 @@ class Nights:
 
     @property
     def launches(self) -> int:
-        """How many processes have loaded a model so far."""
+        """The number of processes that have loaded a model."""
         return sum(machine.launches for machine in self.machines.values())
 
 
 def found(document: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The verdict on an entry."""
+    """Return the verdict on an entry."""
     return next(entry for entry in document["entries"] if entry["name"] == name)

@@ -22,7 +22,7 @@ from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.dialect.dialect_file import load_dialect, load_parameter_types
 from autofit.search.space_file import SpaceFile, WorkloadFile
 from autofit.session.pin_value import LARGEST, value_fault
-from autofit.sweep.suite_file import SuiteFile, check_suite
+from autofit.sweep.suite import SuiteFile, check_suite
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 # The shipped file of each schema, relative to the repository.

@@ -117,7 +117,7 @@ class Comparison:
             rng=random.Random(self.seed),
             rule=self._plan_rounds,
             must_run=SIDES,
-            budget_left=self._has_budget,
+            has_time=self._has_time,
             emit=self.sides[0].runner.emit,
         )
         answers = self._judge_answers()
@@ -203,7 +203,7 @@ class Comparison:
         if message:
             self.note(message)
 
-    def _has_budget(self) -> bool:
+    def _has_time(self, _names: Sequence[str]) -> bool:
         """Return whether there is time for a launch; the first round is always launched."""
         if len(self._seconds) < len(self.sides):
             return True

@@ -87,16 +87,16 @@ def _cases(verdict: EntryVerdict, package: str) -> Iterator[TestCase]:
     for metric in verdict.metrics:
         case = TestCase(_name(metric.metric), classname, 0.0)
         if metric.is_regression:
-            failure = Failure(one_line(metric.words), metric.verdict)
+            failure = Failure(one_line(metric.message), metric.verdict)
             failure.text = "\n".join(_failure_lines(metric, verdict))
             case.result = failure
         elif metric.verdict in ("unknown", "failing"):
-            case.result = Skipped(one_line(metric.words))
+            case.result = Skipped(one_line(metric.message))
         yield case
 
 
 def _failure_lines(metric: MetricVerdict, verdict: EntryVerdict) -> Iterator[str]:
-    yield f"{one_line(verdict.name)}, {one_line(metric.metric)}: {one_line(metric.words)}"
+    yield f"{one_line(verdict.name)}, {one_line(metric.metric)}: {one_line(metric.message)}"
     if metric.p is not None:
         yield f"p = {metric.p:.2g}, from {metric.threshold:.1%} on a change counts"
     elif metric.threshold is not None:
@@ -111,7 +111,7 @@ def _failure_lines(metric: MetricVerdict, verdict: EntryVerdict) -> Iterator[str
 
 def _lines(verdict: EntryVerdict) -> Iterator[str]:
     for metric in verdict.metrics:
-        yield f"{metric.verdict}: {one_line(metric.metric)}: {one_line(metric.words)}"
+        yield f"{metric.verdict}: {one_line(metric.metric)}: {one_line(metric.message)}"
 
 
 def _name(text: str) -> str:

@@ -59,7 +59,7 @@ def run_rounds(
     has_baseline: bool = True,
     is_fixed: bool = False,
     must_run: Collection[str] = (),
-    budget_left: Callable[[], bool] = lambda: True,
+    has_time: Callable[[Sequence[str]], bool] = lambda _: True,
     emit: Listener = lambda _: None,
 ) -> Ranking:
     """Launch the contenders in rounds until their order is known.
@@ -74,7 +74,7 @@ def run_rounds(
         has_baseline: whether the first contender is the baseline.
         is_fixed: whether all rounds of the rule are launched, whatever the ratios.
         must_run: ids whose failure ends the rounds.
-        budget_left: is asked before every launch.
+        has_time: is asked before every launch, with the ids that the round still launches.
         emit: shows each round.
 
     Raises:
@@ -94,7 +94,7 @@ def run_rounds(
         must_run=must_run,
         emit=emit,
     )
-    return race.run(rng, budget_left, rule or StoppingRule())
+    return race.run(rng, has_time, rule or StoppingRule())
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class _Race:
     def run(
         self,
         rng: random.Random,
-        budget_left: Callable[[], bool],
+        has_time: Callable[[Sequence[str]], bool],
         rule: StoppingRule | Callable[[Sequence[Trial]], StoppingRule],
     ) -> Ranking:
         self.trials = {name: [] for name in self.contenders}
@@ -125,7 +125,7 @@ class _Race:
         number, ended = 0, None
         while ended is None:
             number += 1
-            is_complete = self._launch_round(number, rng, budget_left)
+            is_complete = self._launch_round(number, rng, has_time)
             if number == 1:
                 first = [trial for trials in self.trials.values() for trial in trials]
                 chosen = rule if isinstance(rule, StoppingRule) else rule(first)
@@ -147,13 +147,14 @@ class _Race:
         return "rounds" if number >= self.rule.last_round else None
 
     def _launch_round(
-        self, number: int, rng: random.Random, budget_left: Callable[[], bool]
+        self, number: int, rng: random.Random, has_time: Callable[[Sequence[str]], bool]
     ) -> bool:
         """Launch every remaining contender once; return False if the budget ends before."""
         limits = {name: self.contenders[name].max_rounds for name in self._remaining()}
         names = [name for name, most in limits.items() if most is None or number <= most]
-        for name in rng.sample(names, len(names)):
-            if not budget_left():
+        order = rng.sample(names, len(names))
+        for index, name in enumerate(order):
+            if not has_time(order[index:]):
                 return False
             trial = self.contenders[name].launch(number)
             self.trials[name].append(trial)

@@ -1,35 +1,46 @@
-"""The baseline file: what sweeps are compared with, small and made to be committed.
+"""The baseline of sweeps: earlier nights, in a small file that is made to be committed.
 
     {"schema": 1, "entries": {NAME: {"record": {...}, "nights": [{...}, ...]}}}
 
-Keys are sorted, numbers short, and what fits on a line stands on one, so that a diff shows what
-changed. `record` is the last night that was kept, `nights` are the figures of the last 30.
+Keys are sorted, numbers short, and each value that fits is on one line, so that a diff shows
+what changed. `record` is the last night that was added, `nights` are the figures of the last
+30 nights. An answer is one line a prompt: a token is `ID=LOGPROB`, followed by its rivals with
+theirs, as in `1917=-0.105;78=-2.41;12=-4.2`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from autofit.errors import AutofitError, UsageError
+from autofit.quality.recorded_answer import RecordedAnswer
+from autofit.runtime.server.client import TokenChoice
 from autofit.study.durable_file import storage_error, write_durably
 from autofit.study.study_document import DAMAGED, describe_error
-from autofit.sweep.entry_record import EntryRecord, LaunchValues
-from autofit.sweep.kept_answer import answer_data, answer_of, shortened
-from autofit.sweep.kept_night import Kept, Night, settings_of, short
-from autofit.sweep.speed_verdict import moved
-from autofit.sweep.thresholds import Thresholds
+from autofit.sweep.baseline_entry import (
+    BaselineEntry,
+    Night,
+    settings_digest,
+    shorten,
+)
+from autofit.sweep.entry_record import NEVER_LAUNCHED, EntryRecord
+from autofit.sweep.speed_verdict import changed_speeds
+from autofit.sweep.verdict import Thresholds
 
-SCHEMA = 1
-# Nights tell how they vary from about ten on; a month shows a trend.
-MAX_NIGHTS = 30
+_SCHEMA = 1
+# About ten nights show how much nights vary; a month shows a trend.
+_MAX_NIGHTS = 30
 _LINE = 99
-_TYPES = TypeAdapter(Kept)
+# A greedy choice that changes by rounding changes to a token that was nearly as likely: the
+# second at that position. The third is for a tie of both with another.
+_TOKENS_PER_POSITION = 3
+_LOGPROB_DIGITS = 3
 _HINT = "restore it from version control, or move it away: `--update-baseline` writes a new one"
 _UNWRITTEN_HINT = (
     "once it can be written, add `--resume --update-baseline`: nothing is launched again"
@@ -38,20 +49,16 @@ _UNWRITTEN_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """All kept entries by name."""
+    """The entries of a baseline by name."""
 
-    entries: Mapping[str, Kept] = field(default_factory=dict)
-
-    def entry(self, name: str) -> Kept | None:
-        """What is kept of an entry, None where nothing is."""
-        return self.entries.get(name)
+    entries: Mapping[str, BaselineEntry] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Baseline:
-        """The baseline of a file.
+        """Read a baseline from its file.
 
         Raises:
-            UsageError: it is not there, damaged, or from a newer autofit.
+            UsageError: it does not exist, is damaged, or is from a newer autofit.
         """
         try:
             text = path.read_bytes().decode("utf-8")
@@ -68,7 +75,7 @@ class Baseline:
 
     @classmethod
     def parse(cls, text: str, source: str) -> Baseline:
-        """The baseline of a text; `source` names it in errors.
+        """Read a baseline from a text; `source` is its name in errors.
 
         Raises:
             UsageError: it is damaged, or from a newer autofit.
@@ -76,52 +83,48 @@ class Baseline:
         try:
             data = json.loads(text)
             schema = data["schema"]
-            is_newer = int(schema) > SCHEMA
+            is_newer = int(schema) > _SCHEMA
         except json.JSONDecodeError as error:
             place = f"{source}:{error.lineno}"
             raise UsageError(f"{place}: damaged baseline: {error.msg}", _HINT) from error
         except DAMAGED as error:
             raise UsageError(f"{source} is no baseline: no schema version", _HINT) from error
         if is_newer:
-            raise UsageError(
-                f"{source} is from a newer autofit (schema {schema}, this one knows {SCHEMA})",
-                "upgrade autofit, or keep a baseline of its own for this version",
-            )
+            versions = f"(schema {schema}, this one knows {_SCHEMA})"
+            hint = "upgrade autofit, or keep a baseline of its own for this version"
+            raise UsageError(f"{source} is from a newer autofit {versions}", hint)
         try:
             entries = data["entries"].items()
         except DAMAGED as error:
             raise UsageError(f"{source}: damaged baseline: no entries", _HINT) from error
-        return cls({name: _kept_of(name, kept, source) for name, kept in entries})
+        return cls({name: _read_entry(name, entry, source) for name, entry in entries})
 
     def updated(
         self,
         records: Iterable[EntryRecord],
         thresholds: Mapping[str, Thresholds] | None = None,
-        *,
-        max_nights: int = MAX_NIGHTS,
     ) -> Baseline:
-        """The baseline with these records kept in place of those of the same entries.
+        """Return the baseline with another night of some entries.
 
-        What was never launched changes nothing; of a failure only the record is kept.
+        An entry that was never launched stays as it is. Of a failure only the record is added.
         """
         entries = dict(self.entries)
         for record in records:
-            if record.status not in ("missing_hardware", "not_run"):
+            if record.status not in NEVER_LAUNCHED:
                 limits = (thresholds or {}).get(record.name, Thresholds())
-                entries[record.name] = _joined(
-                    entries.get(record.name), _shortened(record), limits, max_nights
-                )
+                before = entries.get(record.name)
+                entries[record.name] = _add_night(before, _shorten(record), limits)
         return Baseline(entries)
 
     def dump(self) -> str:
-        """The baseline as the text of its file."""
-        entries = {name: _kept_data(kept) for name, kept in self.entries.items()}
-        text = "".join(_lines({"schema": SCHEMA, "entries": entries})) + "\n"
-        # Only halves of characters, as in paths of raw bytes, are no UTF-8: JSON escapes them so.
+        """Return the text of the baseline's file."""
+        entries = {name: _entry_data(entry) for name, entry in self.entries.items()}
+        text = "".join(_json_lines({"schema": _SCHEMA, "entries": entries})) + "\n"
+        # Lone surrogates, as in paths of raw bytes, are not UTF-8; JSON has this escape for them.
         return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
     def write(self, path: Path) -> None:
-        """Replace the file; at any moment the old or the new one is there, whole.
+        """Replace the file; at any moment there is the whole old one or the whole new one.
 
         Raises:
             AutofitError: it cannot be written.
@@ -134,19 +137,19 @@ class Baseline:
             raise AutofitError(message, _UNWRITTEN_HINT) from error
 
 
-def _joined(
-    kept: Kept | None, record: EntryRecord, thresholds: Thresholds, max_nights: int
-) -> Kept:
-    # Kept once already, as where a sweep is gone on with after its end.
-    before = tuple(night for night in kept.nights if night.date != record.date) if kept else ()
+def _add_night(
+    before: BaselineEntry | None, record: EntryRecord, thresholds: Thresholds
+) -> BaselineEntry:
+    # The night is there already if a sweep is resumed after its end.
+    nights = tuple(one for one in before.nights if one.date != record.date) if before else ()
     if record.status != "ok":
-        return Kept(_with_settings(record, kept.record) if kept else record, before)
-    night = replace(Night.of(record), level=_level(before, record, thresholds))
-    return Kept(record, (*before, night)[-max_nights:])
+        return BaselineEntry(_fill_failure(record, before.record) if before else record, nights)
+    night = replace(Night.of(record), level=_choose_level(nights, record, thresholds))
+    return BaselineEntry(record, (*nights, night)[-_MAX_NIGHTS:])
 
 
-def _with_settings(failed: EntryRecord, last: EntryRecord) -> EntryRecord:
-    """A failure with the settings and answers that were kept, to be tried again."""
+def _fill_failure(failed: EntryRecord, last: EntryRecord) -> EntryRecord:
+    """Return a failure with the settings and answers of the last night, to be tried again."""
     return replace(
         failed,
         winner=failed.winner or last.winner,
@@ -155,94 +158,134 @@ def _with_settings(failed: EntryRecord, last: EntryRecord) -> EntryRecord:
     )
 
 
-def _level(before: tuple[Night, ...], record: EntryRecord, thresholds: Thresholds) -> int:
-    """The level that a night lies around: the last one, an earlier one, or one of its own.
+def _choose_level(nights: tuple[Night, ...], record: EntryRecord, thresholds: Thresholds) -> int:
+    """Return the level of a night: the last one, an earlier one, or a new one.
 
-    A night that was off, and accepted as a change, so costs the nights before it only until
-    the next one like them.
+    So an unusual night that was accepted as a change does not hide the nights before it for
+    longer than until the next night like them.
     """
-    kept = Kept(record, before)
-    settings = settings_of(record)
-    latest = dict.fromkeys(night.level for night in reversed(before))
-    for level in latest:
-        nights = [night for night in before if night.level == level]
-        is_same = nights[-1].settings == settings
-        if is_same and not moved(kept.beside(level), record, thresholds):
+    entry = BaselineEntry(record, nights)
+    settings = settings_digest(record)
+    latest_first = dict.fromkeys(night.level for night in reversed(nights))
+    for level in latest_first:
+        last = [night for night in nights if night.level == level][-1]
+        if last.settings == settings and not changed_speeds(
+            entry.with_current_level(level), record, thresholds
+        ):
             return level
-    return max(latest, default=-1) + 1
+    return max(latest_first, default=-1) + 1
 
 
-def _shortened(record: EntryRecord) -> EntryRecord:
-    """The record as the file has it, of which nothing is lost when it is read back."""
-    around = record.environment
+def _shorten(record: EntryRecord) -> EntryRecord:
+    """Return the record as the file has it, so that it reads back unchanged."""
+    data = record.to_dict()
+    measured = ("launches", "peak_mib", "free_mib", "environment", "seconds")
+    data.update({key: _shorten_numbers(data[key]) for key in measured})
+    answers = tuple(_shorten_answer(answer) for answer in record.answers)
     return replace(
-        record,
-        launches=tuple(map(_short_launch, record.launches)),
+        EntryRecord.from_dict({**data, "answers": ()}),
+        answers=answers,
         reference=(),
-        peak_mib=_short_values(record.peak_mib),
-        free_mib=_short_values(record.free_mib),
-        answers=tuple(shortened(answer) for answer in record.answers),
         reference_answers=(),
-        environment=replace(
-            around,
-            clocks_mhz=_short_values(around.clocks_mhz),
-            others_cores=_short_value(around.others_cores),
-            load_1m=_short_value(around.load_1m),
-        ),
-        seconds=short(record.seconds),
     )
 
 
-def _short_launch(launch: LaunchValues) -> LaunchValues:
-    return LaunchValues(**_short_values(asdict(launch)))
+def _shorten_numbers(data: Any) -> Any:  # noqa: ANN401 - JSON data
+    """Return JSON data with all numbers of five digits."""
+    if isinstance(data, dict):
+        return {key: _shorten_numbers(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_shorten_numbers(value) for value in data]
+    return shorten(data) if isinstance(data, float) else data
 
 
-def _short_values(values: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {name: _short_value(value) for name, value in values.items()}
+def _shorten_answer(answer: RecordedAnswer) -> RecordedAnswer:
+    """Return an answer with the likeliest tokens only, which is enough to compare it."""
+    choices = []
+    for choice in answer.choices:
+        likeliest = sorted(choice.top, key=lambda token: -choice.top[token])
+        top = {
+            token: round(choice.top[token], _LOGPROB_DIGITS)
+            for token in likeliest[:_TOKENS_PER_POSITION]
+        }
+        own = None if choice.logprob is None else round(choice.logprob, _LOGPROB_DIGITS)
+        choices.append(TokenChoice(choice.token_id, own, top))
+    return RecordedAnswer(answer.text, tuple(answer.token_ids), tuple(choices))
 
 
-def _short_value(value: float | None) -> float | None:
-    return None if value is None else short(value)
-
-
-def _kept_data(kept: Kept) -> dict[str, Any]:
-    answers = [answer_data(answer) for answer in kept.record.answers]
+def _entry_data(entry: BaselineEntry) -> dict[str, Any]:
+    answers = [_answer_data(answer) for answer in entry.record.answers]
     return {
-        "record": {**kept.record.to_dict(), "answers": answers},
-        "nights": [night.to_dict() for night in kept.nights],
+        "record": {**entry.record.to_dict(), "answers": answers},
+        "nights": [night.to_dict() for night in entry.nights],
     }
 
 
-def _kept_of(name: str, data: Mapping[str, Any], source: str) -> Kept:
+def _read_entry(name: str, data: Mapping[str, Any], source: str) -> BaselineEntry:
     try:
-        answers = [answer_of(answer).to_dict() for answer in data["record"]["answers"]]
+        answers = [_read_answer(answer) for answer in data["record"]["answers"]]
         record = EntryRecord.from_dict({**data["record"], "answers": answers})
-        kept = Kept(record, tuple(Night.from_dict(night) for night in data["nights"]))
-        _TYPES.validate_python(asdict(kept))
+        return BaselineEntry(record, tuple(Night.from_dict(night) for night in data["nights"]))
     except ValidationError as error:
         first = error.errors()[0]
         fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise _damaged(source, name, fault) from error
     except DAMAGED as error:
         raise _damaged(source, name, describe_error(error)) from error
-    return kept
 
 
 def _damaged(source: str, name: str, fault: str) -> UsageError:
     return UsageError(f"{source}: damaged baseline: entry '{name}': {fault}", _HINT)
 
 
-def _lines(data: object, indent: str = "") -> Iterator[str]:
-    """JSON with sorted keys in which whatever fits on a line stands on one."""
+def _answer_data(answer: RecordedAnswer) -> dict[str, Any]:
+    data: dict[str, Any] = {"text": answer.text}
+    if answer.token_ids != tuple(choice.token_id for choice in answer.choices):
+        data["token_ids"] = " ".join(map(str, answer.token_ids))
+    if answer.choices:
+        data["choices"] = " ".join(map(_choice_text, answer.choices))
+    return data
+
+
+def _read_answer(data: Mapping[str, Any]) -> RecordedAnswer:
+    """Read the data of `_answer_data`.
+
+    Raises:
+        KeyError, ValueError: the data is no answer.
+    """
+    choices = tuple(map(_read_choice, data.get("choices", "").split()))
+    token_ids = tuple(choice.token_id for choice in choices)
+    if "token_ids" in data:
+        token_ids = tuple(int(token) for token in data["token_ids"].split())
+    return RecordedAnswer(data["text"], token_ids, choices)
+
+
+def _choice_text(choice: TokenChoice) -> str:
+    own = "" if choice.logprob is None else f"={choice.logprob}"
+    top = "".join(f";{token}={logprob}" for token, logprob in choice.top.items())
+    return f"{choice.token_id}{own}{top}"
+
+
+def _read_choice(text: str) -> TokenChoice:
+    (token, own), *top = (part.partition("=")[::2] for part in text.split(";"))
+    return TokenChoice(
+        int(token),
+        float(own) if own else None,
+        {int(rival): float(logprob) for rival, logprob in top},
+    )
+
+
+def _json_lines(data: object, indent: str = "") -> Iterator[str]:
+    """Yield JSON with sorted keys, in which each value that fits is on one line."""
     flat = json.dumps(data, sort_keys=True, ensure_ascii=False)
-    if not isinstance(data, dict | list) or (indent and len(indent) + len(flat) <= _LINE):
+    if not isinstance(data, dict | list | tuple) or (indent and len(indent) + len(flat) <= _LINE):
         yield flat
         return
     opening, closing = "{}" if isinstance(data, dict) else "[]"
     named = sorted(data.items()) if isinstance(data, dict) else [(None, one) for one in data]
     yield opening
-    for place, (name, value) in enumerate(named):
+    for index, (name, value) in enumerate(named):
         key = "" if name is None else f"{json.dumps(name, ensure_ascii=False)}: "
-        yield f"{',' * (place > 0)}\n{indent} {key}"
-        yield from _lines(value, f"{indent} ")
+        yield f"{',' * (index > 0)}\n{indent} {key}"
+        yield from _json_lines(value, f"{indent} ")
     yield f"\n{indent}{closing}"

@@ -1,32 +1,46 @@
-"""What one entry of a sweep measured in one night: the common ground of running and judging."""
+"""The record of one entry in one night: measurements, and the environment they were made in."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any, Literal, get_args
 
+from pydantic import TypeAdapter
+
+from autofit.machine.host_load import HostState
 from autofit.model.sizes.unreported_memory import select_expert_settings
 from autofit.quality.recorded_answer import RecordedAnswer
-from autofit.sweep.environment_snapshot import EnvironmentSnapshot
+from autofit.study.fingerprint import Environment
 from autofit.trial.candidate import Params
 from autofit.trial.outcome import Outcome
 
 Mode = Literal["tune", "remeasure", "compare"]
-# ok: measured; rejected: the runtime no longer takes the settings; failed: anything else that
-# ended it; timed_out: the entry's own time was up; missing_hardware: never launched; not_run:
-# neither, for the time of the whole sweep was up.
+# ok: measured. rejected: the runtime no longer accepts the settings. failed: it ended for any
+# other reason. timed_out: the entry's own time was over. missing_hardware: a device, model or
+# runtime is missing. not_run: the time of the whole sweep was over, or the sweep itself failed.
 Status = Literal["ok", "failed", "timed_out", "rejected", "missing_hardware", "not_run"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 STATUSES: tuple[Status, ...] = get_args(Status)
+# An entry with one of these has no measurement, and is no failure of its settings.
+NEVER_LAUNCHED: tuple[Status, ...] = ("missing_hardware", "not_run")
+
+# Boost clocks of a GPU and a CPU vary by this share from launch to launch.
+_SAME_CLOCK = 0.05
+# Cores that other processes may keep busy without an effect on measurements.
+_SAME_CORES = 0.5
+# A number that is no part of a name, such as that of CUDA0.
+_FIGURE = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?!\w)")
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchValues:
-    """One value a metric, the median over the requests of one fresh process.
+    """The metrics of one fresh process, each the median over its requests.
 
-    None where the metric was not measured; all of them where the launch failed.
+    None where a metric was not measured; all are None where the launch failed.
     """
 
     pp_per_s: float | None = None
@@ -35,18 +49,20 @@ class LaunchValues:
     request_s: float | None = None
     load_s: float | None = None
 
-    def get(self, key: str) -> float | None:
-        """The value of a metric by the name it has in documents; None unless it is positive."""
-        value: float | None = getattr(self, key)
+    def get(self, metric: str) -> float | None:
+        """Return the value of a metric, None unless it is positive and finite."""
+        value: float | None = getattr(self, metric)
         return value if value is not None and 0 < value < math.inf else None
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """Why an entry brought no figures.
+class EntryFailure:
+    """The reason why an entry has no measurement.
 
-    `kind` is that of an outcome (`out_of_memory`, `rejected`, `crashed`, ...), or of an error
-    that ended the run (`failed`, `usage`, ...); `reason` the outcome's (`unknown_flag`, ...).
+    Attributes:
+        kind: that of an outcome (`out_of_memory`, `rejected`, `crashed`, ...), or of an error
+            that ended the run (`failed`, `usage`, ...).
+        reason: the reason of the outcome (`unknown_flag`, ...).
     """
 
     kind: str
@@ -55,17 +71,17 @@ class Failure:
     reason: str | None = None
 
     @classmethod
-    def of(cls, outcome: Outcome) -> Failure:
-        """The failure that an outcome tells of."""
+    def of(cls, outcome: Outcome) -> EntryFailure:
+        """Return the failure of an outcome."""
         reason = getattr(outcome, "reason", None)
         return cls(outcome.kind, outcome.evidence, outcome.stage, reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Winner:
+class MeasuredSettings:
     """The settings that were measured; secrets in `argv` and `env` are masked.
 
-    `digest` is that of the preset (`Candidate.key`): equal digests are equal settings.
+    `digest` is the candidate's key: equal digests are equal settings.
     """
 
     params: Params
@@ -76,10 +92,11 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryRow:
-    """One fit boundary as `tune --json` prints it: `fits` beside `fails`, in host layers.
+    """One fit boundary, as `tune --json` prints it: `fits` and `fails` are host layers.
 
-    `ubatch` is None in records of older versions, and so are `experts`: the settings that take
-    a device's memory for experts, where nothing fits, too.
+    Attributes:
+        ubatch: None in records of older versions.
+        experts: the settings that take device memory for experts, and None likewise.
     """
 
     layout: str
@@ -92,8 +109,8 @@ class BoundaryRow:
     experts: Params | None = None
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> BoundaryRow:
-        """A row of the document of `tune` or `probe`; keys it has besides are left out.
+    def from_result(cls, data: Mapping[str, Any]) -> BoundaryRow:
+        """Read a row of the result of `tune` or `probe`; its other keys are ignored.
 
         Raises:
             KeyError: the data is no boundary.
@@ -111,17 +128,100 @@ class BoundaryRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSnapshot:
+    """Machine, build and model of a night, and the host's load while it was measured.
+
+    Attributes:
+        task: everything that is asked of the model and passed to its runtime apart from
+            settings.
+        clocks_mhz: by device, with `cpu`; None where the clock is unknown.
+        others_cores: the cores that other processes kept busy.
+        remarks: the warnings of `HostState`.
+    """
+
+    driver: str = ""
+    build: str = ""
+    model_digest: str = ""
+    cpu: str = ""
+    devices: tuple[str, ...] = ()
+    system: str = ""
+    task: str = ""
+    clocks_mhz: Mapping[str, float | None] = field(default_factory=dict)
+    others_cores: float | None = None
+    load_1m: float | None = None
+    remarks: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, environment: Environment, host: HostState | None, task: str = ""
+    ) -> EnvironmentSnapshot:
+        """Return the environment of a study, with the host's state while it ran if known."""
+        clocks: dict[str, float | None] = {}
+        if host is not None:
+            clocks = {f"{gpu.name} ({gpu.pci_id})": gpu.clock_mhz for gpu in host.gpus}
+            clocks["cpu"] = host.cpu_mhz
+        return cls(
+            driver=environment.driver,
+            build=environment.build,
+            model_digest=environment.model_digest,
+            cpu=environment.cpu,
+            devices=environment.devices,
+            system=environment.system,
+            task=task,
+            clocks_mhz=clocks,
+            others_cores=host.others_cores if host else None,
+            load_1m=host.load_1m if host else None,
+            remarks=host.warnings() if host else (),
+        )
+
+    def changes(self, now: EnvironmentSnapshot) -> Iterator[str]:
+        """Yield a sentence for each difference between this night and another."""
+        for name, title in (
+            ("driver", "driver"),
+            ("build", "runtime build"),
+            ("model_digest", "model file"),
+            ("cpu", "CPU"),
+            ("devices", "devices"),
+            ("system", "system"),
+            ("task", "task"),
+        ):
+            before, after = getattr(self, name), getattr(now, name)
+            # A side that is unknown shows no difference.
+            if before and after and before != after:
+                yield f"{title}: {_to_text(before)}, now {_to_text(after)}"
+        for device in sorted(self.clocks_mhz.keys() & now.clocks_mhz.keys()):
+            was_mhz, now_mhz = self.clocks_mhz[device], now.clocks_mhz[device]
+            if was_mhz and now_mhz and abs(now_mhz / was_mhz - 1) > _SAME_CLOCK:
+                yield f"clock of {device}: {was_mhz:.0f} MHz, now {now_mhz:.0f} MHz"
+        before_cores, after_cores = self.others_cores, now.others_cores
+        if (
+            before_cores is not None
+            and after_cores is not None
+            and abs(after_cores - before_cores) > _SAME_CORES
+        ):
+            yield f"other processes: {before_cores:.1f} cores busy, now {after_cores:.1f}"
+        # The same remark with other figures is no change.
+        known = {_FIGURE.sub("N", remark) for remark in self.remarks}
+        yield from (remark for remark in now.remarks if _FIGURE.sub("N", remark) not in known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRecord:
     """One entry in one night.
 
-    `launches` has the winner's fresh processes in order, and `reference`, where the old
-    runtime was measured again, one for each of them, run beside it in the same round (the
-    order within a round is random). `peak_mib` is the most that the runtime itself took and
-    `free_mib` the least that was left, of all launches, by device, with `host`. `answers` are
-    greedy answers to the same prompts every night, `reference_answers` those of the old
-    runtime to the same, tonight; `is_sparse` says whether the model is a mixture of
-    experts. `date` is ISO 8601 in UTC, to the second; `reproduce` a shell command;
-    `seconds` the time the entry took.
+    Attributes:
+        date: ISO 8601 in UTC, to the second.
+        winner: the settings that were measured.
+        launches: their fresh processes in order.
+        reference: where the old runtime was measured, too, one process of it for each of
+            `launches`, in the same round. The order within a round is random.
+        peak_mib: the most that the runtime itself used in any launch, by device, with `host`.
+        free_mib: the least that was free in any launch, likewise.
+        answers: greedy answers to the same prompts every night.
+        reference_answers: those of the old runtime, tonight.
+        is_sparse: whether the model is a mixture of experts.
+        seconds: the time that the entry took.
+        reproduce: a shell command.
     """
 
     name: str
@@ -129,8 +229,8 @@ class EntryRecord:
     date: str
     autofit_version: str
     status: Status = "ok"
-    failure: Failure | None = None
-    winner: Winner | None = None
+    failure: EntryFailure | None = None
+    winner: MeasuredSettings | None = None
     launches: tuple[LaunchValues, ...] = ()
     reference: tuple[LaunchValues, ...] = ()
     peak_mib: Mapping[str, float | None] = field(default_factory=dict)
@@ -144,76 +244,36 @@ class EntryRecord:
     reproduce: str = ""
     notes: tuple[str, ...] = ()
 
-    def values(self, key: str) -> list[float]:
-        """A metric of all launches that have it."""
-        return [value for one in self.launches if (value := one.get(key)) is not None]
+    def values(self, metric: str) -> list[float]:
+        """Return a metric of all launches that have it."""
+        return [value for one in self.launches if (value := one.get(metric)) is not None]
 
-    def pairs(self, key: str) -> list[tuple[float, float]]:
-        """A metric of the reference and of the launch beside it, where both have it."""
+    def pairs(self, metric: str) -> list[tuple[float, float]]:
+        """Return a metric of the reference and of the launch in its round, if both have it."""
         return [
             (old, new)
             for before, now in zip(self.reference, self.launches, strict=False)
-            if (old := before.get(key)) is not None and (new := now.get(key)) is not None
+            if (old := before.get(metric)) is not None and (new := now.get(metric)) is not None
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as JSON data."""
-        return {
-            "name": self.name,
-            "mode": self.mode,
-            "date": self.date,
-            "autofit_version": self.autofit_version,
-            "status": self.status,
-            "failure": asdict(self.failure) if self.failure else None,
-            "winner": _winner_data(self.winner) if self.winner else None,
-            "launches": [asdict(one) for one in self.launches],
-            "reference": [asdict(one) for one in self.reference],
-            "peak_mib": dict(self.peak_mib),
-            "free_mib": dict(self.free_mib),
-            "boundary": [asdict(row) for row in self.boundary],
-            "answers": [answer.to_dict() for answer in self.answers],
-            "reference_answers": [answer.to_dict() for answer in self.reference_answers],
-            "is_sparse": self.is_sparse,
-            "environment": self.environment.to_dict(),
-            "seconds": self.seconds,
-            "reproduce": self.reproduce,
-            "notes": list(self.notes),
-        }
+        """Return the record as JSON data."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EntryRecord:
-        """The inverse of `to_dict`.
+        """Read the data of `to_dict`.
 
         Raises:
-            KeyError, TypeError, ValueError: the data is no record.
+            pydantic.ValidationError: the data is no record.
         """
-        if data["status"] not in STATUSES or data["mode"] not in MODES:
-            raise ValueError(f"no status or mode of an entry: {data['status']}, {data['mode']}")
-        failure, winner = data["failure"], data["winner"]
-        return cls(
-            **{
-                **data,
-                "failure": Failure(**failure) if failure else None,
-                "winner": Winner(**{**winner, "argv": tuple(winner["argv"])}) if winner else None,
-                "launches": tuple(LaunchValues(**one) for one in data["launches"]),
-                "reference": tuple(LaunchValues(**one) for one in data["reference"]),
-                "boundary": tuple(BoundaryRow(**row) for row in data["boundary"]),
-                "answers": _answers(data["answers"]),
-                "reference_answers": _answers(data["reference_answers"]),
-                "environment": EnvironmentSnapshot.from_dict(data["environment"]),
-                "notes": tuple(data["notes"]),
-            }
-        )
+        return _record_type().validate_python(data)
 
 
-def _answers(data: Sequence[Mapping[str, Any]]) -> tuple[RecordedAnswer, ...]:
-    return tuple(RecordedAnswer.from_dict(one) for one in data)
+@cache
+def _record_type() -> TypeAdapter[EntryRecord]:
+    return TypeAdapter(EntryRecord)
 
 
-def _winner_data(winner: Winner) -> dict[str, Any]:
-    return {
-        "params": dict(winner.params),
-        "argv": list(winner.argv),
-        "digest": winner.digest,
-        "env": dict(winner.env),
-    }
+def _to_text(value: object) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)

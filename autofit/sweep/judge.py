@@ -1,62 +1,89 @@
-"""The verdict on an entry: did it run, how fast, with how much memory, and what did it answer."""
+"""The verdict on an entry: outcome, speeds, memory, fit boundaries and answers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
+from autofit.model.sizes.kv_cache import kv_types
+from autofit.quality.answer_check import AnswerCheck, judge_answers, narrowest_kv_bytes
+from autofit.quality.prompt_set import Answers
 from autofit.statistics.night_change import NightValue
-from autofit.sweep.answer_verdict import answer_verdicts
-from autofit.sweep.entry_record import EntryRecord, Failure
-from autofit.sweep.environment_snapshot import EnvironmentSnapshot
-from autofit.sweep.kept_night import Kept
-from autofit.sweep.memory_verdict import boundary_verdicts, memory_verdicts
-from autofit.sweep.speed_verdict import reference_moved, speed_verdicts, unsteady
-from autofit.sweep.thresholds import Thresholds
-from autofit.sweep.verdict import EntryVerdict, MetricVerdict, Verdict, overall
+from autofit.sweep.baseline_entry import BaselineEntry
+from autofit.sweep.entry_record import (
+    NEVER_LAUNCHED,
+    BoundaryRow,
+    EntryFailure,
+    EntryRecord,
+    EnvironmentSnapshot,
+)
+from autofit.sweep.speed_verdict import (
+    changed_reference_speeds,
+    speed_verdicts,
+    unsteady_speeds,
+)
+from autofit.sweep.verdict import (
+    EntryVerdict,
+    Finding,
+    MetricVerdict,
+    Thresholds,
+    Verdict,
+    overall_verdict,
+)
+from autofit.trial.candidate import Candidate
+from autofit.trial.device import HOST_NAME
 
-_NEVER_LAUNCHED = ("missing_hardware", "not_run")
+# The resident pages of a mapped model depend on the room that the host has.
+_HOST_SHARE = 0.05
+_ANSWER_FINDINGS: dict[str, Finding] = {
+    "equal": "same",
+    "rounding": "same",
+    "good": "same",
+    "different": "output_changed",
+    "poor": "output_changed",
+    "unknown": "unknown",
+}
 
 
-def judge(
-    kept: Kept | None, now: EntryRecord, thresholds: Thresholds | None = None
+def judge_entry(
+    before: BaselineEntry | None, now: EntryRecord, thresholds: Thresholds | None = None
 ) -> EntryVerdict:
-    """Tonight's record of an entry against what is kept of it, None where nothing is.
+    """Judge tonight's record of an entry against its baseline, None where it has none.
 
-    A failure of an entry of which nothing is kept is a new failure; one that was kept as such
-    is `failing`. Figures of an entry of which nothing is kept are compared with its reference,
-    where it was measured.
+    A failure is new unless the baseline has a failure, too: then it is `failing`. Without a
+    baseline the figures are compared with those of the reference, if it was measured.
     """
     thresholds = thresholds or Thresholds()
-    environment = kept.record.environment if kept else EnvironmentSnapshot()
+    environment = before.record.environment if before else EnvironmentSnapshot()
     metrics: tuple[MetricVerdict, ...] = ()
     notes: list[str] = []
-    if kept is not None and _asks_otherwise(kept, now):
-        notes.append("the entry asks for something else than when it was kept: it begins anew")
-        kept = None
-    if now.status in _NEVER_LAUNCHED:
+    if before is not None and _has_other_task(before, now):
+        notes.append("the entry's task changed: its baseline starts again")
+        before = None
+    if now.status in NEVER_LAUNCHED:
         verdict: Verdict = "skipped"
-        notes += _skipped_words(kept, now)
+        notes += _skip_notes(before, now)
     else:
-        metrics = (_outcome(kept, now),)
+        metrics = (_judge_outcome(before, now),)
         if now.status == "ok":
             metrics += (
-                *speed_verdicts(kept, now, thresholds),
-                *memory_verdicts(kept, now, thresholds),
-                *boundary_verdicts(kept, now, thresholds),
-                *answer_verdicts(kept, now),
+                *speed_verdicts(before, now, thresholds),
+                *_judge_memory(before, now, thresholds),
+                *_judge_boundaries(before, now),
+                *_judge_answers(before, now),
             )
-            notes += _notes(kept, now, thresholds)
+            notes += _change_notes(before, now, thresholds)
         else:
-            # Why settings no longer fit is best told by what still does.
-            metrics += tuple(boundary_verdicts(kept, now, thresholds))
-        verdict = overall(metrics)
-        if kept is None and not now.reference and verdict in ("same", "undecided"):
+            # The fit boundary explains best why settings no longer fit.
+            metrics += tuple(_judge_boundaries(before, now))
+        verdict = overall_verdict(metrics)
+        if before is None and not now.reference and verdict in ("same", "undecided"):
             verdict = "new"
     return EntryVerdict(
         name=now.name,
         verdict=verdict,
         metrics=metrics,
-        environment_changes=environment.changes(now.environment),
+        environment_changes=tuple(environment.changes(now.environment)),
         notes=(*notes, *now.notes),
         reproduce=now.reproduce,
         date=now.date,
@@ -64,64 +91,245 @@ def judge(
     )
 
 
-def _asks_otherwise(kept: Kept, now: EntryRecord) -> bool:
-    """Whether requests, context or the words for every launch are others; unknown is alike."""
-    before, after = kept.record.environment.task, now.environment.task
-    return bool(before and after and before != after)
+def _has_other_task(before: BaselineEntry, now: EntryRecord) -> bool:
+    """Return whether requests, context or arguments changed; unknown ones did not."""
+    old, new = before.record.environment.task, now.environment.task
+    return bool(old and new and old != new)
 
 
-def _outcome(kept: Kept | None, now: EntryRecord) -> MetricVerdict:
-    before = kept.record if kept else None
+def _skip_notes(before: BaselineEntry | None, now: EntryRecord) -> Iterator[str]:
+    reason = "not on this machine" if now.status == "missing_hardware" else "not run"
+    evidence = now.failure.evidence if now.failure else ""
+    yield f"{reason}: {evidence}" if evidence else reason
+    if before and before.nights:
+        yield f"last measured {before.nights[-1].date}"
+
+
+def _change_notes(
+    before: BaselineEntry | None, now: EntryRecord, thresholds: Thresholds
+) -> Iterator[str]:
+    if before is None:
+        return
+    if _has_other_settings(before, now):
+        yield "other settings than in the baseline were measured: memory is not compared"
+    for metric, value in unsteady_speeds(before, now, thresholds):
+        usual_sd = _mean_sd(before.values_by_level(metric))
+        yield (
+            f"launches vary more than in earlier nights: {metric} by {value.sd or 0:.1%} a "
+            f"launch, before by {usual_sd:.1%}"
+        )
+    for one in changed_reference_speeds(before, now, thresholds):
+        yield (
+            f"the reference itself is {one.verdict} in {one.metric} than in earlier nights: the "
+            "machine changed, not only the runtime"
+        )
+
+
+def _has_other_settings(before: BaselineEntry, now: EntryRecord) -> bool:
+    old, new = before.record.winner, now.winner
+    return bool(old and new and old.digest != new.digest)
+
+
+def _mean_sd(levels: list[list[NightValue]]) -> float:
+    values = [night.sd for level in levels for night in level if night.sd is not None]
+    return sum(values) / len(values) if values else 0.0
+
+
+def _judge_outcome(before: BaselineEntry | None, now: EntryRecord) -> MetricVerdict:
+    old = before.record if before and before.record.status != "ok" else None
+    verdict: Finding
     if now.status == "ok":
-        if before is not None and before.status != "ok":
-            told = f"it runs again; kept was: {_failure_words(before)}"
-            return MetricVerdict(metric="outcome", verdict="recovered", words=told)
-        return MetricVerdict(metric="outcome", verdict="same", words="it ran")
-    words = _failure_words(now)
-    if before is not None and before.status != "ok":
-        was = _failure_words(before)
-        told = f"fails as it was kept: {words}" if words == was else f"{words}; kept was: {was}"
-        return MetricVerdict(metric="outcome", verdict="failing", words=told)
-    if now.status == "rejected":
-        told = f"the runtime no longer takes the settings: {words}"
-        return MetricVerdict(metric="outcome", verdict="preset_rejected", words=told)
-    return MetricVerdict(metric="outcome", verdict="new_failure", words=words)
+        verdict, message = "same", "it ran"
+        if old is not None:
+            verdict, message = "recovered", f"it runs again; baseline: {_describe_failure(old)}"
+        return MetricVerdict(metric="outcome", verdict=verdict, message=message)
+    message = _describe_failure(now)
+    if old is not None:
+        verdict, was = "failing", _describe_failure(old)
+        same = f"fails as in the baseline: {message}"
+        message = same if message == was else f"{message}; baseline: {was}"
+    elif now.status == "rejected":
+        verdict = "preset_rejected"
+        message = f"the runtime no longer accepts the settings: {message}"
+    else:
+        verdict = "new_failure"
+    return MetricVerdict(metric="outcome", verdict=verdict, message=message)
 
 
-def _failure_words(record: EntryRecord) -> str:
-    failure = record.failure or Failure(record.status, "")
+def _describe_failure(record: EntryRecord) -> str:
+    failure = record.failure or EntryFailure(record.status, "")
     kind = failure.kind.replace("_", " ")
     reason = f" ({failure.reason.replace('_', ' ')})" if failure.reason else ""
     stage = f" at the stage {failure.stage}" if failure.stage else ""
     return f"{kind}{reason}{stage}" + (f": {failure.evidence}" if failure.evidence else "")
 
 
-def _skipped_words(kept: Kept | None, now: EntryRecord) -> Iterator[str]:
-    why = "not on this machine" if now.status == "missing_hardware" else "not run"
-    evidence = now.failure.evidence if now.failure else ""
-    yield f"{why}: {evidence}" if evidence else why
-    if kept and kept.nights:
-        yield f"last measured {kept.nights[-1].date}"
+def _judge_memory(
+    before: BaselineEntry | None, now: EntryRecord, thresholds: Thresholds
+) -> Iterator[MetricVerdict]:
+    """Yield a verdict on the peak of each device against the nights of the current level.
+
+    Other settings need other memory, so they are not compared. A peak is a change if it is
+    more than the threshold above, or below, that of every night.
+    """
+    is_comparable = before is not None and not _has_other_settings(before, now)
+    for device, mib in now.peak_mib.items():
+        nights = before.peaks_mib(device) if before and is_comparable else []
+        if mib is None and not nights:
+            continue
+        usual = median(nights) if nights else None
+        threshold = thresholds.memory_mib
+        if device == HOST_NAME:
+            threshold = max(thresholds.host_memory_mib, _HOST_SHARE * (usual or 0.0))
+        verdict: Finding = "same"
+        if mib is None or not nights:
+            verdict = "unknown"
+        elif mib > max(nights) + threshold:
+            verdict = "more_memory"
+        elif mib < min(nights) - threshold:
+            verdict = "less_memory"
+        yield MetricVerdict(
+            metric=f"peak_mib {device}",
+            verdict=verdict,
+            message=_memory_message(verdict, usual, mib),
+            kept=usual,
+            now=mib,
+            ratio=mib / usual if mib and usual else None,
+            threshold=threshold,
+            nights=(*nights, mib) if mib is not None else (),
+        )
 
 
-def _notes(kept: Kept | None, now: EntryRecord, thresholds: Thresholds) -> Iterator[str]:
-    if kept is None:
+def _memory_message(verdict: Finding, usual: float | None, mib: float | None) -> str:
+    if mib is None:
+        return "not counted tonight"
+    if usual is None:
+        return f"{mib:,.0f} MiB; no baseline yet"
+    both = f"{mib:,.0f} MiB, baseline {usual:,.0f} MiB"
+    if verdict in ("more_memory", "less_memory"):
+        return f"{abs(mib - usual):,.0f} MiB {verdict.partition('_')[0]}: {both}"
+    return both
+
+
+def _judge_boundaries(before: BaselineEntry | None, now: EntryRecord) -> Iterator[MetricVerdict]:
+    """Yield a verdict on the fewest host layers that fit, by layout and KV type.
+
+    Only a launch shows a change: the baseline's value fails tonight, or a value fits that
+    failed before. With another ubatch, or other memory for experts, boundaries do not compare.
+    """
+    rows = before.record.boundary if before else ()
+    before_rows = {(row.layout, row.cache_type): row for row in rows}
+    for row in now.boundary:
+        old = before_rows.get((row.layout, row.cache_type))
+        verdict = _boundary_finding(old, row)
+        yield MetricVerdict(
+            metric=f"boundary {row.layout} {row.cache_type}",
+            verdict=verdict,
+            message=_boundary_message(verdict, old, row),
+            kept=old.fits if old else None,
+            now=row.fits,
+            threshold=1,
+        )
+
+
+def _boundary_finding(old: BoundaryRow | None, now: BoundaryRow) -> Finding:
+    if old is None or _differ_in_settings(old, now) or (old.fits is None and now.fits is None):
+        return "unknown"
+    if old.fits is None:
+        return "boundary_gained"
+    if now.fits is None or now.fits > old.fits:
+        return "boundary_moved" if _was_shown_to_fail(now, old.fits) else "undecided"
+    if now.fits < old.fits:
+        return "boundary_gained" if _was_shown_to_fail(old, now.fits) else "undecided"
+    return "same"
+
+
+def _differ_in_settings(old: BoundaryRow, now: BoundaryRow) -> bool:
+    return any(
+        before is not None and after is not None and before != after
+        for before, after in ((old.ubatch, now.ubatch), (old.experts, now.experts))
+    )
+
+
+def _was_shown_to_fail(row: BoundaryRow, host_layers: int) -> bool:
+    """Return whether a launch failed with at least this many host layers."""
+    was_launched = row.proven or row.outcome is not None
+    return was_launched and row.fails is not None and row.fails >= host_layers
+
+
+def _boundary_message(verdict: Finding, old: BoundaryRow | None, now: BoundaryRow) -> str:
+    if old is None:
+        return f"{_describe_boundary(now)}; no baseline yet"
+    both = f"{_describe_boundary(now)}; baseline: {_describe_boundary(old)}"
+    if _differ_in_settings(old, now):
+        return f"{both}; not compared: {_describe_settings(now)}, before {_describe_settings(old)}"
+    if verdict == "boundary_moved" and now.fits is not None and old.fits is not None:
+        layers = now.fits - old.fits
+        return f"{layers} layer{'s' * (layers > 1)} fewer fit on the devices: {both}"
+    if verdict == "boundary_moved":
+        return f"nothing fits now: {both}"
+    return f"{both}; not shown by a launch" if verdict == "undecided" else both
+
+
+def _describe_boundary(row: BoundaryRow) -> str:
+    if row.fits is None:
+        return "nothing fits"
+    text = f"{row.fits} layers with experts in RAM fit"
+    if row.fails is None:
+        return text
+    return f"{text}, {row.fails} {'fail' if row.proven or row.outcome else 'may fail'}"
+
+
+def _describe_settings(row: BoundaryRow) -> str:
+    settings = {"ubatch": row.ubatch, **(row.experts or {})}
+    return " ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
+
+
+def _judge_answers(before: BaselineEntry | None, now: EntryRecord) -> Iterator[MetricVerdict]:
+    """Yield the verdict on the answers, if there are any tonight.
+
+    They are compared with those of the reference tonight, else with the baseline's. Rounding is
+    no change. Answers of another model file or a wider KV type are not compared.
+    """
+    if not now.answers:
         return
-    before = kept.record.winner
-    if before and now.winner and before.digest != now.winner.digest:
-        yield "other settings than the kept ones were measured: memory is not compared"
-    for key, value in unsteady(kept, now, thresholds).items():
-        yield (
-            f"launches vary more than in the kept nights: {key} by {value.sd or 0:.1%} a launch, "
-            f"before by {_usual_sd(kept.levels(key)):.1%}"
+    if now.reference_answers:
+        check = judge_answers(
+            Answers(now.reference_answers),
+            Answers(now.answers),
+            reference_name="the reference",
+            may_differ=False,
+            is_sparse=now.is_sparse,
         )
-    for one in reference_moved(kept, now, thresholds):
-        yield (
-            f"the reference itself is {one.verdict} in {one.metric} than in the kept nights: "
-            "the machine changed, not only the runtime"
+        yield MetricVerdict(
+            metric="answers",
+            verdict=_ANSWER_FINDINGS[check.verdict],
+            message="; ".join(check.messages),
+            against="reference",
         )
+        return
+    found = _compare_answers(before.record, now) if before else "no baseline yet"
+    if isinstance(found, str):
+        yield MetricVerdict(metric="answers", verdict="unknown", message=found)
+    else:
+        verdict, message = _ANSWER_FINDINGS[found.verdict], "; ".join(found.messages)
+        yield MetricVerdict(metric="answers", verdict=verdict, message=message)
 
 
-def _usual_sd(levels: list[list[NightValue]]) -> float:
-    values = [night.sd for level in levels for night in level if night.sd is not None]
-    return sum(values) / len(values) if values else 0.0
+def _compare_answers(before: EntryRecord, now: EntryRecord) -> AnswerCheck | str:
+    """Check the answers against the baseline's, or return why they do not compare."""
+    if not before.answers:
+        return "no baseline yet"
+    if len({before.environment.model_digest, now.environment.model_digest} - {""}) > 1:
+        return "not compared: the model file changed"
+    old, new = (Candidate(one.winner.params if one.winner else {}) for one in (before, now))
+    may_differ = kv_types(old) != kv_types(new)
+    if may_differ and narrowest_kv_bytes(new) >= narrowest_kv_bytes(old):
+        return "not compared: the baseline has another KV type, which is no wider"
+    return judge_answers(
+        Answers(before.answers),
+        Answers(now.answers),
+        reference_name="the baseline",
+        may_differ=may_differ,
+        is_sparse=now.is_sparse,
+    )

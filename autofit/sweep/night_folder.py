@@ -1,20 +1,22 @@
-"""The folder of one sweep: which entries it has, and what came of each, safe at any moment.
+"""The folder of one sweep: its entries and their records, complete at any moment.
 
-sweep.json              suite, shard and names; when it began and ended
+sweep.json              suite, shard and names of the sweep
 lock/                   the lock that the commands of its entries take
-entries/NAME/record.json    what the entry measured; there once it is done
-entries/NAME/tune/ ...      the study of each of its commands, and TUNE.log beside it
+entries/NAME/record.json    the measurements of an entry; there once it is done
+entries/NAME/tune/ ...      the study of each of its commands, and the log tune.log ...
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from autofit.errors import AutofitError, UsageError
 from autofit.study.durable_file import check_free_disk, storage_error, write_durably
@@ -30,9 +32,9 @@ _DAMAGED = (KeyError, TypeError, ValueError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightHead:
-    """What a sweep is of; equal for those that can go on with one another.
+    """The identity of a sweep: equal heads can continue each other.
 
-    `suite` is the suite's name and `digest` that of its text; `shard` is (I, N).
+    `suite` is the name of the suite, `digest` that of its text, `shard` is (I, N).
     """
 
     suite: str
@@ -43,31 +45,13 @@ class NightHead:
 
     @classmethod
     def of(cls, suite: Suite, only: Sequence[str], shard: tuple[int, int] | None) -> NightHead:
-        """The head of a sweep over a suite."""
-        names = tuple(entry.name for entry in suite.chosen(only, shard))
-        text = suite.path.read_bytes()
+        """Return the head of a sweep over a suite."""
         return cls(
             suite=suite.name,
-            digest=hashlib.sha256(text).hexdigest()[:16],
-            names=names,
+            digest=hashlib.sha256(suite.path.read_bytes()).hexdigest()[:16],
+            names=tuple(entry.name for entry in suite.select(only, shard)),
             only=tuple(only),
             shard=shard,
-        )
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> NightHead:
-        """The inverse of `asdict`.
-
-        Raises:
-            KeyError, TypeError: the data is no head.
-        """
-        shard = data["shard"]
-        return cls(
-            suite=data["suite"],
-            digest=data["digest"],
-            names=tuple(data["names"]),
-            only=tuple(data["only"]),
-            shard=(shard[0], shard[1]) if shard else None,
         )
 
 
@@ -83,34 +67,29 @@ class NightFolder:
         """Begin a sweep in a new or empty folder, by default below `results/sweeps`.
 
         Raises:
-            UsageError: there is something else in it.
+            UsageError: the folder has other files.
             AutofitError: it cannot be written, or its disk is full.
         """
-        try:
+        with _storage(path or _default_folder()):
             if path is None:
                 part = f"-{head.shard[0]}-of-{head.shard[1]}" if head.shard else ""
                 path = create_study_folder(
                     f"{head.suite}{part}",
                     today=today,
-                    parent=sweeps_folder(),
-                    fallback=_elsewhere(),
+                    parent=_default_folder(),
+                    fallback=_fallback_folder(),
                 )
             path = path.absolute()
-            try:
-                check_free_disk(path, _NEEDED_MIB)
-            except AutofitError as error:
-                raise _refused(error) from error
+            check_free_disk(path, _NEEDED_MIB)
             path.mkdir(parents=True, exist_ok=True)
-            foreign = sorted(one.name for one in path.iterdir() if not one.name.endswith(".tmp"))
-        except OSError as error:
-            raise _refused(storage_error(error, path or sweeps_folder())) from error
-        if foreign:
-            what = "there is a sweep in" if _HEAD in foreign else "there is something else in"
+            present = sorted(one.name for one in path.iterdir() if not one.name.endswith(".tmp"))
+        if present:
+            content = "a sweep" if _HEAD in present else "other files"
             raise UsageError(
-                f"{what} {path} already", "go on with it with --resume, or choose another"
+                f"{path} has {content} already", "continue it with --resume, or choose another"
             )
         folder = cls(path, head)
-        folder._write(path / _HEAD, {"schema": _SCHEMA, **asdict(head)})
+        folder.write(_HEAD, json.dumps({"schema": _SCHEMA, **asdict(head)}, indent=1) + "\n")
         return folder
 
     @classmethod
@@ -118,25 +97,26 @@ class NightFolder:
         """Read the folder of a sweep.
 
         Raises:
-            UsageError: it is none.
+            UsageError: it is not the folder of a sweep.
         """
         try:
-            head = NightHead.from_dict(json.loads((path / _HEAD).read_text(encoding="utf-8")))
+            data = json.loads((path / _HEAD).read_text(encoding="utf-8"))
+            head = TypeAdapter(NightHead).validate_python(data)
         except (OSError, *_DAMAGED) as error:
             reason = getattr(error, "strerror", None) or f"{_HEAD}: {error}"
             if isinstance(error, FileNotFoundError):
-                reason = f"it has no {_HEAD}" if path.is_dir() else "it is not there"
+                reason = f"it has no {_HEAD}" if path.is_dir() else "it does not exist"
             raise UsageError(
-                f"{path} is no folder of a sweep: {reason}", "`ls results/sweeps` shows them"
+                f"{path} is no folder of a sweep: {reason}", "`ls results/sweeps` lists them"
             ) from error
         return cls(path.absolute(), head)
 
     @classmethod
     def latest(cls, head: NightHead) -> NightFolder | None:
-        """The newest folder of a sweep over the same suite, names and shard."""
+        """Return the newest folder of a sweep with the suite, names and shard of a head."""
         found = []
-        places = (sweeps_folder(), _elsewhere())
-        for path in (path for place in places for path in place.glob(f"*/{_HEAD}")):
+        parents = (_default_folder(), _fallback_folder())
+        for path in (path for parent in parents for path in parent.glob(f"*/{_HEAD}")):
             try:
                 folder = cls.open(path.parent)
             except UsageError:
@@ -148,80 +128,74 @@ class NightFolder:
 
     @property
     def lock(self) -> Path:
-        """Where the commands of the entries keep their lock."""
+        """The folder in which the commands of the entries take their lock."""
         return self.path / "lock"
 
     def entry(self, name: str) -> Path:
-        """The folder of an entry; made where it is not there.
+        """Return the folder of an entry, which is created if it does not exist.
 
         Raises:
-            AutofitError: it cannot be.
+            AutofitError: it cannot be created.
         """
         path = self.path / "entries" / name
-        try:
+        with _storage(path):
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _refused(storage_error(error, path)) from error
         return path
 
     def record(self, name: str) -> EntryRecord | None:
-        """What an entry measured, None where it is not done.
+        """Return the record of an entry, None if it is not done.
 
         Raises:
             AutofitError: the file is damaged.
         """
         path = self.path / "entries" / name / "record.json"
         try:
-            return EntryRecord.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise _refused(storage_error(error, path)) from error
+            with _storage(path):
+                if not path.exists():
+                    return None
+                text = path.read_text(encoding="utf-8")
+            return EntryRecord.from_dict(json.loads(text))
         except _DAMAGED as error:
+            reason = " ".join(str(error).split())
             raise AutofitError(
-                f"{path} is damaged: {error}",
-                "remove it and go on with --resume: no launch is repeated",
+                f"{path} is damaged: {reason}",
+                "remove it and continue with --resume: no launch is repeated",
             ) from error
 
     def write_record(self, record: EntryRecord) -> None:
-        """Keep what an entry measured for good.
+        """Save the record of an entry.
 
         Raises:
-            AutofitError: the disk refuses.
+            AutofitError: it cannot be written.
         """
-        self._write(self.entry(record.name) / "record.json", record.to_dict())
+        path = self.entry(record.name) / "record.json"
+        self.write(str(path.relative_to(self.path)), json.dumps(record.to_dict(), indent=1) + "\n")
 
-    def write_output(self, name: str, text: str) -> Path:
-        """Write a report into the folder.
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the folder.
 
         Raises:
-            AutofitError: the disk refuses.
+            AutofitError: it cannot be written.
         """
-        path = self.path / name
-        try:
-            write_durably(path, text)
-        except OSError as error:
-            raise _refused(storage_error(error, path)) from error
-        return path
-
-    @staticmethod
-    def _write(path: Path, data: Mapping[str, Any]) -> None:
-        try:
-            write_durably(path, json.dumps(data, indent=1) + "\n")
-        except OSError as error:
-            raise _refused(storage_error(error, path)) from error
+        with _storage(self.path / name):
+            write_durably(self.path / name, text)
 
 
-def sweeps_folder() -> Path:
-    """Where sweeps go when nobody says."""
+def _default_folder() -> Path:
     return Path.cwd() / "results" / "sweeps"
 
 
-def _refused(error: AutofitError) -> AutofitError:
-    """What a study says of a disk that refuses, with the option that a sweep has."""
-    return type(error)(error.message, error.hint.replace("--study DIR", "--folder DIR"))
-
-
-def _elsewhere() -> Path:
-    """Where they go when that cannot be written."""
+def _fallback_folder() -> Path:
+    """Return the folder of sweeps if the default one cannot be written."""
     return user_data_folder() / "sweeps"
+
+
+@contextmanager
+def _storage(path: Path) -> Iterator[None]:
+    """Raise errors of the disk with the option that a sweep has for its folder."""
+    try:
+        yield
+    except (OSError, AutofitError) as error:
+        cause = storage_error(error, path) if isinstance(error, OSError) else error
+        hint = cause.hint.replace("--study DIR", "--folder DIR")
+        raise type(cause)(cause.message, hint) from error

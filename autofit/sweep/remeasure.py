@@ -1,8 +1,7 @@
-"""Kept settings measured again, in rounds of fresh processes.
+"""The remeasurement of known settings, in a fixed number of interleaved rounds.
 
-Beside them, in the same rounds, are the same settings on an old runtime if there is one, and
-neighbours that need one layer more or less in host memory. A nightly measurement wants the
-same number of launches every night, so no rule ends it early.
+The same rounds can include the settings on an old runtime, and neighbours with one host layer
+more or less. Every night needs the same number of launches, so no rule ends the rounds early.
 """
 
 from __future__ import annotations
@@ -19,11 +18,13 @@ from autofit.quality.prompt_set import PromptSet, collect_answers
 from autofit.runtime.server.request_plan import plan_measurement
 from autofit.session.budget_advice import launches_need, shortage
 from autofit.session.build_task import build_task
-from autofit.session.rounds import round_purpose
+from autofit.session.ranking import Ranking
+from autofit.session.rounds import Contender, round_purpose, run_rounds
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions
 from autofit.session.task_setup import read_environment, study_header
+from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule
 from autofit.study.study_header import StudyHeader
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.outcome import outcome_to_dict
@@ -31,9 +32,10 @@ from autofit.trial.parameter_groups import HOST_LAYER_PARAMS
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
+# The settings, and the same settings on an old runtime.
 KEPT = "kept"
 BEFORE = "before"
-# What shows whether a neighbour fits, and roughly how fast it is.
+# This shows whether a neighbour fits, and roughly how fast it is.
 _NEIGHBOUR_ROUNDS = 3
 _REPEATS = 2
 
@@ -124,10 +126,10 @@ def _build_task(options: TaskOptions, preset: str | None) -> Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """Settings to be launched, and what launches them; `name` is the side of its trials.
+class RemeasuredSide:
+    """Settings to launch and their runner; `is_verbatim` is as in a trial.
 
-    `is_verbatim` is as in a trial.
+    `name` is KEPT, BEFORE or that of a neighbour, and the side of its trials.
     """
 
     name: str
@@ -137,141 +139,142 @@ class Contender:
 
     @property
     def is_neighbour(self) -> bool:
-        """Whether it only shows what lies beside the kept settings."""
+        """True for settings with one host layer more or less."""
         return self.name not in (KEPT, BEFORE)
 
 
 @dataclass(slots=True, kw_only=True)
-class Remeasure:
-    """One remeasurement; `run` goes through its rounds.
+class Remeasurement:
+    """A remeasurement; `run` goes through its rounds.
 
-    The first contender are the kept settings. `asks` says whether these and the old runtime are
-    asked for their answers.
+    Attributes:
+        sides: the first one is KEPT.
+        asks: whether KEPT and BEFORE also answer prompts.
+        note: called with each message for the user.
     """
 
-    contenders: Sequence[Contender]
+    sides: Sequence[RemeasuredSide]
     workload: Workload
     slot_context: int
     rounds: int
     asks: bool
     seed: int
     note: Callable[[str], None]
-    trials: dict[str, list[Trial]] = field(default_factory=dict)
+    _seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def run(self) -> dict[str, Any]:
-        """Launch all in turns; returns the result document.
+        """Launch all sides in turns and return the result document.
 
         Raises:
             Interrupted: the user stopped the run.
         """
-        rng = random.Random(self.seed)
-        self.trials = {contender.name: [] for contender in self.contenders}
-        interview = PromptSet(self.workload, self.slot_context)
-        done = 0
-        for number in range(1, self.rounds + 1):
-            alive = [one for one in self.contenders if self._is_in(one, number)]
-            if number > 1 and not self._has_time(alive):
-                self.note(f"the time was up after {done} of {self.rounds} rounds")
-                break
-            for contender in rng.sample(alive, len(alive)):
-                self._launch(contender, number, interview)
-            if number == 1:
-                self._look_at_budget()
-            done = number
-            if not self.trials[KEPT][-1].is_completed:
-                break
-        return self._document(done)
+        self._seconds = {side.name: [] for side in self.sides}
+        prompts = PromptSet(self.workload, self.slot_context)
+        ranking = run_rounds(
+            [self._contender(side, prompts) for side in self.sides],
+            workload=self.workload,
+            metric="request_s",
+            rng=random.Random(self.seed),
+            rule=self._plan_rounds,
+            is_fixed=True,
+            must_run=(KEPT,),
+            has_time=self._has_time,
+        )
+        if ranking.ended == "budget":
+            self.note(f"budget used up after {ranking.rounds} of {self.rounds} rounds")
+        return self._document(ranking)
 
-    def _is_in(self, contender: Contender, number: int) -> bool:
-        made = self.trials[contender.name]
-        if made and not made[-1].is_completed:
-            return False
-        return not contender.is_neighbour or number <= _NEIGHBOUR_ROUNDS
-
-    def _has_time(self, alive: Sequence[Contender]) -> bool:
-        expected_s = sum(self.trials[one.name][-1].seconds for one in alive)
-        return alive[0].runner.budget.allows("confirm", expected_s)
-
-    def _look_at_budget(self) -> None:
-        """Say beforehand when a budget is too small for all rounds."""
-        seconds = {one.name: self.trials[one.name][-1].seconds for one in self.contenders}
-        rounds = {
-            one.name: min(self.rounds, _NEIGHBOUR_ROUNDS) if one.is_neighbour else self.rounds
-            for one in self.contenders
-            if self.trials[one.name][-1].is_completed
-        }
-        launches = sum(rounds.values())
-        if not launches:
-            return
-        launch_s = sum(seconds[name] * count for name, count in rounds.items()) / launches
-        need = launches_need(launch_s, launches, launches, f"measuring {self.rounds} rounds")
-        words = shortage(self.contenders[0].runner.budget, launch_s, need)
-        if words:
-            self.note(words)
-
-    def _launch(self, contender: Contender, number: int, interview: PromptSet) -> None:
-        ubatch = contender.candidate.get_int("ubatch", 512)
-        budget = contender.runner.budget
+    def _contender(self, side: RemeasuredSide, prompts: PromptSet) -> Contender:
         request_plan = plan_measurement(
-            self.workload, ubatch, repeats=_REPEATS, enough_s=budget.repeat_limit_s
+            self.workload,
+            side.candidate.get_int("ubatch", 512),
+            repeats=_REPEATS,
+            enough_s=side.runner.budget.repeat_limit_s,
         ).within(self.slot_context)
-        purpose = round_purpose(number, contender.name)
-        if self.asks and number == 1 and not contender.is_neighbour:
-            trial, _ = collect_answers(
-                *(contender.runner, interview, purpose, contender.candidate, request_plan),
-                is_verbatim=contender.is_verbatim,
-            )
-        else:
-            trial = contender.runner.run(
-                purpose,
-                contender.candidate,
-                request_plan,
-                is_verbatim=contender.is_verbatim,
-            )
-        self.trials[contender.name].append(trial)
 
-    def _document(self, rounds: int) -> dict[str, Any]:
-        told = {one.name: self._told(one) for one in self.contenders}
+        def launch(number: int) -> Trial:
+            launched = round_purpose(number, side.name), side.candidate, request_plan
+            if self.asks and number == 1 and not side.is_neighbour:
+                trial, _ = collect_answers(
+                    side.runner, prompts, *launched, is_verbatim=side.is_verbatim
+                )
+            else:
+                trial = side.runner.run(*launched, is_verbatim=side.is_verbatim)
+            self._seconds[side.name].append(trial.seconds)
+            return trial
+
+        return Contender(side.name, launch, _NEIGHBOUR_ROUNDS if side.is_neighbour else None)
+
+    def _plan_rounds(self, first_round: Sequence[Trial]) -> StoppingRule:
+        """Return the rounds, and note that the budget is too small for them if it is."""
+        completed = {trial.purpose.side for trial in first_round if trial.is_completed}
+        counts = {
+            side.name: min(self.rounds, _NEIGHBOUR_ROUNDS) if side.is_neighbour else self.rounds
+            for side in self.sides
+            if side.name in completed
+        }
+        launches = sum(counts.values())
+        if launches:
+            seconds = sum(self._seconds[name][-1] * count for name, count in counts.items())
+            launch_s = seconds / launches
+            need = launches_need(launch_s, launches, launches, f"measuring {self.rounds} rounds")
+            message = shortage(self.sides[0].runner.budget, launch_s, need)
+            if message:
+                self.note(message)
+        return StoppingRule(
+            max_rounds=max(self.rounds, MIN_ROUNDS),
+            ended_at=self.rounds if self.rounds < MIN_ROUNDS else None,
+        )
+
+    def _has_time(self, names: Sequence[str]) -> bool:
+        """Return whether the rest of a round fits in the budget; the first round always does."""
+        if not all(self._seconds.values()):
+            return True
+        expected_s = sum(self._seconds[name][-1] for name in names)
+        return self.sides[0].runner.budget.allows("confirm", expected_s)
+
+    def _document(self, ranking: Ranking) -> dict[str, Any]:
+        documents = {side.name: self._side_document(side, ranking) for side in self.sides}
+        launches = sum(len(standing.trials) for standing in ranking.standings)
         return {
-            "kept": told[KEPT],
-            "before": told.get(BEFORE),
-            "neighbours": [told[one.name] for one in self.contenders if one.is_neighbour],
+            "kept": documents[KEPT],
+            "before": documents.get(BEFORE),
+            "neighbours": [documents[side.name] for side in self.sides if side.is_neighbour],
             "workload": self.workload.name,
-            "rounds": rounds,
-            "launches": sum(len(trials) for trials in self.trials.values()),
+            "rounds": ranking.rounds,
+            "launches": launches,
             "because": "remeasured",
-            "words": [_words(one) for one in told.values()],
+            "words": [_describe(one) for one in documents.values()],
         }
 
-    def _told(self, contender: Contender) -> dict[str, Any]:
-        trials = self.trials[contender.name]
+    def _side_document(self, side: RemeasuredSide, ranking: Ranking) -> dict[str, Any]:
+        trials = ranking.standing(side.name).trials
         failed = next((trial for trial in trials if not trial.is_completed), None)
-        last = failed or trials[-1]
+        shown = failed or trials[-1]
         return {
-            "name": contender.name,
-            "params": dict(contender.candidate.params),
-            "argv": list(last.argv),
-            "env": dict(last.env),
-            "outcome": outcome_to_dict(last.outcome),
+            "name": side.name,
+            "params": dict(side.candidate.params),
+            "argv": list(shown.argv),
+            "env": dict(shown.env),
+            "outcome": outcome_to_dict(shown.outcome),
             "trials": [trial.number for trial in trials],
         }
 
 
-def _words(side: Mapping[str, Any]) -> str:
-    """What came of some settings, for people."""
-    outcome = side["outcome"]
-    if outcome["kind"] == "completed":
-        count = len(side["trials"])
-        return f"{side['name']}: {count} {'launches' if count > 1 else 'launch'} completed"
-    kind = outcome["kind"].replace("_", " ")
-    return f"{side['name']}: {kind} ({outcome['evidence']})"
-
-
-def neighbours(kept: Contender) -> Iterator[Contender]:
-    """Contenders with one layer less and one more in host memory, where that can be said."""
+def neighbours(kept: RemeasuredSide) -> Iterator[RemeasuredSide]:
+    """Yield sides with one host layer less and one more, if the settings name host layers."""
     for name in HOST_LAYER_PARAMS:
         value = kept.candidate.get_int(name, -1)
         for near in (value - 1, value + 1):
             if value >= 0 and near >= 0:
                 candidate = kept.candidate.with_params(**{name: near})
                 yield replace(kept, name=f"{name}={near}", candidate=candidate)
+
+
+def _describe(side: Mapping[str, Any]) -> str:
+    """Return the outcome of a side's launches for people."""
+    outcome = side["outcome"]
+    if outcome["kind"] == "completed":
+        count = len(side["trials"])
+        return f"{side['name']}: {count} {'launches' if count > 1 else 'launch'} completed"
+    return f"{side['name']}: {outcome['kind'].replace('_', ' ')} ({outcome['evidence']})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,22 +16,17 @@ from autofit.errors import Interrupted, UsageError
 from autofit.machine.lock import machine_lock
 from autofit.model.synth.demo_model import demo_model_path, make_demo_model
 from autofit.sweep.baseline_file import Baseline
-from autofit.sweep.entry_record import EntryRecord, Failure
+from autofit.sweep.entry_command import measuring_command
+from autofit.sweep.entry_record import NEVER_LAUNCHED, EntryFailure, EntryRecord
 from autofit.sweep.entry_run import EntryRun
-from autofit.sweep.judge import judge
+from autofit.sweep.judge import judge_entry
 from autofit.sweep.night_folder import NightFolder, NightHead
-from autofit.sweep.steps import first_step
-from autofit.sweep.suite import DEMO_MODEL, Entry, Suite, granted_s
-from autofit.sweep.suite_file import check_suite
-from autofit.sweep.sweep_document import sweep_document
-from autofit.sweep.thresholds import Thresholds
-from autofit.sweep.verdict import EntryVerdict
+from autofit.sweep.suite import DEMO_MODEL, Suite, SuiteEntry, check_suite
+from autofit.sweep.verdict import EntryVerdict, Thresholds, sweep_document
 from autofit.text_format import duration
 
 # With less time than this nothing can be measured.
 _LEAST_S = 5.0
-# A resumed sweep tries these entries again: none of them was launched.
-_NEVER_LAUNCHED = {"not_run", "missing_hardware"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +37,7 @@ class SweepPlan:
     """
 
     suite: Suite
-    entries: tuple[Entry, ...]
+    entries: tuple[SuiteEntry, ...]
     head: NightHead
     baseline: Baseline
     baseline_path: Path
@@ -67,7 +61,7 @@ class SweepPlan:
         path = yaml_files.find("suite", suite_name)
         yaml_files.refuse_large_file(path)
         suite = check_suite(yaml_files.read_yaml(path), path)
-        entries = suite.chosen(only, shard)
+        entries = suite.select(only, shard)
         if not entries:
             raise UsageError("this shard has no entry", f"{path} has {len(suite.entries)}")
         baseline_path = baseline or _default_baseline(suite)
@@ -86,21 +80,24 @@ class SweepPlan:
         """Yield for each entry its purpose and its first command."""
         left_s = self.suite.budget_s
         for index, entry in enumerate(self.entries):
-            budget_s = granted_s(entry, self.entries[index + 1 :], left_s)
+            budget_s = grant_budget_s(entry, self.entries[index + 1 :], left_s)
             left_s = None if left_s is None else left_s - budget_s
-            kept = self.baseline.entry(entry.name)
-            record = kept.record if kept else None
-            step = first_step(_with_model_path(entry), record, budget_s)
+            command = measuring_command(_with_model_path(entry), self.before(entry), budget_s)
             limit = duration(entry.time_limit_s(budget_s))
             about = f"{entry.name}: {entry.mode}, {duration(budget_s)}, ended after {limit}"
             folder = Path("results") / "sweeps" / "..." / "entries" / entry.name
-            yield about, step.line(folder)
+            yield about, command.shell_line(folder)
+
+    def before(self, entry: SuiteEntry) -> EntryRecord | None:
+        """Return the record of an entry in the baseline, None if there is none."""
+        found = self.baseline.entries.get(entry.name)
+        return found.record if found else None
 
     def judge(self, records: Sequence[EntryRecord]) -> list[EntryVerdict]:
         """Compare records with the baseline."""
         limits = self._thresholds()
         return [
-            judge(self.baseline.entry(record.name), record, limits[record.name])
+            judge_entry(self.baseline.entries.get(record.name), record, limits[record.name])
             for record in records
         ]
 
@@ -123,20 +120,20 @@ class SweepPlan:
         updated = self.baseline.updated(records, self._thresholds())
         updated.write(Path(os.path.realpath(self.baseline_path)))
 
-    def reproduce(self, entry: Entry) -> str:
+    def reproduce(self, entry: SuiteEntry) -> str:
         """Return the command that measures an entry alone."""
         words = ["autofit", "sweep", str(self.suite.path.absolute()), "--only", entry.name]
         return shlex.join([*words, "--baseline", str(self.baseline_path)])
 
-    def not_run(self, entry: Entry, reason: str, kind: str = "not_run") -> EntryRecord:
+    def not_run(self, entry: SuiteEntry, reason: str, kind: str = "not_run") -> EntryRecord:
         """Return the record of an entry that was not measured."""
         return EntryRecord(
             name=entry.name,
             mode=entry.mode,
-            date=datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
             autofit_version=__version__,
             status="not_run",
-            failure=Failure(kind, reason),
+            failure=EntryFailure(kind, reason),
             reproduce=self.reproduce(entry),
         )
 
@@ -235,7 +232,7 @@ class Sweep:
         done = {
             entry.name: record
             for entry in entries
-            if (record := night.record(entry.name)) and record.status not in _NEVER_LAUNCHED
+            if (record := night.record(entry.name)) and record.status not in NEVER_LAUNCHED
         }
         for index, entry in enumerate(entries):
             if entry.name in done:
@@ -243,10 +240,10 @@ class Sweep:
                 continue
             left_s = self._left_s(night)
             later = [other for other in entries[index + 1 :] if other.name not in done]
-            budget_s = granted_s(entry, later, left_s)
+            budget_s = grant_budget_s(entry, later, left_s)
             title = f"[{index + 1}/{len(entries)}] {entry.name}"
-            if left_s is not None and budget_s < min(_LEAST_S, entry.wanted_s):
-                record = self.plan.not_run(entry, "the time of the whole sweep was up")
+            if left_s is not None and budget_s < min(_LEAST_S, entry.full_budget_s):
+                record = self.plan.not_run(entry, "the budget of the whole sweep is used up")
             else:
                 self.report(f"{title}: {entry.mode} (budget {duration(budget_s)})")
                 record = self._run_entry(night, entry, budget_s)
@@ -264,15 +261,14 @@ class Sweep:
         done = (night.record(entry.name) for entry in self.plan.entries)
         return self.plan.suite.budget_s - sum(record.seconds for record in done if record)
 
-    def _run_entry(self, night: NightFolder, entry: Entry, budget_s: float) -> EntryRecord:
-        kept = self.plan.baseline.entry(entry.name)
+    def _run_entry(self, night: NightFolder, entry: SuiteEntry, budget_s: float) -> EntryRecord:
         if entry.model == DEMO_MODEL:
             make_demo_model()
         return EntryRun(
             entry=_with_model_path(entry),
             folder=night.entry(entry.name),
             lock=night.lock,
-            kept=kept.record if kept else None,
+            before=self.plan.before(entry),
             budget_s=budget_s,
             reproduce=self.plan.reproduce(entry),
         ).run()
@@ -301,6 +297,24 @@ def read_shards(plan: SweepPlan, folders: Sequence[Path]) -> list[EntryRecord]:
     return [found.get(entry.name) or plan.not_run(entry, lost, "failed") for entry in plan.entries]
 
 
+def grant_budget_s(entry: SuiteEntry, later: Sequence[SuiteEntry], left_s: float | None) -> float:
+    """Return the time that an entry may measure for, of what is left for it and later ones.
+
+    If they need more, each gets an equal share; what an entry does not need of its share goes
+    to the others.
+    """
+    if left_s is None:
+        return entry.full_budget_s
+    rest_s = max(0.0, left_s)
+    budgets = sorted(one.full_budget_s for one in (entry, *later))
+    for index, full_s in enumerate(budgets):
+        share_s = rest_s / (len(budgets) - index)
+        if full_s > share_s:
+            return min(entry.full_budget_s, share_s)
+        rest_s -= full_s
+    return entry.full_budget_s
+
+
 def _default_baseline(suite: Suite) -> Path:
     """Return the suite's baseline; for a shipped suite one in the working directory."""
     is_bundled = suite.path.absolute().is_relative_to(yaml_files.bundled_root())
@@ -323,5 +337,5 @@ def _require_writable(path: Path) -> None:
         raise UsageError(f"no baseline can be written to {folder}: no permission", hint)
 
 
-def _with_model_path(entry: Entry) -> Entry:
+def _with_model_path(entry: SuiteEntry) -> SuiteEntry:
     return replace(entry, model=str(demo_model_path())) if entry.model == DEMO_MODEL else entry

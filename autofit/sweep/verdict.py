@@ -1,10 +1,12 @@
-"""What an entry of a sweep is called, metric by metric, against its kept nights."""
+"""Verdicts on the entries of a sweep: kinds, thresholds and the document of a sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
+
+from autofit.trial.metric import METRIC_KEYS, METRICS
 
 RegressionKind = Literal[
     "slower",
@@ -15,32 +17,85 @@ RegressionKind = Literal[
     "preset_rejected",
 ]
 ImprovementKind = Literal["faster", "less_memory", "boundary_gained", "recovered"]
-# undecided: a change that matters is neither shown nor ruled out; unknown: nothing to compare.
+# undecided: a change that matters is neither shown nor ruled out. unknown: nothing to compare
+# with. failing: it failed in the baseline, too.
 Finding = Literal[RegressionKind, ImprovementKind, "same", "undecided", "unknown", "failing"]
-# new: nothing is kept to compare with; failing: as it was when it was kept.
+# new: the baseline does not have the entry.
 Verdict = Literal["regression", "improvement", "same", "undecided", "new", "failing", "skipped"]
-Against = Literal["baseline", "reference"]
 REGRESSIONS: tuple[RegressionKind, ...] = get_args(RegressionKind)
 IMPROVEMENTS: tuple[ImprovementKind, ...] = get_args(ImprovementKind)
+
+# The metrics of speed in documents, by their names in suites.
+_SPEED_KEYS = {**{str(metric): METRIC_KEYS[metric] for metric in METRICS}, "load_s": "load_s"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """The smallest changes that count, and the certainty of a claim.
+
+    Attributes:
+        pp_per_s, tg_per_s, ttft_s, request_s: shares of the time. With 0.03 a change below 3%
+            does not count, however certain it is.
+        load_s: likewise; None by default, because it depends on what the host has cached.
+        memory_mib: for devices.
+        host_memory_mib: for the runtime's own memory in RAM, which allocators and mapped files
+            move by more.
+        alpha: the probability that any speed of an entry is called slower or faster where none
+            has changed.
+        night_sd: the assumed deviation between nights, as a share, until the baseline's nights
+            show it.
+    """
+
+    pp_per_s: float = 0.03
+    tg_per_s: float = 0.03
+    ttft_s: float = 0.03
+    request_s: float = 0.03
+    load_s: float | None = None
+    memory_mib: float = 128.0
+    host_memory_mib: float = 512.0
+    alpha: float = 0.05
+    night_sd: float = 0.0075
+
+    @classmethod
+    def of(cls, suite: Mapping[str, float]) -> Thresholds:
+        """Return the thresholds of a suite: percent by metric, MiB for `memory_mib`."""
+        given: dict[str, Any] = {
+            key: suite[metric] / 100 for metric, key in _SPEED_KEYS.items() if metric in suite
+        }
+        if "memory_mib" in suite:
+            given["memory_mib"] = suite["memory_mib"]
+        return cls(**given)
+
+    @property
+    def speeds(self) -> dict[str, float]:
+        """The metrics of speed that are judged, with the smallest change that counts."""
+        return {
+            key: share for key in _SPEED_KEYS.values() if (share := getattr(self, key)) is not None
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricVerdict:
-    """One metric of an entry.
+    """The verdict on one metric of an entry; None is unknown.
 
-    `metric` is `pp_per_s`, `tg_per_s`, `ttft_s`, `request_s`, `load_s`, `peak_mib DEVICE`,
-    `boundary LAYOUT CACHE_TYPE`, `outcome` or `answers`. Of speed, `ratio` is how many times
-    as fast it is now (0.94: 6% slower), with its interval; of memory, how many times as much
-    is needed now. `p` is the chance of such a change where there is none, corrected for the
-    entry's other metrics. `threshold` is the smallest change that counts: a share of the
-    time, MiB or layers. `against` says what `kept` is: the kept nights, or the reference
-    measured tonight. `nights` are the values of the kept nights, the oldest first, then
-    tonight's. None is what is not known.
+    Attributes:
+        metric: `pp_per_s`, `tg_per_s`, `ttft_s`, `request_s`, `load_s`, `peak_mib DEVICE`,
+            `boundary LAYOUT CACHE_TYPE`, `outcome` or `answers`.
+        message: a sentence for people.
+        kept: the value in the baseline, or that of the reference tonight.
+        now: the value tonight.
+        ratio: for speeds, how many times as fast it is (0.94 is 6% slower); for memory, how
+            many times as much is needed.
+        low, high: the 95% interval of `ratio`.
+        p: the probability of such a change by chance, corrected for the entry's other metrics.
+        threshold: the smallest change that counts: a share of the time, MiB or layers.
+        against: the origin of `kept`.
+        nights: the values of the baseline's nights, the oldest first, then tonight's.
     """
 
     metric: str
     verdict: Finding
-    words: str
+    message: str
     kept: float | None = None
     now: float | None = None
     ratio: float | None = None
@@ -48,30 +103,32 @@ class MetricVerdict:
     high: float | None = None
     p: float | None = None
     threshold: float | None = None
-    against: Against = "baseline"
+    against: Literal["baseline", "reference"] = "baseline"
     nights: tuple[float, ...] = ()
 
     @property
     def is_regression(self) -> bool:
-        """Whether it is worse than what was kept."""
+        """True if it is worse than in the baseline."""
         return self.verdict in REGRESSIONS
 
     @property
     def is_improvement(self) -> bool:
-        """Whether it is better than what was kept."""
+        """True if it is better than in the baseline."""
         return self.verdict in IMPROVEMENTS
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as JSON data."""
-        return {**asdict(self), "nights": list(self.nights)}
+        """Return the verdict as JSON data."""
+        return {"words" if key == "message" else key: one for key, one in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryVerdict:
-    """An entry against what is kept of it.
+    """The verdict on an entry against its baseline.
 
-    `date` is that of the night, ISO 8601 in UTC; `seconds` the time the entry took;
-    `reproduce` a shell command.
+    Attributes:
+        date: of the night, ISO 8601 in UTC.
+        reproduce: a shell command.
+        seconds: the time that the entry took.
     """
 
     name: str
@@ -85,16 +142,16 @@ class EntryVerdict:
 
     @property
     def regressions(self) -> tuple[MetricVerdict, ...]:
-        """The metrics that are worse than what was kept."""
+        """The metrics that are worse than in the baseline."""
         return tuple(one for one in self.metrics if one.is_regression)
 
     @property
     def improvements(self) -> tuple[MetricVerdict, ...]:
-        """The metrics that are better than what was kept."""
+        """The metrics that are better than in the baseline."""
         return tuple(one for one in self.metrics if one.is_improvement)
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as an entry of the document of `sweep`."""
+        """Return the verdict as an entry of the document of `sweep`."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -108,8 +165,8 @@ class EntryVerdict:
         }
 
 
-def overall(metrics: Sequence[MetricVerdict]) -> Verdict:
-    """One word for all metrics of an entry: the worst of them, then the best."""
+def overall_verdict(metrics: Sequence[MetricVerdict]) -> Verdict:
+    """Return one verdict for all metrics of an entry: the worst, or else the best."""
     if any(one.is_regression for one in metrics):
         return "regression"
     if any(one.verdict == "failing" for one in metrics):
@@ -119,3 +176,16 @@ def overall(metrics: Sequence[MetricVerdict]) -> Verdict:
     if any(one.verdict == "undecided" for one in metrics):
         return "undecided"
     return "same"
+
+
+def sweep_document(verdicts: Sequence[EntryVerdict]) -> dict[str, Any]:
+    """Return the document that `sweep --json` prints, with names of entries in their order.
+
+    An entry can have both regressions and improvements.
+    """
+    return {
+        "entries": [one.to_dict() for one in verdicts],
+        "regressions": [one.name for one in verdicts if one.verdict == "regression"],
+        "improvements": [one.name for one in verdicts if one.improvements],
+        "skipped": [one.name for one in verdicts if one.verdict == "skipped"],
+    }

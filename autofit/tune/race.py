@@ -46,7 +46,7 @@ def race(
         rng=random.Random(seed),
         rule=rule,
         has_baseline=baseline.is_completed,
-        budget_left=lambda: _has_time(runner),
+        has_time=lambda _: _has_time(runner),
         emit=runner.emit,
     )
 

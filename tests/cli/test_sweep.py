@@ -27,9 +27,9 @@ class SecondNight:
         nights.add("drops-a-flag").fail("reject-flag", "--n-cpu-moe")
         nights.add("hangs", time_out="5s").fail("hang-load", 600)
         nights.add("no-card", devices={"CUDA7": "8GiB"}, missing="skip")
-        nights.take_what_is_kept()
+        nights.use_baseline_settings()
         nights.write()
-        nights.keep_alike("well")
+        nights.copy_baseline("well")
         self.junit = folder / "night.xml"
         self.done = nights.sweep("--junit", self.junit, "--summary", folder / "night.md")
         self.document = self.done.json

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from autofit import yaml_files
 from autofit.machine.lock import machine_lock
-from autofit.sweep.entry_record import EntryRecord, Failure, LaunchValues
+from autofit.sweep.entry_record import EntryFailure, EntryRecord, LaunchValues
 from autofit.sweep.night_folder import NightFolder, NightHead
-from autofit.sweep.suite_file import suite_of
+from autofit.sweep.suite import read_suite
 
 SUITE = """\
 defaults: {model: m.gguf, runtime: ./bin, time_out: 5m, missing: skip}
@@ -93,7 +92,7 @@ def test_only_selects_all_combinations_of_an_entry(cli, suite):
         (["--summary", "-", "--json"], "stdout takes one report"),
         (["--junit", "no/where.xml"], "there is no folder no"),
         (["--summary", "."], ". is a folder"),
-        (["--folder", "."], "there is something else in"),
+        (["--folder", "."], "has other files already"),
         (["--folder", "night.yaml"], "night.yaml is a file, not a folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -192,7 +191,7 @@ def test_missing_hardware_is_skipped_or_fails(cli, suite):
 
 def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
     """The records of all folders are judged together; an entry without a record is a failure."""
-    read = suite_of(yaml_files.read_yaml(suite), suite)
+    read = read_suite(suite)
     for number, names in ((1, ["one", "two+batch"]), (2, ["two+chat"])):
         head = replace(NightHead.of(read, (), (number, 2)), names=tuple(names))
         night = NightFolder.create(tmp_path / f"shard-{number}", head, today=None)
@@ -219,7 +218,7 @@ def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
 
 def test_a_sweep_of_a_changed_suite_is_not_resumed(cli, suite, tmp_path):
     """A suite that has changed since would mix different entries."""
-    head = NightHead.of(suite_of(yaml_files.read_yaml(suite), suite), (), None)
+    head = NightHead.of(read_suite(suite), (), None)
     NightFolder.create(tmp_path / "results/sweeps/night-1", head, today=None)
     suite.write_text(SUITE + "# changed\n")
     ended = cli("sweep", suite, "--resume")
@@ -230,7 +229,7 @@ def test_a_sweep_of_a_changed_suite_is_not_resumed(cli, suite, tmp_path):
 
 def test_a_part_of_a_suite_is_resumed_with_the_same_options(cli, suite, tmp_path):
     """A resume without the --only of the beginning is refused, with the entries."""
-    head = NightHead.of(suite_of(yaml_files.read_yaml(suite), suite), ("one",), None)
+    head = NightHead.of(read_suite(suite), ("one",), None)
     NightFolder.create(tmp_path / "part", head, today=None)
     ended = cli("sweep", suite, "--folder", "part", "--resume")
 
@@ -241,9 +240,9 @@ def test_a_part_of_a_suite_is_resumed_with_the_same_options(cli, suite, tmp_path
 
 def test_a_damaged_record_is_named(cli, suite, tmp_path):
     """The error names the damaged file, with a hint."""
-    head = NightHead.of(suite_of(yaml_files.read_yaml(suite), suite), ("one",), None)
+    head = NightHead.of(read_suite(suite), ("one",), None)
     night = NightFolder.create(tmp_path / "night", head, today=None)
-    night.write_record(_record("one", status="failed", failure=Failure("crashed", "it died")))
+    night.write_record(_record("one", status="failed", failure=EntryFailure("crashed", "it died")))
     path = night.entry("one") / "record.json"
     path.write_text(path.read_text()[:100])
     ended = cli("sweep", suite, "--only", "one", "--folder", "night", "--resume")

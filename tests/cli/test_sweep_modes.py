@@ -67,7 +67,7 @@ def test_a_removed_flag_is_a_rejected_preset(nights, tmp_path):
     first = nights.sweep("--update-baseline")
     assert first.code == 0, first.err
     machine.change(runtime=RuntimeTraits())
-    nights.take_what_is_kept()
+    nights.use_baseline_settings()
     nights.write()
     done = nights.sweep()
 
@@ -91,7 +91,7 @@ def test_an_old_build_is_measured_with_the_new_one(nights, tmp_path):
     old.server.rename(old.server.with_name("gone"))
     alone = nights.sweep()
     assert "slower" in found(alone.json, "served")["kinds"]
-    assert any("is not here" in note for note in found(alone.json, "served")["notes"])
+    assert any("does not exist" in note for note in found(alone.json, "served")["notes"])
 
 
 def test_a_short_night_leaves_a_boundary_open(nights):
@@ -103,7 +103,7 @@ def test_a_short_night_leaves_a_boundary_open(nights):
 
     assert done.code == 0, done.err
     entry = found(done.json, "slow")
-    assert "the time was up before 1 of 1 fit boundaries were found" in entry["notes"]
+    assert "budget used up before 1 of 1 fit boundaries were found" in entry["notes"]
     kept = json.loads(nights.baseline.read_text(encoding="utf-8"))["entries"]["slow"]["record"]
     assert kept["boundary"] == []
     assert machine.owners == []

@@ -18,10 +18,9 @@ from sweep.record_strategy import records
 from autofit.output.junit import junit_xml
 from autofit.output.report.sweep_summary import markdown_summary
 from autofit.sweep.baseline_file import Baseline
-from autofit.sweep.environment_snapshot import EnvironmentSnapshot
-from autofit.sweep.judge import judge
-from autofit.sweep.sweep_document import sweep_document
-from autofit.sweep.verdict import EntryVerdict, MetricVerdict
+from autofit.sweep.entry_record import EnvironmentSnapshot
+from autofit.sweep.judge import judge_entry
+from autofit.sweep.verdict import EntryVerdict, MetricVerdict, sweep_document
 
 SCHEMAS = {
     path.stem: xmlschema.XMLSchema(path)
@@ -41,11 +40,11 @@ def check(text: str) -> JUnitXml:
 def some_verdicts() -> list[EntryVerdict]:
     """One entry of each kind."""
     return [
-        judge(kept(), night(20, name="good")),
-        judge(kept(), night(20, launches=launches(slowdown=1.1, seed=20), name="slow")),
-        judge(kept(), failed(name="crashed")),
-        judge(None, night(20, name="fresh")),
-        judge(kept(), failed(status="missing_hardware", name="absent")),
+        judge_entry(kept(), night(20, name="good")),
+        judge_entry(kept(), night(20, launches=launches(slowdown=1.1, seed=20), name="slow")),
+        judge_entry(kept(), failed(name="crashed")),
+        judge_entry(None, night(20, name="fresh")),
+        judge_entry(kept(), failed(status="missing_hardware", name="absent")),
     ]
 
 
@@ -70,14 +69,14 @@ def test_a_failure_has_the_numbers_and_the_command():
     """Who opens the report sees how much, how sure, what else changed, and how to see it again."""
     around = replace(night().environment, driver="590.2")
     record = night(20, launches=launches(slowdown=1.1, seed=20), environment=around)
-    (suite,) = check(junit_xml([judge(kept(), record)], sweep="nightly"))
+    (suite,) = check(junit_xml([judge_entry(kept(), record)], sweep="nightly"))
     case = next(case for case in suite if case.name == "request_s")
     (result,) = case.result
 
     assert isinstance(result, Failure)
     assert result.type == "slower"
     assert case.classname == "nightly.qwen"
-    assert "slower: 3.4" in result.message
+    assert "x as fast" in result.message
     assert f"to reproduce: {REPRODUCE}" in result.text
     assert "p = " in result.text
     assert "3.0%" in result.text
@@ -88,9 +87,9 @@ def test_what_is_not_known_is_skipped_and_not_passed():
     """Missing hardware, known failures and figures without a kept one are no successes."""
     before = replace(kept(), record=failed())
     verdicts = [
-        judge(kept(), failed(status="missing_hardware")),
-        judge(before, failed()),
-        judge(None, night(20)),
+        judge_entry(kept(), failed(status="missing_hardware")),
+        judge_entry(before, failed()),
+        judge_entry(None, night(20)),
     ]
     document = list(check(junit_xml(verdicts, sweep="nightly")))
 
@@ -134,7 +133,7 @@ def test_whatever_two_nights_held_can_be_judged_and_reported(before, now, kept_n
     dates = ("2026-01-01", "2026-01-02")[:kept_nights]
     baseline = Baseline().updated(replace(before, date=date, name=now.name) for date in dates)
 
-    verdict = judge(baseline.entry(now.name), now)
+    verdict = judge_entry(baseline.entries.get(now.name), now)
 
     json.dumps(sweep_document([verdict]), allow_nan=False)
     check(junit_xml([verdict], sweep="nightly"))
@@ -143,7 +142,7 @@ def test_whatever_two_nights_held_can_be_judged_and_reported(before, now, kept_n
 
 def test_a_name_keeps_its_dots_and_its_class_does_not():
     """Readers take what stands before the last dot for a package."""
-    (suite,) = check(junit_xml([judge(None, night(name="qwen3.6"))], sweep="nightly"))
+    (suite,) = check(junit_xml([judge_entry(None, night(name="qwen3.6"))], sweep="nightly"))
 
     assert suite.name == "qwen3.6"
     assert {case.classname for case in suite} == {"nightly.qwen3_6"}
@@ -153,9 +152,9 @@ def hostile_verdict(text: str) -> EntryVerdict:
     """A verdict all of whose texts are the same."""
     around = EnvironmentSnapshot(driver="1", remarks=(text,))
     record = night(20, name=text, notes=(text,), reproduce=text, environment=around)
-    judged = judge(None, record)
+    judged = judge_entry(None, record)
     metrics = (
-        MetricVerdict(metric=text, verdict="output_changed", words=text),
-        MetricVerdict(metric=text, verdict="unknown", words=text),
+        MetricVerdict(metric=text, verdict="output_changed", message=text),
+        MetricVerdict(metric=text, verdict="unknown", message=text),
     )
     return replace(judged, verdict="regression", metrics=metrics)

@@ -13,7 +13,7 @@ from output.tune_sample import HOSTILE
 from sweep.night_sample import REPRODUCE, kept, launches, night
 
 from autofit.output.report.sweep_summary import headline, markdown_summary, sparkline
-from autofit.sweep.judge import judge
+from autofit.sweep.judge import judge_entry
 
 
 def cells(line: str) -> list[str]:
@@ -57,7 +57,7 @@ def test_regressions_stand_on_top_with_numbers_and_command():
 def test_the_trend_is_drawn_over_the_kept_nights():
     """Five calm nights and a slow one are a flat line with a step."""
     slow = night(20, launches=launches(slowdown=1.2, seed=20))
-    overview = tables(markdown_summary([judge(kept(5), slow)], sweep="nightly"))[0]
+    overview = tables(markdown_summary([judge_entry(kept(5), slow)], sweep="nightly"))[0]
 
     trend = overview[2][-1]
     assert len(trend) == 6
@@ -68,7 +68,7 @@ def test_the_trend_is_drawn_over_the_kept_nights():
 def test_details_tell_each_metric():
     """Kept and tonight's value, ratio with interval, chance and trend."""
     slow = night(20, launches=launches(slowdown=1.1, seed=20))
-    detail = tables(markdown_summary([judge(kept(), slow)], sweep="nightly"))[1]
+    detail = tables(markdown_summary([judge_entry(kept(), slow)], sweep="nightly"))[1]
     by_name = {line[0]: line for line in detail[2:]}
 
     assert by_name["request_s"][1] == "slower"
@@ -81,7 +81,7 @@ def test_details_tell_each_metric():
 def test_a_reference_is_named_where_it_decides():
     """So that nobody looks for the number in the baseline."""
     both = launches(seed=3)
-    verdict = judge(kept(), night(20, launches=both, reference=both))
+    verdict = judge_entry(kept(), night(20, launches=both, reference=both))
 
     assert "against the reference" in markdown_summary([verdict], sweep="nightly")
 

@@ -191,7 +191,7 @@ def test_the_budget_ends_the_rounds_at_any_launch(launches):
     bench = Bench(noise=0.2)
     contenders = [bench.contender(name, 10.0) for name in "abc"]
 
-    result = _confirm(contenders, budget_left=lambda: len(bench.order) < launches)
+    result = _confirm(contenders, has_time=lambda _: len(bench.order) < launches)
 
     assert len(bench.order) == launches
     assert result.ended == "budget"
@@ -204,7 +204,7 @@ def test_two_rounds_give_no_interval():
     bench = Bench()
     contenders = [bench.contender("base", 13.0), bench.contender("fast", 10.0)]
 
-    result = _confirm(contenders, budget_left=lambda: len(bench.order) < 4)
+    result = _confirm(contenders, has_time=lambda _: len(bench.order) < 4)
 
     assert (result.verdict, result.gain.n) == ("undecided", 2)
     assert result.gain.low is None

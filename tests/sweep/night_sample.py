@@ -1,4 +1,4 @@
-"""Records of nights with known noise, and a baseline of some of them."""
+"""Records of nights with known noise, and baselines of some of them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from datetime import UTC, datetime, timedelta
 
 from autofit.quality.recorded_answer import RecordedAnswer
 from autofit.runtime.server.client import TokenChoice
+from autofit.sweep.baseline_entry import BaselineEntry
 from autofit.sweep.baseline_file import Baseline
 from autofit.sweep.entry_record import (
     BoundaryRow,
+    EntryFailure,
     EntryRecord,
-    Failure,
+    EnvironmentSnapshot,
     LaunchValues,
-    Winner,
+    MeasuredSettings,
 )
-from autofit.sweep.environment_snapshot import EnvironmentSnapshot
-from autofit.sweep.kept_night import Kept
 from autofit.sweep.verdict import EntryVerdict, MetricVerdict
 
-WINNER = Winner(
+WINNER = MeasuredSettings(
     {"n_cpu_moe": 17, "ubatch": 1024},
     ("llama-server", "-m", "model.gguf", "--n-cpu-moe", "17"),
     "c0ffee",
@@ -33,27 +33,27 @@ REPRODUCE = "autofit sweep nightly.yaml --only qwen"
 
 
 def launch_values(slowdown: float) -> LaunchValues:
-    """All figures of a launch that takes so many times as long as it should."""
+    """Return the values of a launch that takes this many times as long as usual."""
     return LaunchValues(800 / slowdown, 40 / slowdown, 0.6 * slowdown, 3.1 * slowdown)
 
 
 def launches(
     count: int = 8, *, slowdown: float = 1.0, noise: float = 0.01, seed: int = 0
 ) -> tuple[LaunchValues, ...]:
-    """Launches whose seconds are multiplied by noise, all figures alike."""
+    """Return launches with noise that multiplies all their times."""
     rng = random.Random(seed)
     return tuple(launch_values(slowdown * math.exp(rng.gauss(0, noise))) for _ in range(count))
 
 
 def answer(tokens: Iterable[int] = range(100, 124), text: str = "so it goes") -> RecordedAnswer:
-    """A greedy answer, sure of each token."""
+    """Return a greedy answer with a high probability of each token."""
     chosen = tuple(tokens)
     choices = tuple(TokenChoice(t, -0.05, {t: -0.05, 7: -3.5, 9: -6.0}) for t in chosen)
     return RecordedAnswer(text, chosen, choices)
 
 
 def night(seed: int = 1, **changes: object) -> EntryRecord:
-    """A night in which all is as it should be, but for the changes."""
+    """Return a good night with some changes."""
     record = EntryRecord(
         name="qwen",
         mode="remeasure",
@@ -81,8 +81,8 @@ def night(seed: int = 1, **changes: object) -> EntryRecord:
 
 
 def failed(kind: str = "crashed", status: str = "failed", **changes: object) -> EntryRecord:
-    """A night that brought no figures."""
-    failure = Failure(kind, f"the log says {kind}", "load", None)
+    """Return a night without measurements."""
+    failure = EntryFailure(kind, f"the log says {kind}", "load", None)
     return night(
         9,
         **{
@@ -97,16 +97,14 @@ def failed(kind: str = "crashed", status: str = "failed", **changes: object) -> 
     )
 
 
-def kept(nights: int = 3, **changes: object) -> Kept:
-    """What a baseline keeps after so many good nights."""
+def kept(nights: int = 3, **changes: object) -> BaselineEntry:
+    """Return the baseline after some good nights."""
     baseline = Baseline()
     for seed in range(1, nights + 1):
         baseline = baseline.updated([night(seed, **changes)])
-    found = baseline.entry("qwen")
-    assert found is not None
-    return found
+    return baseline.entries["qwen"]
 
 
 def by_metric(verdict: EntryVerdict) -> dict[str, MetricVerdict]:
-    """The verdicts on an entry's metrics by name."""
+    """Return the verdicts on an entry's metrics by name."""
     return {one.metric: one for one in verdict.metrics}

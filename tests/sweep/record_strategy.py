@@ -1,4 +1,4 @@
-"""Any record of a night that a program could write: for properties."""
+"""Random records of nights, for property tests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from autofit.sweep.entry_record import (
     MODES,
     STATUSES,
     BoundaryRow,
+    EntryFailure,
     EntryRecord,
-    Failure,
+    EnvironmentSnapshot,
     LaunchValues,
-    Winner,
+    MeasuredSettings,
 )
-from autofit.sweep.environment_snapshot import EnvironmentSnapshot
 
 texts = st.text(st.characters(codec=None), max_size=12)
 figures = st.none() | st.floats(-1e6, 1e6)
@@ -51,10 +51,10 @@ records = st.builds(
     date=texts,
     autofit_version=texts,
     status=st.sampled_from(STATUSES),
-    failure=st.none() | st.builds(Failure, texts, texts, texts, st.none() | texts),
+    failure=st.none() | st.builds(EntryFailure, texts, texts, texts, st.none() | texts),
     winner=st.none()
     | st.builds(
-        Winner,
+        MeasuredSettings,
         st.dictionaries(texts, texts | st.integers() | st.booleans(), max_size=3),
         st.lists(texts, max_size=3).map(tuple),
         texts,

@@ -1,4 +1,4 @@
-"""The baseline file: what it keeps, that nothing is lost in it, and how it says it is damaged."""
+"""Baselines: their nights and levels, and their file when it is read, written or damaged."""
 
 from __future__ import annotations
 
@@ -15,27 +15,19 @@ from sweep.record_strategy import records
 from autofit.errors import AutofitError, UsageError
 from autofit.quality.recorded_answer import RecordedAnswer
 from autofit.runtime.server.client import TokenChoice
+from autofit.sweep.baseline_entry import BaselineEntry, Night
 from autofit.sweep.baseline_file import Baseline
 from autofit.sweep.entry_record import (
-    EntryRecord,
     LaunchValues,
 )
-from autofit.sweep.judge import judge
-from autofit.sweep.kept_night import Kept, Night
-from autofit.sweep.thresholds import Thresholds
-
-
-@hypothesis.settings(max_examples=40)
-@given(records)
-def test_a_record_survives_json(record):
-    """Whatever a night measured is read back as it was."""
-    assert EntryRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+from autofit.sweep.judge import judge_entry
+from autofit.sweep.verdict import Thresholds
 
 
 @hypothesis.settings(max_examples=40)
 @given(st.lists(records, max_size=2))
-def test_a_baseline_is_read_back_as_it_was_written(nights):
-    """Names, numbers and answers survive the text, halves of characters included."""
+def test_baseline_reads_back_as_it_was_written(nights):
+    """Names, numbers and answers are the same after the file, lone surrogates included."""
     baseline = Baseline().updated(nights)
     text = baseline.dump().encode("utf-8").decode("utf-8")
 
@@ -43,8 +35,8 @@ def test_a_baseline_is_read_back_as_it_was_written(nights):
     assert Baseline.parse(text, "here").dump() == text
 
 
-def test_a_night_more_changes_few_lines():
-    """What another night adds is its own lines: keys are sorted, short things on one line."""
+def test_another_night_changes_few_lines():
+    """Keys are sorted and short values are on one line, so a night adds lines of its own."""
     before = Baseline({"qwen": kept(3)})
     lines = before.dump().splitlines()
     after = before.updated([night(4, launches=launches(seed=3))]).dump().splitlines()
@@ -56,129 +48,130 @@ def test_a_night_more_changes_few_lines():
     assert "e-0" not in before.dump()
 
 
-def test_answers_are_kept_as_far_as_comparing_them_needs():
-    """Rivals beyond the third go, and the verdicts on answers stay."""
+def test_answers_are_shortened_to_what_a_comparison_needs():
+    """A position has its three likeliest tokens."""
     long = RecordedAnswer("x", (5,), (TokenChoice(5, -0.1, {t: -t / 10 for t in range(1, 11)}),))
 
-    found = Baseline().updated([night(1, answers=(long,))]).entry("qwen").record.answers[0]
+    found = Baseline().updated([night(1, answers=(long,))]).entries["qwen"].record.answers[0]
 
     assert set(found.choices[0].top) == {1, 2, 3}
     assert found.choices[0].logprob == -0.1
 
 
-def test_a_near_tie_that_falls_the_other_way_is_rounding_after_keeping():
-    """The second likeliest token is kept, so that its nearness is still known."""
+def test_near_tie_is_rounding_after_the_file():
+    """The file has the second likeliest token, which shows that it was nearly as likely."""
 
     def near(first, second):
         top = {first: -0.70, second: -0.72, 3: -4.0, 4: -5.0}
         return (RecordedAnswer(str(first), (first,), (TokenChoice(first, -0.70, top),)),)
 
-    before = Baseline().updated([night(1, answers=near(1, 2))]).entry("qwen")
-    verdict = judge(before, night(20, answers=near(2, 1)))
+    before = Baseline().updated([night(1, answers=near(1, 2))]).entries["qwen"]
+    verdict = judge_entry(before, night(20, answers=near(2, 1)))
 
     assert {one.metric: one.verdict for one in verdict.metrics}["answers"] == "same"
 
 
-def test_a_level_goes_on_while_nothing_changes():
-    """Nights alike are one level, of which thirty are kept."""
+def test_equal_nights_are_one_level():
+    """The last thirty nights are kept."""
     found = kept(35)
 
     assert len(found.nights) == 30
-    assert len(found.level) == 30
-    assert [len(level) for level in found.levels("request_s")] == [30]
+    assert len(found.current_nights) == 30
+    assert [len(level) for level in found.values_by_level("request_s")] == [30]
 
 
-def test_a_night_that_is_kept_twice_counts_once():
-    """A sweep that is gone on with after its end adds nothing to the baseline."""
+def test_night_that_is_added_twice_counts_once():
+    """A sweep that is resumed after its end adds nothing to the baseline."""
     baseline = Baseline({"qwen": kept(3)})
     again = night(3, launches=launches(seed=3))
 
     assert baseline.updated([again]) == baseline
 
 
-def test_an_accepted_change_begins_a_level():
-    """After a regression is kept the next night like it is the same, and what it was better."""
+def test_accepted_change_begins_a_level():
+    """After a regression is accepted, a night like it is the same, and one like before better."""
     baseline = Baseline({"qwen": kept(4)})
     slow = night(5, launches=launches(slowdown=1.1, seed=5))
 
-    accepted = baseline.updated([slow]).entry("qwen")
+    accepted = baseline.updated([slow]).entries["qwen"]
 
-    assert [len(level) for level in accepted.levels("request_s")] == [4, 1]
-    assert judge(accepted, night(6, launches=launches(slowdown=1.1, seed=6))).verdict == "same"
-    assert judge(accepted, night(7)).verdict == "improvement"
+    assert [len(level) for level in accepted.values_by_level("request_s")] == [4, 1]
+    assert (
+        judge_entry(accepted, night(6, launches=launches(slowdown=1.1, seed=6))).verdict == "same"
+    )
+    assert judge_entry(accepted, night(7)).verdict == "improvement"
 
 
-def test_a_night_that_was_off_does_not_cost_the_nights_before_it():
-    """Accepted as a change, it is alone at its level once the next night is like the others."""
+def test_unusual_night_does_not_hide_the_nights_before_it():
+    """It is alone on its level once the next night is like the others."""
     off = night(5, launches=launches(slowdown=0.9, seed=5))
     back = night(6)
 
-    found = Baseline({"qwen": kept(4)}).updated([off]).updated([back]).entry("qwen")
+    found = Baseline({"qwen": kept(4)}).updated([off]).updated([back]).entries["qwen"]
 
     assert [one.level for one in found.nights] == [0, 0, 0, 0, 1, 0]
-    assert len(found.level) == 5
-    assert judge(found, night(7)).verdict == "same"
+    assert len(found.current_nights) == 5
+    assert judge_entry(found, night(7)).verdict == "same"
 
 
-def test_a_slow_creep_is_not_absorbed():
-    """A percent a night, kept every night, is told before it is eight."""
+def test_slow_drift_is_found():
+    """A percent a night, accepted every night, is a regression before it is eight percent."""
     baseline = Baseline({"qwen": kept(5)})
     for step in range(1, 9):
         record = night(5 + step, launches=launches(slowdown=1.01**step, noise=0.003, seed=step))
-        if judge(baseline.entry("qwen"), record).verdict == "regression":
+        if judge_entry(baseline.entries["qwen"], record).verdict == "regression":
             break
         baseline = baseline.updated([record])
     else:
-        pytest.fail("eight nights of a percent each went through")
+        pytest.fail("eight nights of a percent each had no regression")
 
     assert step > 2
 
 
 def test_other_settings_begin_a_level():
-    """What a tune found anew, or is asked otherwise, is compared from there on."""
+    """Another winner, or another task, is compared with later nights only."""
     for changes in (
         {"winner": replace(WINNER, digest="other")},
         {"environment": replace(night().environment, task="longer")},
     ):
-        found = Baseline({"qwen": kept(4)}).updated([night(5, **changes)]).entry("qwen")
+        found = Baseline({"qwen": kept(4)}).updated([night(5, **changes)]).entries["qwen"]
 
-        assert len(found.level) == 1
+        assert len(found.current_nights) == 1
 
 
-def test_failures_keep_the_nights_and_skips_keep_all():
-    """A crash replaces the record but not its settings, missing hardware nothing."""
+def test_failure_keeps_the_nights_and_skipped_entries_keep_all():
+    """A crash replaces the record but not its settings; missing hardware replaces nothing."""
     before = kept(3)
     baseline = Baseline({"qwen": before})
 
-    crashed = baseline.updated([failed(winner=None)]).entry("qwen")
+    crashed = baseline.updated([failed(winner=None)]).entries["qwen"]
 
-    assert crashed == Kept(crashed.record, before.nights)
+    assert crashed == BaselineEntry(crashed.record, before.nights)
     assert crashed.record.status == "failed"
     assert crashed.record.winner == before.record.winner
     assert crashed.record.boundary == before.record.boundary
-    assert judge(crashed, night(20)).verdict == "improvement"
+    assert judge_entry(crashed, night(20)).verdict == "improvement"
     for status in ("missing_hardware", "not_run"):
         assert baseline.updated([failed(status=status)]) == baseline
 
 
-def test_thresholds_decide_what_begins_a_level():
-    """A change that a suite does not mind goes on with the level."""
+def test_thresholds_decide_where_a_level_begins():
+    """A change below the suite's thresholds stays on the level."""
     baseline = Baseline({"qwen": kept(4)})
     record = night(5, launches=launches(slowdown=1.1, seed=5))
     lax = Thresholds.of(dict.fromkeys(("pp", "tg", "ttft", "request_s"), 20))
 
-    assert len(baseline.updated([record], {"qwen": lax}).entry("qwen").level) == 5
+    assert len(baseline.updated([record], {"qwen": lax}).entries["qwen"].current_nights) == 5
 
 
-def test_other_entries_are_left_alone():
-    """Updating one entry, as a shard does, keeps the rest."""
+def test_other_entries_stay_as_they_are():
+    """An update of one entry, as by a shard, keeps the rest."""
     baseline = Baseline({"qwen": kept(2)})
 
     found = baseline.updated([night(3, name="other")])
 
-    assert found.entry("qwen") == baseline.entry("qwen")
-    assert len(found.entry("other").nights) == 1
-    assert found.entry("nobody") is None
+    assert found.entries["qwen"] == baseline.entries["qwen"]
+    assert len(found.entries["other"].nights) == 1
 
 
 @pytest.mark.parametrize(
@@ -197,8 +190,8 @@ def test_other_entries_are_left_alone():
         (b'{"schema": 99, "entries": {}}', "newer autofit (schema 99"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path, content, says):
-    """The error has the path, and where it can the line or the entry."""
+def test_damaged_file_is_named(tmp_path, content, says):
+    """The error has the path, and the line or the entry if it is known."""
     path = tmp_path / "baseline.json"
     path.write_bytes(content)
 
@@ -210,8 +203,8 @@ def test_a_damaged_file_is_named(tmp_path, content, says):
     assert caught.value.hint
 
 
-def test_what_cannot_be_written_says_how_to_write_it_later(tmp_path):
-    """A night is not lost with it, and no option is named that a sweep does not have."""
+def test_baseline_that_cannot_be_written_has_a_hint(tmp_path):
+    """The hint has options of a sweep, by which the night is not lost."""
     (tmp_path / "file").touch()
 
     with pytest.raises(AutofitError) as caught:
@@ -221,8 +214,8 @@ def test_what_cannot_be_written_says_how_to_write_it_later(tmp_path):
     assert "--study" not in caught.value.hint
 
 
-def test_every_missing_or_wrong_value_is_an_error_of_the_file(tmp_path):
-    """No damage inside an entry ends in a traceback."""
+def test_wrong_value_anywhere_is_an_error_of_the_file(tmp_path):
+    """No damage inside an entry raises anything else."""
     path = tmp_path / "baseline.json"
     data = json.loads(Baseline({"qwen": kept(2)}).dump())
     entry = data["entries"]["qwen"]
@@ -262,8 +255,8 @@ def test_every_missing_or_wrong_value_is_an_error_of_the_file(tmp_path):
         (("nights", 0, "values", "tg_per_s"), [40.0, "x", 8]),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_found_when_it_is_read(path, value):
-    """A merge gone wrong is told with its place, not by a traceback of the statistics."""
+def test_value_of_the_wrong_kind_is_found_when_it_is_read(path, value):
+    """A wrong merge is reported with its entry before any statistics."""
     data = json.loads(Baseline({"qwen": kept(1)}).dump())
     holder = data["entries"]["qwen"]
     for key in path[:-1]:
@@ -274,8 +267,8 @@ def test_a_value_of_the_wrong_kind_is_found_when_it_is_read(path, value):
         Baseline.parse(json.dumps(data), "here")
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
-    """With how to make one; a folder in its place is told, too."""
+def test_missing_file_is_an_error(tmp_path):
+    """The hint says how to make one; a folder in its place is an error, too."""
     with pytest.raises(UsageError, match="there is no baseline") as caught:
         Baseline.read(tmp_path / "none.json")
     assert "--update-baseline" in caught.value.hint
@@ -284,8 +277,8 @@ def test_a_file_that_is_not_there_is_told(tmp_path):
         Baseline.read(tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_leaves_the_old_file(tmp_path):
-    """A file where the folder should be ends in an error, not in half a baseline."""
+def test_failed_write_leaves_no_half_file(tmp_path):
+    """A file in the folder's place raises an error, and no other file is left."""
     (tmp_path / "file").write_text("x", encoding="utf-8")
 
     with pytest.raises(AutofitError):
@@ -295,29 +288,29 @@ def test_a_folder_that_cannot_be_written_leaves_the_old_file(tmp_path):
     assert [one.name for one in (tmp_path / "new").iterdir()] == ["baseline.json"]
 
 
-def test_a_night_without_figures_is_none_of_a_level():
-    """A metric that only some nights have is compared with these."""
+def test_night_without_a_metric_is_left_out_of_its_level():
+    """A metric is compared with the nights that have it."""
     some = tuple(replace(one, ttft_s=None) for one in launches())
-    found = Kept(night(3), (Night.of(night(1, launches=some)), Night.of(night(2))))
+    found = BaselineEntry(night(3), (Night.of(night(1, launches=some)), Night.of(night(2))))
 
-    assert [len(level) for level in found.levels("ttft_s")] == [1]
-    assert [len(level) for level in found.levels("request_s")] == [2]
-    assert found.levels("load_s") == []
+    assert [len(level) for level in found.values_by_level("ttft_s")] == [1]
+    assert [len(level) for level in found.values_by_level("request_s")] == [2]
+    assert found.values_by_level("load_s") == []
 
 
-def test_a_level_without_a_metric_has_nothing_to_compare_with():
-    """Values of an earlier level are not those of this one."""
+def test_level_without_a_metric_has_no_values():
+    """Values of an earlier level do not replace those of the current one."""
     old, new = Night.of(night(1)), Night.of(night(2, launches=(LaunchValues(800.0),) * 3))
 
-    assert Kept(night(2), (old, replace(new, level=1))).levels("tg_per_s") == []
+    assert BaselineEntry(night(2), (old, replace(new, level=1))).values_by_level("tg_per_s") == []
 
 
-def test_answers_without_chances_are_kept(tmp_path):
-    """A runtime that tells no chances still has texts and tokens."""
+def test_answers_without_probabilities_are_kept(tmp_path):
+    """A runtime that reports no probabilities still has texts and tokens."""
     plain = (RecordedAnswer("text", (1, 2)), RecordedAnswer("more"), answer())
     path = tmp_path / "baseline.json"
     Baseline().updated([night(1, answers=plain)]).write(path)
 
-    found = Baseline.read(path).entry("qwen").record.answers
+    found = Baseline.read(path).entries["qwen"].record.answers
 
     assert found[:2] == plain[:2]

@@ -21,7 +21,7 @@ from autofit.trial.candidate import Params
 
 if TYPE_CHECKING:
     from autofit.cli.run_setup import Run
-    from autofit.sweep.remeasure import Contender, RemeasuredSettings
+    from autofit.sweep.remeasure import RemeasuredSettings, RemeasuredSide
 
 
 @click.command("remeasure", hidden=True)
@@ -97,7 +97,7 @@ def _remeasure(
     """Measure the settings, and return the result."""
     from autofit.cli.run_setup import open_run  # noqa: PLC0415 - heavy
     from autofit.session.events import PhaseStarted  # noqa: PLC0415
-    from autofit.sweep.remeasure import Remeasure  # noqa: PLC0415
+    from autofit.sweep.remeasure import Remeasurement  # noqa: PLC0415
 
     first = settings.tasks[0]
     notices = (*first.inventory.notices, *first.notices)
@@ -106,8 +106,8 @@ def _remeasure(
     ) as run:
         first_note = len(run.notices)
         run.emit(PhaseStarted("confirm"))
-        measured = Remeasure(
-            contenders=list(_contenders(run, settings, has_neighbours=has_neighbours)),
+        measured = Remeasurement(
+            sides=list(_sides(run, settings, has_neighbours=has_neighbours)),
             workload=first.workload,
             slot_context=settings.slot_context,
             rounds=rounds,
@@ -128,14 +128,14 @@ def _remeasure(
     return result
 
 
-def _contenders(
+def _sides(
     run: Run, settings: RemeasuredSettings, *, has_neighbours: bool
-) -> Iterator[Contender]:
-    from autofit.sweep.remeasure import BEFORE, KEPT, Contender, neighbours  # noqa: PLC0415
+) -> Iterator[RemeasuredSide]:
+    from autofit.sweep.remeasure import BEFORE, KEPT, RemeasuredSide, neighbours  # noqa: PLC0415
 
     for name, task in zip((KEPT, BEFORE), settings.tasks, strict=False):
         runner = run.make_runner(run.make_launcher(task))
-        contender = Contender(name, settings.candidate, runner, settings.is_verbatim)
-        yield contender
+        side = RemeasuredSide(name, settings.candidate, runner, settings.is_verbatim)
+        yield side
         if has_neighbours and name == KEPT:
-            yield from neighbours(contender)
+            yield from neighbours(side)

@@ -148,7 +148,7 @@ def _verdict_lines(verdicts: Sequence[EntryVerdict], sweep: str) -> Iterator[str
             yield from (f"  {note}" for note in verdict.notes)
         for metric in verdict.metrics:
             if metric.is_regression or metric.is_improvement or metric.verdict == "failing":
-                yield f"  {metric.verdict.replace('_', ' ')}: {metric.metric}: {metric.words}"
+                yield f"  {metric.verdict.replace('_', ' ')}: {metric.metric}: {metric.message}"
         yield from (f"  environment change: {change}" for change in verdict.environment_changes)
 
 
@@ -172,9 +172,9 @@ def _write_reports(
     xml = junit_xml(verdicts, sweep=sweep, hostname=platform.node() or "localhost")
     markdown = markdown_summary(verdicts, sweep=sweep)
     if night is not None:
-        night.write_output("junit.xml", xml)
-        night.write_output("summary.md", markdown)
-        night.write_output("verdicts.json", json.dumps(document, indent=1) + "\n")
+        night.write("junit.xml", xml)
+        night.write("summary.md", markdown)
+        night.write("verdicts.json", json.dumps(document, indent=1) + "\n")
     for text, target in ((xml, junit), (markdown, summary)):
         if target is not None:
             deliver(text, target)

@@ -94,7 +94,7 @@ def _details(verdict: EntryVerdict) -> Iterator[str]:
     yield f"## {_MARKS[verdict.verdict]} {escape(verdict.name)}"
     changed = [*verdict.regressions, *verdict.improvements]
     changed += [one for one in verdict.metrics if one.verdict in ("failing", "undecided")]
-    told = [(one.metric, one.words) for one in changed]
+    told = [(one.metric, one.message) for one in changed]
     told += [("changed beside it", change) for change in verdict.environment_changes]
     told += [("note", note) for note in verdict.notes]
     if told:

@@ -1,16 +1,19 @@
-"""What else changed between two nights, in words."""
+"""Records of a night, and the changes of its environment."""
 
 from __future__ import annotations
 
 import json
 
+import hypothesis
 import pytest
+from hypothesis import given
+from sweep.record_strategy import records
 
 from autofit.machine.cpu import Cores
 from autofit.machine.gpu import GpuState
 from autofit.machine.host_load import HostState, watch_host
 from autofit.study.fingerprint import Environment
-from autofit.sweep.environment_snapshot import EnvironmentSnapshot
+from autofit.sweep.entry_record import EntryRecord, EnvironmentSnapshot
 
 ENVIRONMENT = Environment(
     cpu="a CPU",
@@ -24,8 +27,8 @@ ENVIRONMENT = Environment(
 )
 
 
-def test_they_are_those_of_a_study_and_of_its_host():
-    """Driver and build from the study, clocks by card and what others did from the host."""
+def test_snapshot_has_the_environment_of_a_study_and_its_host():
+    """Driver and build are from the study, clocks and busy cores from the host."""
     host = watch_host(0.01, sleep=lambda _: None)
     busy = HostState(
         **{
@@ -46,40 +49,40 @@ def test_they_are_those_of_a_study_and_of_its_host():
     assert EnvironmentSnapshot.of(ENVIRONMENT, None).clocks_mhz == {}
 
 
-def test_they_survive_json():
-    """A record of another process has them as they were."""
-    found = EnvironmentSnapshot.of(ENVIRONMENT, watch_host(0.01, sleep=lambda _: None))
+@hypothesis.settings(max_examples=40)
+@given(records)
+def test_record_is_the_same_after_json(record):
+    """Whatever a night measured reads back as it was."""
+    assert EntryRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
-    assert EnvironmentSnapshot.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
-
-def test_equal_surroundings_have_no_changes():
-    """Nor has a wander of clocks by less than a twentieth, or half a core of others' work."""
+def test_equal_environments_have_no_changes():
+    """Clocks that vary by less than 5% and half a busy core are no change either."""
     one = EnvironmentSnapshot(clocks_mhz={"cpu": 3000.0}, others_cores=0.2)
     other = EnvironmentSnapshot(clocks_mhz={"cpu": 2900.0}, others_cores=0.6)
 
-    assert one.changes(one) == ()
-    assert one.changes(other) == ()
+    assert list(one.changes(one)) == []
+    assert list(one.changes(other)) == []
 
 
-def test_a_remark_with_other_figures_is_no_change():
-    """A machine that is always busy is told once, another device's remark each time."""
+def test_remark_with_other_numbers_is_no_change():
+    """A remark is a change only if it is about something else, such as another device."""
     one = EnvironmentSnapshot(remarks=("others keep 1.3 of 2 cores busy", "CUDA0 is throttled"))
     other = EnvironmentSnapshot(remarks=("others keep 1.5 of 2 cores busy", "CUDA1 is throttled"))
 
-    assert one.changes(other) == ("CUDA1 is throttled",)
+    assert list(one.changes(other)) == ["CUDA1 is throttled"]
 
 
-def test_what_is_not_known_on_one_side_is_no_change():
-    """A driver that nobody told is not another one."""
-    assert (
-        EnvironmentSnapshot(driver="1", clocks_mhz={"a": 1.0}).changes(EnvironmentSnapshot()) == ()
-    )
-    assert EnvironmentSnapshot().changes(EnvironmentSnapshot(driver="1", others_cores=3.0)) == ()
+def test_unknown_value_on_one_side_is_no_change():
+    """An unknown driver is not another one."""
+    known = EnvironmentSnapshot(driver="1", clocks_mhz={"a": 1.0}, others_cores=3.0)
+
+    assert list(known.changes(EnvironmentSnapshot())) == []
+    assert list(EnvironmentSnapshot().changes(known)) == []
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "change"),
     [
         ({"driver": "1"}, {"driver": "2"}, "driver: 1, now 2"),
         ({"build": "a"}, {"build": "b"}, "runtime build: a, now b"),
@@ -89,8 +92,8 @@ def test_what_is_not_known_on_one_side_is_no_change():
         ({}, {"remarks": ("it is hot",)}, "it is hot"),
     ],
 )
-def test_each_change_is_told(before, after, told):
-    """With both sides, so that a reader can judge it."""
-    (change,) = EnvironmentSnapshot(**before).changes(EnvironmentSnapshot(**after))
+def test_each_change_has_both_values(before, after, change):
+    """A change has the value before and now."""
+    (found,) = EnvironmentSnapshot(**before).changes(EnvironmentSnapshot(**after))
 
-    assert change.startswith(told)
+    assert found.startswith(change)
