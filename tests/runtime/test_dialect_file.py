@@ -125,6 +125,18 @@ def test_changed_file_is_loaded_again(tmp_path: Path) -> None:
     assert load_dialect(str(path)).description == "afterwards"
 
 
+def test_unused_facts_of_older_files_are_accepted(tmp_path: Path) -> None:
+    """Keys of log facts that have no effect any more are not reported as unknown."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "description: mine\nextends: llama_server\ndetect: {all: [{flag: --ctx-size}]}\n"
+        "log: {facts: {prompt_timing: [{has: prompt eval time}], buffer: [{has: buffer size}]}}\n"
+    )
+    facts = load_dialect(str(path)).log.facts
+    assert [pattern.has for pattern in facts.buffer] == [("buffer size",)]
+    assert facts.refused == load_dialect("llama_server").log.facts.refused
+
+
 def test_unknown_name_lists_the_known_ones() -> None:
     """The hint for an unknown name has the names of dialects."""
     with pytest.raises(UsageError) as raised:

@@ -19,6 +19,8 @@ from autofit.runtime.dialect.dialect import Dialect
 _PREPENDED = ("refuse", "failures")
 # Keys that come from the file's path.
 _IMPLIED = ("name", "path")
+# Keys of `log: facts` that have no effect any more; files of users may still contain them.
+_UNUSED_FACTS = ("missing_device", "prompt_timing", "generate_timing")
 
 
 class _DialectFile(RootModel[Dialect]):
@@ -78,6 +80,10 @@ def _read(path: Path) -> CommentedMap:
         if key in data:
             line = yaml_files.line_of(data, (key,))
             raise UsageError(f"{path}:{line}: {key}: is taken from the file's name, leave it out")
+    facts = data["log"].get("facts") if isinstance(data.get("log"), CommentedMap) else None
+    if isinstance(facts, CommentedMap):
+        for key in _UNUSED_FACTS:
+            facts.pop(key, None)
     return data
 
 

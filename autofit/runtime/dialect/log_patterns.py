@@ -59,8 +59,6 @@ class LinePattern:
 
 
 LinePatterns = tuple[LinePattern, ...]
-# Facts that nothing uses any more. Dialect files of users may still contain them.
-UNUSED_FACTS = ("missing_device", "prompt_timing", "generate_timing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +86,13 @@ class Facts:
     """Lines that report the applied settings and the memory they use.
 
     Each named group of `values` is a fact under that name. `refused` are allocations that
-    failed, whether or not the runtime then continued. A file may contain the keys in
-    `UNUSED_FACTS`, which have no effect.
+    failed, whether or not the runtime then continued.
     """
 
     device: LinePatterns = ()
     used_device: LinePatterns = ()
-    missing_device: LinePatterns = ()
     buffer: LinePatterns = ()
     memory_row: LinePatterns = ()
-    prompt_timing: LinePatterns = ()
-    generate_timing: LinePatterns = ()
     values: LinePatterns = ()
     refused: LinePatterns = ()
     notice: LinePatterns = ()

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
-from autofit.runtime.dialect.log_patterns import UNUSED_FACTS, BufferTypes, Facts
+from autofit.runtime.dialect.log_patterns import BufferTypes, Facts
 from autofit.trial.measurement import ReportedMemory
 from autofit.trial.outcome import Where
 from autofit.units import MIB
 
 BufferKind = Literal["weights", "kv", "recurrent", "compute", "output", "cache"]
 Value = int | float | str
-FACT_KINDS = tuple(facts.name for facts in fields(Facts) if facts.name not in UNUSED_FACTS)
+FACT_KINDS = tuple(kind.name for kind in fields(Facts))
 
 _BUFFER_KINDS: dict[str, BufferKind] = {
     "model": "weights",
