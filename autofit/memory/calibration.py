@@ -9,9 +9,9 @@ where it cannot be written, nothing is kept and nothing fails.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -24,6 +24,10 @@ from autofit.trial.measurement import ReportedMemory
 _LARGEST_FACTOR = 2.0
 _KEPT_PER_KEY = 50
 _COMPACT_ABOVE_BYTES = 1 << 20
+
+# Model, build and device, which share an error; then the predicted and used MiB of a launch.
+_Key = tuple[str, str, str]
+_Pair = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,67 +107,50 @@ def _calibrate_device(name: str, observations: Sequence[ObservedMemory]) -> Devi
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationKey:
-    """The model, build and device that share an error; `device` is its name."""
-
-    model_digest: str
-    build: str
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class PredictedAndUsed:
-    """The MiB predicted for a device and the MiB that a launch used there."""
-
-    estimate_mib: float
-    actual_mib: float
-
-
 class CalibrationStore:
     """The file of predicted and used memory: one JSON line for each launch and device."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or user_data_folder() / "memory.jsonl"
 
-    def add(self, key: CalibrationKey, pair: PredictedAndUsed) -> bool:
-        """Keep one pair; return whether it could be written."""
+    def add(
+        self, model_digest: str, build: str, device: str, *, predicted_mib: float, used_mib: float
+    ) -> bool:
+        """Keep the memory of a launch on one device; return whether it could be written."""
+        line = _line((model_digest, build, device), (predicted_mib, used_mib))
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            append_line(self._path, {**asdict(key), **asdict(pair)})
+            append_line(self._path, line)
             if self._path.stat().st_size > _COMPACT_ABOVE_BYTES:
                 self._compact()
         except OSError:
             return False
         return True
 
-    def pairs(self, key: CalibrationKey) -> tuple[PredictedAndUsed, ...]:
-        """Return the latest 50 pairs of a key, the oldest first."""
-        return tuple(self._read().get(key, ())[-_KEPT_PER_KEY:])
-
-    def calibration(self, model_digest: str, build: str, devices: Sequence[str]) -> Calibration:
-        """Return the median excess of earlier launches over their predictions, by device."""
-        known = self._read()
-        found = {}
-        for device in devices:
-            pairs = known.get(CalibrationKey(model_digest, build, device), ())[-_KEPT_PER_KEY:]
-            if pairs:
-                offset_mib = median(pair.actual_mib - pair.estimate_mib for pair in pairs)
-                found[device] = DeviceCalibration(
-                    other_offset_mib=offset_mib, observations=len(pairs)
+    def calibration(self, model_digest: str, build: str) -> Calibration:
+        """Return the median excess of the latest launches over their predictions, by device."""
+        return Calibration(
+            {
+                device: DeviceCalibration(
+                    other_offset_mib=median(used - predicted for predicted, used in pairs),
+                    observations=len(pairs),
                 )
-        return Calibration(found)
+                for (model, build_of, device), pairs in self._read().items()
+                if (model, build_of) == (model_digest, build)
+            }
+        )
 
-    def _read(self) -> dict[CalibrationKey, list[PredictedAndUsed]]:
+    def _read(self) -> Mapping[_Key, Sequence[_Pair]]:
+        """Return the latest pairs of each key, the oldest first; lines of others are skipped."""
         try:
             lines, _ = read_lines(self._path)
         except OSError:
             return {}
-        found: defaultdict[CalibrationKey, list[PredictedAndUsed]] = defaultdict(list)
+        found: defaultdict[_Key, deque[_Pair]] = defaultdict(lambda: deque(maxlen=_KEPT_PER_KEY))
         for line in lines:
             try:
-                key = CalibrationKey(line["model_digest"], line["build"], line["device"])
-                pair = PredictedAndUsed(float(line["estimate_mib"]), float(line["actual_mib"]))
+                key = line["model_digest"], line["build"], line["device"]
+                pair = float(line["estimate_mib"]), float(line["actual_mib"])
                 found[key].append(pair)
             except (KeyError, TypeError, ValueError):
                 continue
@@ -171,8 +158,11 @@ class CalibrationStore:
 
     def _compact(self) -> None:
         lines = [
-            json.dumps({**asdict(key), **asdict(pair)})
-            for key, pairs in self._read().items()
-            for pair in pairs[-_KEPT_PER_KEY:]
+            json.dumps(_line(key, pair)) for key, pairs in self._read().items() for pair in pairs
         ]
         write_durably(self._path, "".join(f"{line}\n" for line in lines))
+
+
+def _line(key: _Key, pair: _Pair) -> dict[str, str | float]:
+    names = ("model_digest", "build", "device", "estimate_mib", "actual_mib")
+    return dict(zip(names, (*key, *pair), strict=True))

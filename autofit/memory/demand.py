@@ -7,7 +7,11 @@ compared. `memory_model` predicts bytes; `dominance` compares candidates.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from autofit.model.sizes.kv_cache import kv_element_bytes
 from autofit.trial.candidate import Candidate, ParamValue
@@ -19,6 +23,8 @@ from autofit.trial.parameter_groups import (
 
 Memory = Literal["device", "host"]
 MEMORIES: tuple[Memory, ...] = ("device", "host")
+# The demands of the values of each setting; None for a setting that does not change a memory.
+Demands = Sequence[NDArray[np.float64] | None]
 
 # With more of these, more lies on the devices; with more host expert layers, less does.
 _GROWING = frozenset({"ubatch", "context", *PREFETCH_PARAMS, "moe_cache_mib"})
@@ -56,6 +62,15 @@ def demand(name: str, value: ParamValue, memory: Memory = "device") -> float:
     if name in _GROWING:
         return number(value)
     return kv_bytes(value) if name in KV_AXES else math.nan
+
+
+def demands_of(
+    name: str, values: Sequence[ParamValue], memory: Memory
+) -> NDArray[np.float64] | None:
+    """Return the demands of all values of a setting; None if no value changes the memory."""
+    if is_free(name, memory):
+        return None
+    return np.array([demand(name, value, memory) for value in values])
 
 
 def is_free(name: str, memory: Memory) -> bool:

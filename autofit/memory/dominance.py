@@ -6,25 +6,23 @@
   (`demand`), and equal values where the direction is unknown. It needs no prediction, so
   the search compares thousands of points by it. It takes a layout for the same whatever the
   number of host layers, although slices over several devices are cut again for each.
-- By predicted bytes (`ruled_out`): the failed device needs at least as much of each kind of
-  buffer. It is exact to the layer also over several devices and between layouts, so `probe`
-  relies on it where a boundary has to be proven.
+- By predicted bytes (`find_ruling_failure`): the failed device needs at least as much for each
+  kind of buffer. It is exact to the layer, also over several devices and between layouts, so
+  `probe` relies on it where a boundary has to be proven.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autofit.memory.demand import Memory, demand, is_free
+from autofit.memory.demand import Demands
 from autofit.memory.memory_model import MemoryModel
 from autofit.model.sizes.memory_estimate import DeviceEstimate
-from autofit.study.study_records import SkippedCandidate
-from autofit.trial.candidate import Candidate, ParamValue
-from autofit.trial.outcome import OutOfMemory, Rejected, Skipped, Spilled
+from autofit.trial.candidate import Candidate
+from autofit.trial.outcome import OutOfMemory, Rejected, Spilled
 from autofit.trial.parameter_groups import HOST_LAYER_PARAMS, PLACEMENT_PARAMS
 from autofit.trial.trial import Trial
 
@@ -40,81 +38,55 @@ _ROUNDING_MIB = 0.5
 # ---- by settings
 
 
-class Setting(Protocol):
-    """A setting and its values; a point holds the index of one of them."""
-
-    @property
-    def name(self) -> str:
-        """The name of the setting."""
-        ...
-
-    @property
-    def values(self) -> tuple[ParamValue, ...]:
-        """All values that points may have."""
-        ...
-
-
 def needing_at_least(
-    settings: Sequence[Setting],
-    points: NDArray[np.int64],
-    other: NDArray[np.int64],
-    memory: Memory,
+    demands: Demands, points: NDArray[np.int64], other: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Return which points need at least as much of a memory as another point.
+    """Return which points need at least as much memory as another, usually one that failed.
 
     Args:
-        settings: one for each column of a point.
+        demands: of the values of each setting.
         points: indices of values, of shape (points, settings).
-        other: the point to compare with, of shape (settings,); usually one that failed.
-        memory: the memory to compare.
+        other: indices of the other point's values, of shape (settings,).
     """
-    return _compared(settings, points, other, memory, sign=1.0)
+    return _compared(demands, points, other, sign=1.0)
 
 
 def needing_at_most(
-    settings: Sequence[Setting],
-    points: NDArray[np.int64],
-    other: NDArray[np.int64],
-    memory: Memory,
+    demands: Demands, points: NDArray[np.int64], other: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Return which points need at most as much of a memory as another, usually one that ran."""
-    return _compared(settings, points, other, memory, sign=-1.0)
+    """Return which points need at most as much memory as another, usually one that ran."""
+    return _compared(demands, points, other, sign=-1.0)
 
 
 def _compared(
-    settings: Sequence[Setting],
-    points: NDArray[np.int64],
-    other: NDArray[np.int64],
-    memory: Memory,
-    *,
-    sign: float,
+    demands: Demands, points: NDArray[np.int64], other: NDArray[np.int64], *, sign: float
 ) -> NDArray[np.bool_]:
     found = np.ones(len(points), dtype=np.bool_)
-    for column, setting in enumerate(settings):
-        if is_free(setting.name, memory):
+    for column, values in enumerate(demands):
+        if values is None:
             continue
-        demands = np.array([demand(setting.name, value, memory) for value in setting.values])
         here, there = points[:, column], other[column]
         with np.errstate(invalid="ignore"):
-            found &= (here == there) | (sign * (demands[here] - demands[there]) >= 0)
+            found &= (here == there) | (sign * (values[here] - values[there]) >= 0)
     return found
 
 
 # ---- by predicted bytes
 
 
-def ruled_out(candidate: Candidate, layout: str, memory: MemoryModel) -> SkippedCandidate | None:
-    """Return the candidate as skipped, with the launch that rules it out; None without one.
+def find_ruling_failure(
+    candidate: Candidate, layout: str, memory: MemoryModel
+) -> tuple[Trial, str] | None:
+    """Return the launch that rules a candidate out, and the reason; None without one.
 
     A launch that ran out of memory rules out candidates that need at least as much of the same
     device, in the same layout or with layers on the same devices. A rejected launch rules out
     the same settings in any layout.
     """
     for trial in memory.launches:
-        why = _reason(trial, candidate, layout, memory)
-        if why:
-            outcome = Skipped(f"{why} (launch {trial.number})", because=trial.candidate.key)
-            return SkippedCandidate(candidate, outcome, "boundary", layout)
+        reason = _reason(trial, candidate, layout, memory)
+        if reason:
+            return trial, reason
     return None
 
 
@@ -137,7 +109,7 @@ def _failed_on_host(trial: Trial) -> bool:
 
 
 def _reason(trial: Trial, candidate: Candidate, layout: str, memory: MemoryModel) -> str:
-    """Return why a launch rules a candidate out; empty where it does not."""
+    """Return why a launch rules a candidate out; empty if it does not."""
     outcome = trial.outcome
     if isinstance(outcome, Rejected) and outcome.reason in _REJECTIONS:
         is_same = _without_layout(candidate) == _without_layout(trial.candidate)

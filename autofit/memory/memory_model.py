@@ -24,10 +24,8 @@ from statistics import median
 from autofit.errors import UsageError
 from autofit.memory.calibration import (
     Calibration,
-    CalibrationKey,
     CalibrationStore,
     ObservedMemory,
-    PredictedAndUsed,
     calibrate,
 )
 from autofit.memory.demand import without_free_settings
@@ -99,8 +97,7 @@ class MemoryModel:
     def __post_init__(self) -> None:
         self._earlier = Calibration()
         if self.store is not None:
-            names = [device.name for device in self.devices]
-            self._earlier = self.store.calibration(self.inventory.digest, self.build, names)
+            self._earlier = self.store.calibration(self.inventory.digest, self.build)
         self._calibration = self._earlier
 
     # ---- what launches and the planner teach
@@ -128,8 +125,13 @@ class MemoryModel:
             return
         for row in predicted.devices:
             if row.name in used_mib:
-                key = CalibrationKey(self.inventory.digest, self.build, row.name)
-                self.store.add(key, PredictedAndUsed(row.total_mib, used_mib[row.name]))
+                self.store.add(
+                    self.inventory.digest,
+                    self.build,
+                    row.name,
+                    predicted_mib=row.total_mib,
+                    used_mib=used_mib[row.name],
+                )
 
     def ask_planner(self, candidate: Candidate) -> None:
         """Correct predictions by the runtime's own plan of a candidate, where it has a planner."""
@@ -269,8 +271,8 @@ class MemoryModel:
 
         A device is missing where no launch has shown it.
         """
-        different = self._with_other_settings(candidate, excluding)
-        least = {name: max(0.0, min(mib) - _DIFFERENT_MIB) for name, mib in different.items()}
+        others = self._unreported(candidate, DECISIVE_IN_STEPS, excluding=excluding)
+        least = {name: max(0.0, min(mib) - _DIFFERENT_MIB) for name, mib in others.items()}
         return {**least, **self.usual_unreported_mib(candidate, excluding=excluding)}
 
     def usual_unreported_mib(
@@ -292,48 +294,47 @@ class MemoryModel:
         Launches on a device at its full level count for nothing; `full_levels_mib` replaces the
         levels that spills have shown.
         """
-        found: dict[str, list[float]] = {}
         params = (*DECISIVE_PARAMS, *DECISIVE_IN_STEPS)
-        levels = self.full_levels_mib() if full_levels_mib is None else full_levels_mib
-        for _, name, mib in self._unreported(candidate, params, excluding, levels):
-            found.setdefault(name, []).append(mib)
-        return found
-
-    def _with_other_settings(
-        self, candidate: Candidate, excluding: Trial | None
-    ) -> dict[str, list[float]]:
-        """Return the use beyond buffers of all launches, corrected by predicted differences."""
-        found: dict[str, list[float]] = {}
-        levels = self.full_levels_mib()
-        for trial, name, mib in self._unreported(candidate, DECISIVE_IN_STEPS, excluding, levels):
-            here = self.predict_device(candidate, name)
-            there = self.predict_device(trial.candidate, name)
-            if here is not None and there is not None:
-                found.setdefault(name, []).append(mib + here.other_mib - there.other_mib)
-        return found
+        return self._unreported(
+            candidate, params, excluding=excluding, full_levels_mib=full_levels_mib
+        )
 
     def _unreported(
         self,
         candidate: Candidate,
         params: Sequence[str],
-        excluding: Trial | None,
-        levels_mib: Mapping[str, float],
-    ) -> Iterator[tuple[Trial, str, float]]:
-        """Yield each launch that agrees in some params, a device, and its use beyond buffers.
+        *,
+        excluding: Trial | None = None,
+        full_levels_mib: Mapping[str, float] | None = None,
+    ) -> dict[str, list[float]]:
+        """Return by device the use beyond buffers of each launch that agrees in some params.
 
-        A launch shows nothing where others took or freed memory meanwhile, or where it was full.
+        If they do not include all decisive ones, the predicted difference is added. A launch
+        shows nothing where others took or freed memory meanwhile, or where it was full.
         """
+        levels = self.full_levels_mib() if full_levels_mib is None else full_levels_mib
+        is_same = set(params) >= set(DECISIVE_PARAMS)
+        found: dict[str, list[float]] = {}
         for trial, measured in self._completed():
             if trial is excluding or not agree(candidate, trial.candidate, params):
                 continue
             for name, row in measured.reported.items():
                 used_mib = launch_usage_mib(measured.readings, name)
                 if (
-                    used_mib is not None
-                    and is_steady(measured.readings, name)
-                    and not is_at_full_level(measured, name, levels_mib)
+                    used_mib is None
+                    or not is_steady(measured.readings, name)
+                    or is_at_full_level(measured, name, levels)
                 ):
-                    yield trial, name, used_mib - row.buffers_mib
+                    continue
+                mib = used_mib - row.buffers_mib
+                if not is_same:
+                    here = self.predict_device(candidate, name)
+                    there = self.predict_device(trial.candidate, name)
+                    if here is None or there is None:
+                        continue
+                    mib = mib + here.other_mib - there.other_mib
+                found.setdefault(name, []).append(mib)
+        return found
 
     def expected_slots(self, candidate: Candidate) -> ExpectedSlots | None:
         """Return the prefetch slots of a candidate; None where it prefetches nothing."""
@@ -345,9 +346,8 @@ class MemoryModel:
         # By layer it holds gate, up and down of one.
         count = candidate.get_amount("prefetch_slots") or 3
         without = candidate.with_params(**dict.fromkeys(PREFETCH_PARAMS, None))
-        mib = self.unreported_of_same(without).get(row.name) or self._with_other_settings(
-            without, None
-        ).get(row.name)
+        same = self.unreported_of_same(without)
+        mib = same.get(row.name) or self._unreported(without, DECISIVE_IN_STEPS).get(row.name)
         return ExpectedSlots(
             device=row.name,
             count=count,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from autofit.memory.dominance import ruled_out, shows_full_host
+from autofit.memory.dominance import find_ruling_failure, shows_full_host
 from autofit.memory.memory_model import MemoryModel
 from autofit.memory.spill_review import needs_neighbour, review_launches
 from autofit.probe.boundary_line import BoundaryLine
@@ -56,12 +56,12 @@ class ProbeSession:
         self.notes.append(text)
         self.emit(Notice(text))
 
-    def skip(self, skipped: SkippedCandidate) -> None:
+    def skip(self, candidate: Candidate, layout: str, outcome: Skipped) -> None:
         """Show a candidate that is not launched, and write it to the study once."""
-        self.emit(CandidateSkipped(skipped.candidate, skipped.outcome))
-        if skipped.candidate.key not in self._skipped:
-            self._skipped.add(skipped.candidate.key)
-            self.runner.skip(skipped)
+        self.emit(CandidateSkipped(candidate, outcome))
+        if candidate.key not in self._skipped:
+            self._skipped.add(candidate.key)
+            self.runner.skip(SkippedCandidate(candidate, outcome, "boundary", layout))
 
     def launch(self, candidate: Candidate, layout: str) -> Trial:
         """Launch a candidate with a prompt that shows whether it fits."""
@@ -119,9 +119,7 @@ def find_boundaries(
     for line in lines:
         for text in exception_texts(line):
             session.note(text)
-        skipped = unlaunched_zero(line)
-        if skipped is not None:
-            session.skip(skipped)
+        skip_zero(line, session)
     if is_cut_off:
         for text in open_boundary_texts(lines, runner.study):
             session.note(text)
@@ -222,38 +220,25 @@ def settle(
 
     Return False if the budget has no time for that launch.
     """
-    memory = session.memory
-    trial = memory.launch_of(candidate)
+    trial = session.memory.launch_of(candidate)
     if trial is None:
-        skipped = ruled_out(candidate, line.layout, memory)
-        if skipped is not None:
-            session.skip(skipped)
-            _rule_out(line, host_layers, skipped)
-            return True
-        if not session.has_time(candidate):
+        ruling = find_ruling_failure(candidate, line.layout, session.memory)
+        if ruling is not None:
+            trial, reason = ruling
+            line.ruled_out[host_layers] = trial
+            text = f"{reason} (launch {trial.number})"
+            session.skip(candidate, line.layout, Skipped(text, because=trial.candidate.key))
+        elif session.has_time(candidate):
+            trial = session.launch(candidate, line.layout)
+        else:
             return False
-        trial = session.launch(candidate, line.layout)
-    line.search.record(host_layers, fits=trial.is_completed)
-    _draw_conclusion(line, host_layers, trial)
-    return True
-
-
-def _rule_out(line: BoundaryLine, host_layers: int, skipped: SkippedCandidate) -> None:
-    """Record a candidate that is ruled out by a failed launch."""
-    failed = next(
-        trial for trial in line.memory.launches if trial.candidate.key == skipped.outcome.because
-    )
-    line.search.record(host_layers, fits=False, is_launched=False)
-    line.ruled_out[host_layers] = failed
-    _draw_conclusion(line, host_layers, failed)
-
-
-def _draw_conclusion(line: BoundaryLine, host_layers: int, trial: Trial) -> None:
-    """Limit the line to fewer host layers if the host was full, or end it if nothing fits."""
-    if shows_full_host(trial, line.memory):
+    is_launched = host_layers not in line.ruled_out
+    line.search.record(host_layers, fits=trial.is_completed, is_launched=is_launched)
+    if shows_full_host(trial, session.memory):
         line.search.most = host_layers - 1
     elif not trial.is_completed and not lacks_device_memory(trial.outcome):
         line.stopped_by = trial
+    return True
 
 
 def review(session: ProbeSession, lines: Sequence[BoundaryLine]) -> None:
@@ -280,13 +265,10 @@ def exception_texts(line: BoundaryLine) -> Iterator[str]:
             yield f"{text} do not fit, though {line.reported(line.search.fits)} do"
 
 
-def unlaunched_zero(line: BoundaryLine) -> SkippedCandidate | None:
-    """Return the candidate without host layers as skipped, if its prediction ruled it out."""
-    candidate = line.candidate(0)
-    free = line.free_mib(0) or 0.0
-    if not line.search.is_zero_separate or candidate is None or 0 in line.search.known:
-        return None
-    if free >= 0:
-        return None
-    text = f"by the estimate a device lacks {-free:.0f} MiB"
-    return SkippedCandidate(candidate, Skipped(text), "boundary", line.layout)
+def skip_zero(line: BoundaryLine, session: ProbeSession) -> None:
+    """Skip the candidate without host layers if its prediction alone ruled it out."""
+    candidate, free = line.candidate(0), line.free_mib(0)
+    is_open = line.search.is_zero_separate and 0 not in line.search.known
+    if is_open and candidate is not None and free is not None and free < 0:
+        text = f"by the estimate a device lacks {-free:.0f} MiB"
+        session.skip(candidate, line.layout, Skipped(text))

@@ -108,13 +108,13 @@ class CandidatePool:
         for memory in MEMORIES:
             probabilities = self._predicted_probabilities(rows, memory)
             for row in self._ran:
-                fits = needing_at_most(self._grid.axes, rows, row, memory)
+                fits = needing_at_most(self._grid.demands[memory], rows, row)
                 probabilities[fits] = np.maximum(probabilities[fits], _DOMINATED_PROBABILITY)
             for row in self._history.out_of_memory(memory):
-                probabilities[needing_at_least(self._grid.axes, rows, row, memory)] = 0.0
+                probabilities[needing_at_least(self._grid.demands[memory], rows, row)] = 0.0
             product *= probabilities
         for row, is_repeated in self._spills:
-            dominated = needing_at_least(self._grid.axes, rows, row, "device")
+            dominated = needing_at_least(self._grid.demands["device"], rows, row)
             product[dominated] *= 0.0 if is_repeated else _SPILLED_ONCE
         return product
 

@@ -178,7 +178,7 @@ class MemorySurrogate:
         They need at least as much device memory and have the same number of host layers. With
         fewer host layers there may be a candidate, if the model has no more layers.
         """
-        found = needing_at_least(self._grid.axes, rows, impossible, "device")
+        found = needing_at_least(self._grid.demands["device"], rows, impossible)
         layers = self._grid.column_of(HOST_LAYERS_AXIS)
         if layers is not None:
             found &= rows[:, layers] == impossible[layers]

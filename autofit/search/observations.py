@@ -73,7 +73,7 @@ class LaunchHistory:
         found: set[tuple[int, ...]] = set()
         for row in self.out_of_memory("device"):
             if tuple(row.tolist()) in rows:
-                more = needing_at_least(self._grid.axes, self.matrix(rows), row, "device")
+                more = needing_at_least(self._grid.demands["device"], self.matrix(rows), row)
                 found.update(rows[index] for index in np.flatnonzero(more))
         return frozenset(found)
 

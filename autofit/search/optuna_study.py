@@ -120,7 +120,8 @@ class SearchStudy:
             return False
         rows = np.array([row])
         failed = LaunchHistory(grid, self.observations).out_of_memory("device")
-        return any(needing_at_least(grid.axes, rows, other, "device").any() for other in failed)
+        demands = grid.demands["device"]
+        return any(needing_at_least(demands, rows, other).any() for other in failed)
 
     def restrict_to(self, is_eligible: Callable[[Point], bool]) -> None:
         """Propose and rank only eligible points from now on; all observations stay data."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from autofit.memory.demand import MEMORIES, Demands, Memory, demands_of
 from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point
 from autofit.trial.candidate import ParamValue
@@ -24,7 +25,10 @@ _MOST_COMBINATIONS = 2000
 
 
 class PointGrid:
-    """Conversion of points to rows and back, and the list of combinations to evaluate."""
+    """Conversion of points to rows and back, and the list of combinations to evaluate.
+
+    `demands` has the demands of the values of each axis, by memory.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -33,6 +37,10 @@ class PointGrid:
         self._columns = {param: i for i, axis in enumerate(self.axes) for param in axis.params}
         self._columns.update({axis.name: i for i, axis in enumerate(self.axes)})
         self._all: Rows | None = None
+        self.demands: dict[Memory, Demands] = {
+            memory: [demands_of(axis.name, axis.values, memory) for axis in self.axes]
+            for memory in MEMORIES
+        }
 
     def row_of(self, point: Point) -> tuple[int, ...] | None:
         """Return the row of a point, None if it is no point of the problem's axes."""

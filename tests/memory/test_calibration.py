@@ -10,20 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model.layout_samples import devices, handmade
 
-from autofit.memory.calibration import (
-    CalibrationKey,
-    CalibrationStore,
-    ObservedMemory,
-    PredictedAndUsed,
-    calibrate,
-)
+from autofit.memory.calibration import CalibrationStore, ObservedMemory, calibrate
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import ReportedMemory
 
 MODEL = handmade([60.0] * 8)
 CARDS = devices(4000, 4000)
-KEY = CalibrationKey("0011", "11434", "CUDA0")
 
 
 def predicted(host_layers: int) -> MemoryEstimate:
@@ -85,62 +78,58 @@ def test_no_observation_changes_nothing():
     assert calibrate([]).corrected(predicted(3)) == predicted(3)
 
 
-def test_pairs_come_back_by_key(tmp_path):
-    """A pair is found under its own model, build and device, by another process as well."""
-    path = tmp_path / "new" / "memory.jsonl"
-    first, second = PredictedAndUsed(1000.0, 1100.0), PredictedAndUsed(2000.0, 2150.0)
-    assert CalibrationStore(path).add(KEY, first)
-    other = CalibrationKey("0011", "11434", "CUDA1")
-    assert CalibrationStore(path).add(other, PredictedAndUsed(5.0, 6.0))
-    assert CalibrationStore(path).add(KEY, second)
+def kept(store: CalibrationStore, model: str = "0011", build: str = "11434") -> dict:
+    """Return the offset and the number of observations of each device."""
+    devices = store.calibration(model, build).devices
+    return {name: (one.other_offset_mib, one.observations) for name, one in devices.items()}
 
-    assert CalibrationStore(path).pairs(KEY) == (first, second)
-    assert CalibrationStore(path).pairs(CalibrationKey("0011", "11500", "CUDA0")) == ()
+
+def add(store: CalibrationStore, excess_mib: float, device: str = "CUDA0") -> bool:
+    """Keep a launch that used more than was predicted."""
+    return store.add("0011", "11434", device, predicted_mib=1000.0, used_mib=1000.0 + excess_mib)
 
 
 def test_earlier_launches_calibrate_a_new_study(tmp_path):
-    """The median excess over the predictions is the offset of each known device."""
-    store = CalibrationStore(tmp_path / "memory.jsonl")
-    for excess in (50.0, 70.0, 900.0):
-        store.add(KEY, PredictedAndUsed(1000.0, 1000.0 + excess))
+    """The median excess of a model, build and device is its offset, in another process too."""
+    path = tmp_path / "new" / "memory.jsonl"
+    for excess_mib in (50.0, 70.0, 900.0):
+        assert add(CalibrationStore(path), excess_mib)
+    assert add(CalibrationStore(path), -5.0, "CUDA1")
 
-    found = store.calibration("0011", "11434", ["CUDA0", "CUDA1"]).devices
-
-    assert list(found) == ["CUDA0"]
-    assert (found["CUDA0"].other_offset_mib, found["CUDA0"].observations) == (70.0, 3)
+    assert kept(CalibrationStore(path)) == {"CUDA0": (70.0, 3), "CUDA1": (-5.0, 1)}
+    assert kept(CalibrationStore(path), model="0012") == {}
+    assert kept(CalibrationStore(path), build="11500") == {}
 
 
 def test_torn_and_foreign_lines_are_skipped(tmp_path):
     """A file damaged in places still gives what can be read, and takes more."""
     path = tmp_path / "memory.jsonl"
     store = CalibrationStore(path)
-    store.add(KEY, PredictedAndUsed(1.0, 2.0))
+    add(store, 1.0)
     with path.open("ab") as file:
         file.write(b'[1]\n{"device": "CUDA0"}\n{"model_digest": ["x"], "build": 1}\n\xff{"mod')
-    store.add(KEY, PredictedAndUsed(3.0, 4.0))
+    add(store, 3.0)
 
-    assert store.pairs(KEY) == (PredictedAndUsed(1.0, 2.0), PredictedAndUsed(3.0, 4.0))
+    assert kept(store) == {"CUDA0": (2.0, 2)}
 
 
 def test_file_stays_small_and_keeps_the_latest(tmp_path):
-    """Above a megabyte only the latest pairs of each key are kept."""
+    """Above a megabyte only the latest launches of each key are kept."""
     path = tmp_path / "memory.jsonl"
     store = CalibrationStore(path)
-    store.add(KEY, PredictedAndUsed(0.5, 0.5))
-    line = path.read_bytes().replace(b"0.5", b"1.5")
+    add(store, 0.0)
+    line = path.read_bytes()
     path.write_bytes(line * ((1 << 20) // len(line)))
-    last = (PredictedAndUsed(7.0, 8.0), PredictedAndUsed(8.0, 9.0))
-    for pair in last:
-        store.add(KEY, pair)
+    for excess_mib in [8.0] * 26:
+        add(store, excess_mib)
 
     assert path.stat().st_size < 100_000
-    assert store.pairs(KEY)[-2:] == last
-    assert len(store.pairs(KEY)) == 50
+    assert kept(store) == {"CUDA0": (8.0, 50)}
 
 
 def test_unwritable_file_keeps_nothing_and_fails_nothing():
     """Where nothing can be written, nothing is known and no error is raised."""
     store = CalibrationStore(Path("/sys/kernel/autofit/memory.jsonl"))
 
-    assert not store.add(KEY, PredictedAndUsed(1.0, 2.0))
-    assert store.pairs(KEY) == ()
+    assert not add(store, 1.0)
+    assert kept(store) == {}

@@ -11,9 +11,9 @@ from search.toy_machine import SPACE, ToyMachine
 
 from autofit.memory.demand import Memory
 from autofit.memory.dominance import (
+    find_ruling_failure,
     needing_at_least,
     needing_at_most,
-    ruled_out,
     shows_full_host,
 )
 from autofit.search.point_grid import PointGrid
@@ -34,7 +34,7 @@ GRID = PointGrid(ToyMachine(layouts=("single:A", "single:B")).problem())
 def _needs_at_least(memory: Memory, **changes) -> bool:
     """Return whether a point needs at least as much as the one that failed."""
     rows = np.array([GRID.row_of({**FAILED, **changes})])
-    return bool(needing_at_least(GRID.axes, rows, np.array(GRID.row_of(FAILED)), memory)[0])
+    return bool(needing_at_least(GRID.demands[memory], rows, np.array(GRID.row_of(FAILED)))[0])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_point_with_no_smaller_demand_is_ruled_out(changes) -> None:
         {HOST_LAYERS_AXIS: 9, "ubatch": 512},
     ],
 )
-def test_point_with_less_demand_or_another_layout_is_not_ruled_out(changes) -> None:
+def test_point_with_less_demand_or_another_layout_is_not_find_ruling_failure(changes) -> None:
     """One smaller demand is enough, and layouts are not compared."""
     assert not _needs_at_least("device", **changes)
 
@@ -88,9 +88,9 @@ def test_both_directions_agree() -> None:
     )
 
     for row in rows[::7]:
-        at_most = needing_at_most(GRID.axes, rows, row, "device")
+        at_most = needing_at_most(GRID.demands["device"], rows, row)
         for other, is_less in zip(rows, at_most, strict=True):
-            assert needing_at_least(GRID.axes, row[None, :], other, "device")[0] == is_less
+            assert needing_at_least(GRID.demands["device"], row[None, :], other)[0] == is_less
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_device_failure_rules_out_candidates_that_need_as_much_of_it(card):
 
     def is_ruled_out(host_layers, cache_type="q8_0", layout=LAYOUT, **params):
         candidate = card.candidate(host_layers, cache_type).with_params(**params)
-        return ruled_out(candidate, layout, memory) is not None
+        return find_ruling_failure(candidate, layout, memory) is not None
 
     assert is_ruled_out(12)
     assert is_ruled_out(13, "f16")
@@ -126,10 +126,10 @@ def test_host_failure_rules_out_more_host_layers(card):
     failed = card.trial(13, 5000, outcome=OutOfMemory("load", "full", where="host"))
     memory = card.memory(failed)
 
-    fewer, more = (ruled_out(card.candidate(n), LAYOUT, memory) for n in (12, 14))
+    fewer, more = (find_ruling_failure(card.candidate(n), LAYOUT, memory) for n in (12, 14))
 
     assert fewer is None
-    assert more.outcome.because == failed.candidate.key
+    assert more[0] is failed
 
 
 def test_host_failure_counts_for_nothing_where_as_much_host_memory_was_used(card):
@@ -140,7 +140,7 @@ def test_host_failure_counts_for_nothing_where_as_much_host_memory_was_used(card
     for trials, is_believed in (([failed], True), ([failed, ran], False)):
         memory = card.memory(*trials)
         assert shows_full_host(failed, memory) == is_believed
-        assert (ruled_out(wide, LAYOUT, memory) is not None) == is_believed
+        assert (find_ruling_failure(wide, LAYOUT, memory) is not None) == is_believed
 
 
 @pytest.mark.parametrize(
@@ -155,4 +155,6 @@ def test_rejection_rules_out_the_same_settings_in_any_layout(
     rejected = replace(rejected, outcome=Rejected("context", "no", reason))
     candidate = card.candidate(20, cache_type)
 
-    assert (ruled_out(candidate, "balanced", card.memory(rejected)) is not None) == is_ruled_out
+    assert (
+        find_ruling_failure(candidate, "balanced", card.memory(rejected)) is not None
+    ) == is_ruled_out
