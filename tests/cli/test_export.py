@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from output.tune_sample import RESULT, make_study
-from runtime.sample_programs import write_program
+from runtime.sample_programs import read_calls, write_program
 from study.study_sample import header, trial
 
 from autofit.cli.commands.export import command
@@ -81,8 +81,9 @@ def test_shell_script_starts_the_runtime(cli, tmp_path, program, study):
     assert str(tmp_path / "serve.sh") in done.err
     # The stand-in records its arguments and fails.
     assert subprocess.run([tmp_path / "serve.sh"], timeout=10, check=False).returncode == 1
-    recorded = (program.parent / "asked").read_text().splitlines()[-1]
-    assert recorded.startswith("-m /models/my model.gguf --n-cpu-moe 20 --host 127.0.0.1")
+    assert read_calls(program)[-1].startswith(
+        "-m /models/my model.gguf --n-cpu-moe 20 --host 127.0.0.1"
+    )
 
 
 def test_a_replaced_file_is_kept(cli, tmp_path, study):
