@@ -23,7 +23,12 @@ ROOT = Path(__file__).parents[2]
 CODE = ("autofit", "tests", "benchmarks")
 DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "runners", "search_spaces")
 # Recorded output of other programs, and files of users that tests read.
-NOT_OURS = ("tests/data/", "tests/fakes/help/", "search_spaces/workloads/prompt.txt")
+NOT_OURS = (
+    "tests/data/",
+    "tests/checks/",
+    "tests/fakes/help/",
+    "search_spaces/workloads/prompt.txt",
+)
 QUOTE = "wording: quote"
 
 BANNED = re.compile(
