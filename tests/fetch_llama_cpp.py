@@ -1,6 +1,6 @@
 """Install the real llama.cpp that tests run on, a CPU build with the RPC backend.
 
-A wheel built ahead is used where a folder `shared/wheels` lies beside the checkout;
+A wheel built ahead is used where a folder `shared/wheels` is next to the checkout;
 otherwise the source distribution is built, which takes minutes and needs cmake and a C++
 compiler. Without either, tests that need it are skipped and this program says so.
 """

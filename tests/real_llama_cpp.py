@@ -25,7 +25,7 @@ class FitPrint:
 
 
 def caches_mib(log: str) -> float:
-    """All attention caches that a log tells of, together."""
+    """Return the sum of all attention caches in a log, in MiB."""
     return sum(float(size) for size in _CACHE.findall(log))
 
 
@@ -36,7 +36,7 @@ def clean_environment() -> dict[str, str]:
 
 
 def fit_print(folder: Path, model: Path, *arguments: str) -> FitPrint:
-    """What `llama-fit-params` says of a model, repacking off so that all weights have a row."""
+    """Return the table of `llama-fit-params`, without repacking so that all weights have a row."""
     argv = [str(folder / "llama-fit-params"), "-m", str(model), "--fit-print", "on"]
     argv += ["--no-repack", "-lv", "5", *arguments]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Whether a test may mount a small disk of its own, to fill it."""
+"""A small disk that a test can fill, where mounting is allowed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def _can_mount() -> bool:
-    """Whether this user may mount a file system of its own, as most Linux systems allow."""
+    """Return whether this user may mount a file system, as most Linux systems allow."""
     unshare = shutil.which("unshare")
     return (
         unshare is not None

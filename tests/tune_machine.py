@@ -63,7 +63,7 @@ class TuneMachine(FakeMachine):
         """The words of a short tune of this machine; None leaves an option out."""
         options: dict[str, object] = {
             "runtime": self.server,
-            "dialect": "llama_server",  # `self.dialect` also tells the memory of devices
+            "dialect": "llama_server",  # `self.dialect` also reports the memory of devices
             "space": self.space,
             "workload": self.workload,
             "budget": "60s",
@@ -71,6 +71,6 @@ class TuneMachine(FakeMachine):
             "study": study,
             **changed,
         }
-        told = [word for name, value in options.items() if value is not None
+        words = [word for name, value in options.items() if value is not None
                 for word in (f"--{name.replace('_', '-')}", str(value))]  # fmt: skip
-        return ["tune", str(self.model), *told]
+        return ["tune", str(self.model), *words]

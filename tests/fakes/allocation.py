@@ -1,4 +1,4 @@
-"""What a launch allocates, buffer by buffer, in MiB.
+"""The allocations of a launch, buffer by buffer, in MiB.
 
 Sizes follow what llama.cpp logs: weights, KV and recurrent state by layer; a compute buffer
 that grows with the ubatch and holds staged host weights; a driver context per process and
@@ -21,7 +21,7 @@ LARGE_BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class DeviceBuffers:
-    """What one device is asked for at load time."""
+    """The buffers of one device at load time."""
 
     context_mib: float
     weights_mib: float
@@ -41,7 +41,7 @@ class DeviceBuffers:
 
 @dataclass(frozen=True, slots=True)
 class HostBuffers:
-    """What the host is asked for."""
+    """The buffers of the host."""
 
     weights_mib: float
     repack_mib: float
@@ -53,7 +53,7 @@ class HostBuffers:
 
     @property
     def anonymous_mib(self) -> float:
-        """What is really taken from system memory, page cache left out."""
+        """System memory in MiB, without the page cache."""
         weights = self.repack_mib + (0.0 if self.is_mapped else self.weights_mib)
         return weights + self.kv_mib + self.compute_mib + self.output_mib + 250.0
 
@@ -121,7 +121,7 @@ def _activations_mib(model: Model, settings: Settings) -> float:
 
 
 def has_pipeline(settings: Settings, placement: Placement, machine: Machine) -> bool:
-    """Whether pipeline parallelism comes on."""
+    """Return whether pipeline parallelism turns on."""
     return (
         len(settings.devices) > 1
         and settings.n_gpu_layers >= 1
@@ -159,7 +159,7 @@ def compute_mib(
 
 
 def expert_cache(model: Model, settings: Settings, placement: Placement) -> ExpertCache:
-    """What of host experts is cached: whole slots, and layers whose experts are all there.
+    """Return the cached part of host experts: whole slots, and layers whose experts are all there.
 
     Raises:
         RefusedError: there can be no cache.
@@ -290,8 +290,8 @@ def pool_mib(
     return size
 
 
-def wants_prefetch(model: Model, settings: Settings, placement: Placement, tokens: int) -> bool:
-    """Whether a ubatch of so many tokens would have its host experts prefetched."""
+def uses_prefetch(model: Model, settings: Settings, placement: Placement, tokens: int) -> bool:
+    """Return whether a ubatch of this many tokens has its host experts prefetched."""
     return (
         settings.prefetch_slots > 1
         and settings.uploader is not None

@@ -67,7 +67,7 @@ def _tail(asked: Mapping[str, Any]) -> dict[str, Any]:
 def generation_settings(
     asked: Mapping[str, Any], n_predict: int, biased: Sequence[int]
 ) -> dict[str, Any]:
-    """What a request was generated with."""
+    """Return the settings that a request was generated with."""
     return {
         "seed": int(asked.get("seed", -1)) % 2**32,
         "temperature": float(asked.get("temperature", 0.800000011920929)),

@@ -111,9 +111,9 @@ class Completer:
         return tokens
 
     def _slot(self, asked: Mapping[str, Any], prompt: Sequence[int]) -> Slot:
-        wanted = int(asked.get("id_slot", -1))
-        if 0 <= wanted < len(self.slots):
-            return self.slots[wanted]
+        requested = int(asked.get("id_slot", -1))
+        if 0 <= requested < len(self.slots):
+            return self.slots[requested]
         idle = [slot for slot in self.slots if not slot.lock.locked()] or self.slots
         return max(idle, key=lambda slot: _common(slot.tokens, prompt))
 
@@ -143,7 +143,7 @@ class Completer:
                     f"request ({len(prompt)} tokens) exceeds the available context size "
                     f"({n_ctx} tokens), try increasing it"
                 )
-                self.log.tell_error(f"srv    send_error: task id = {task}, error: {message}")
+                self.log.error_line(f"srv    send_error: task id = {task}, error: {message}")
                 raise RequestError(
                     400,
                     "exceed_context_size_error",
@@ -267,8 +267,8 @@ class Completer:
             whole["completion_probabilities"] = [
                 self._probability(asked, answer, at) for at in range(count)
             ]
-        wanted = asked.get("response_fields")
-        return {key: whole[key] for key in wanted if key in whole} if wanted else whole
+        requested = asked.get("response_fields")
+        return {key: whole[key] for key in requested if key in whole} if requested else whole
 
     def _probability(self, asked: Mapping[str, Any], answer: _Answer, at: int) -> dict[str, Any]:
         token = answer.tokens[at]

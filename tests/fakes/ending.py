@@ -1,4 +1,4 @@
-"""How a fake server ends: in order, by a signal, or with a backend's last words."""
+"""The end of a fake server: in order, by a signal, or with a backend's last words."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Ending:
                     ("E", "decode: failed to decode, ret = -2"),
                 ]
             )
-            self.log.tell_error(
+            self.log.error_line(
                 "srv        decode: Compute error. off = 0, n_batch = "
                 f"{launch.settings.batch}, ret = -3"
             )
@@ -152,7 +152,7 @@ class Ending:
         self.write(lines)
         if is_dead:
             self.signal(signal.SIGABRT)
-        self.log.tell_error(
+        self.log.error_line(
             "srv        decode: decode() failed: vk::Queue::submit: ErrorDeviceLost"
         )
 
@@ -160,7 +160,7 @@ class Ending:
 
     def finish(self, launch: Launch) -> NoReturn:
         """The ordinary end: the memory table, then status 0."""
-        self.log.tell("srv    operator(): operator(): cleaning up before exit...")
+        self.log.trace_line("srv    operator(): operator(): cleaning up before exit...")
         if not self.faults.get("no-table"):
             rows = [
                 (launch.machine.devices[index], self.memory.free_mib(index),
@@ -171,7 +171,7 @@ class Ending:
             for _, text in memory_table(
                 rows, host.weights_mib, host.kv_mib, host.compute_mib, host.repack_mib
             ):
-                self.log.tell(text)
+                self.log.trace_line(text)
         launch_log.cache_hits(self.log, launch)
         status = self.faults.get("exit-status")
         self.exit(int(status.number(1)) if status else 0)

@@ -1,4 +1,4 @@
-"""What each backend writes when something fails, line by line, and how the process then ends.
+"""The lines that each backend writes when something fails, and the end of the process.
 
 Sources: llama.cpp's own messages at b10434 and b11434. A line is (level, text); the level
 RAW stands for text that goes to stderr past the log.
@@ -242,7 +242,7 @@ def context_tail(model: str) -> list[Line]:
 
 
 def final(why: str = "model loading error") -> list[Line]:
-    """How every failed start ends."""
+    """Return the last lines of every failed start."""
     return [
         ("T", "srv    operator(): operator(): cleaning up before exit..."),
         ("E", f"srv  llama_server: exiting due to {why}"),

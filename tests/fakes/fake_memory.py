@@ -1,7 +1,7 @@
 """Prints `NAME total free used` in MiB for each device of a simulated machine.
 
 The program a dialect's `memory_command` runs; FAKE_MACHINE names the machine file. With
-`--host` a line tells of the host, with `--lent` one `NAME.gtt` per device of the host memory
+`--host` a line reports the host, with `--lent` one `NAME.gtt` per device of the host memory
 that the driver put in the place of the device's own.
 """
 

@@ -3,7 +3,7 @@
 A fault is named in FAKE_FAIL (`oom-kv`, `killed:prompt`, several separated by spaces) or in
 the machine's state file as `{"name": ..., "value": ..., "device": ..., "launches": [2, 3],
 "when": {"n_cpu_moe": ["<", 10]}, "prompt_tokens": 2000}`; the last has it strike from prompts of
-so many tokens on. The names:
+this many tokens on. The names:
 
 | name | what happens |
 | --- | --- |
@@ -23,8 +23,8 @@ so many tokens on. The names:
 | event-500, no-slot, slot-shrunk | an error in mid-stream, a busy server, a slot that holds less |
 | garbage, wrong-text, empty-text | the text is nonsense, another one, or not there |
 | impossible-speed, zero-timings | the timings are nonsense |
-| speed | everything takes so many times as long |
-| spill | so many MiB lie in host memory without a word |
+| speed | everything takes this many times as long |
+| spill | this many MiB are in host memory without a message |
 | retry-pipeline, retry-prefetch | harmless lines about an allocation that is tried smaller |
 | no-table, exit-status | the end leaves out the memory table, or has another status |
 
@@ -62,7 +62,7 @@ class Fault:
         return cls(name, value or None)
 
     def strikes(self, launch: int, params: Mapping[str, Any]) -> bool:
-        """Whether this launch with these parameters is struck."""
+        """Return whether the fault applies to this launch with these parameters."""
         if self.launches and launch not in self.launches:
             return False
         for name, (sign, limit) in self.when.items():
@@ -108,6 +108,6 @@ class Faults:
         return fault if fault and fault.prompt_tokens <= self.asked_tokens else None
 
     def at(self, name: str, stage: str, default: str = "") -> bool:
-        """Whether a fault strikes at this stage."""
+        """Return whether a fault applies at this stage."""
         fault = self.get(name)
         return fault is not None and str(fault.value or default) == stage

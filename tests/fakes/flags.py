@@ -61,7 +61,7 @@ class Option:
 
 @dataclass(slots=True)
 class CommandLine:
-    """What was asked: parameters by autofit's names, everything else by flag."""
+    """The request: parameters by autofit's names, everything else by flag."""
 
     params: dict[str, Any] = field(default_factory=dict)
     other: dict[str, Any] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from fakes.allocation import Allocation, allocate, pool_mib, slot_mib, wants_prefetch
+from fakes.allocation import Allocation, allocate, pool_mib, slot_mib, uses_prefetch
 from fakes.ledger import FullError
 from fakes.machine import Machine
 from fakes.model import Model
@@ -24,19 +24,19 @@ Stage = Literal["load", "context", "prompt", "generate"]
 
 
 class Memory(Protocol):
-    """Where memory comes from; see `ledger.Ledger`. Devices are indices in the machine's list."""
+    """The source of memory; see `ledger.Ledger`. Devices are indices in the machine's list."""
 
     @property
     def spilled_mib(self) -> list[float]:
-        """What went to host memory, by device."""
+        """Spilled memory in MiB, by device."""
         ...
 
     def free_mib(self, index: int) -> float:
-        """What is left of a device."""
+        """Return the free memory of a device."""
         ...
 
     def host_free_mib(self) -> float:
-        """What is left of the host."""
+        """Return the free memory of the host."""
         ...
 
     def take(self, index: int, mib: float) -> None:
@@ -118,7 +118,7 @@ class Launch:
     # ---- memory
 
     def load_steps(self) -> Iterator[Step]:
-        """What is allocated until the server is ready, in the runtime's order."""
+        """Yield the allocations until the server is ready, in the runtime's order."""
         devices, host = self.allocation.devices, self.allocation.host
         for at, buffers in enumerate(devices):
             yield Step("load", "context", at, buffers.context_mib)
@@ -210,14 +210,14 @@ class Launch:
             self.missing_share = min(1.0, max(0.0, lacking / host.weights_mib))
 
     def grow_pools(self, tokens: int, depth: int, stage: Stage = "prompt") -> None:
-        """Grow run-time pools for a ubatch of so many tokens that ends at this depth.
+        """Grow run-time pools for a ubatch of this many tokens that ends at this depth.
 
         Raises:
             StoppedError: the memory for it is not there.
         """
         for at, index in enumerate(self.settings.devices):
             device = self.machine.devices[index]
-            wanted = pool_mib(
+            needed_mib = pool_mib(
                 self.model,
                 self.settings,
                 self.placement,
@@ -226,10 +226,10 @@ class Launch:
                 tokens=tokens,
                 depth=depth,
             )
-            more = wanted - self.pools_mib[at]
+            more = needed_mib - self.pools_mib[at]
             if more > 0:
                 self.take(Step(stage, "pool", at, more))
-                self.pools_mib[at] = wanted
+                self.pools_mib[at] = needed_mib
         self._grow_slots(tokens)
 
     def _grow_slots(self, tokens: int) -> None:
@@ -240,7 +240,7 @@ class Launch:
         """
         if self.slots_mib or self.refused_slot_mib:
             return
-        if not wants_prefetch(self.model, self.settings, self.placement, tokens):
+        if not uses_prefetch(self.model, self.settings, self.placement, tokens):
             return
         size = slot_mib(self.placement)
         index = self.settings.devices[self.settings.uploader or 0]
@@ -267,7 +267,7 @@ class Launch:
 
     @property
     def condition(self) -> Condition:
-        """What memory has done to the launch so far."""
+        """The effects of memory on the launch so far."""
         memory, indices = self.memory, self.settings.devices
         spilled = memory.spilled_mib
         return Condition(

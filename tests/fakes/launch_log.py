@@ -21,12 +21,12 @@ _TEMPLATE = (
 
 
 def used_devices(log: Log, launch: Launch, free: Sequence[float]) -> None:
-    """Which devices the model is spread over."""
+    """Log the devices that the model is spread over."""
     for index in launch.settings.devices:
         device = launch.machine.devices[index]
         bus = "unknown id" if device.backend == "RPC" else f"0000:{index + 6:02x}:00.0"
         left = int(free[index] - device.context_mib)
-        log.tell(
+        log.trace_line(
             f"llama_prepare_model_devices: using device {device.name} "
             f"({device.endpoint or device.description}) ({bus}) - {left} MiB free"
         )
@@ -35,7 +35,7 @@ def used_devices(log: Log, launch: Launch, free: Sequence[float]) -> None:
 def loading_tensors(log: Log, launch: Launch) -> None:
     """The line before weights are read, and the warning about the memory map."""
     settings = launch.settings
-    log.tell(
+    log.trace_line(
         "load_tensors: loading model tensors, this can take a while... (load_mode = "
         f"{settings.load_mode})"
     )
@@ -70,10 +70,10 @@ def loaded_tensors(log: Log, launch: Launch) -> None:
     """Offloaded layers and the weights of each buffer."""
     placement, model = launch.placement, launch.model
     if placement.offloaded:
-        log.tell("load_tensors: offloading output layer to GPU")
+        log.trace_line("load_tensors: offloading output layer to GPU")
         repeating = min(placement.offloaded, model.units) - 2
-        log.tell(f"load_tensors: offloading {max(0, repeating)} repeating layers to GPU")
-    log.tell(f"load_tensors: offloaded {placement.offloaded}/{model.units} layers to GPU")
+        log.trace_line(f"load_tensors: offloading {max(0, repeating)} repeating layers to GPU")
+    log.trace_line(f"load_tensors: offloaded {placement.offloaded}/{model.units} layers to GPU")
     host = launch.allocation.host
     rows = [
         (buffer_name(launch.machine, index), launch.allocation.devices[at].weights_mib)
@@ -84,15 +84,15 @@ def loaded_tensors(log: Log, launch: Launch) -> None:
     rows[at:at] = [(name, host.weights_mib), ("CPU_REPACK", host.repack_mib)]
     for buffer, mib in rows:
         if mib > 0:
-            log.tell(f"load_tensors: {buffer:>12} model buffer size = {mib:8.2f} MiB")
+            log.trace_line(f"load_tensors: {buffer:>12} model buffer size = {mib:8.2f} MiB")
 
 
 def context_lines(log: Log, launch: Launch) -> None:
     """The settings of the context, as applied."""
     settings, model = launch.settings, launch.model
-    log.tell("cmn  common_init_: added <|endoftext|> logit bias = -inf")
-    log.tell("cmn  common_init_: added <|im_end|> logit bias = -inf")
-    log.tell("llama_context: constructing llama_context")
+    log.trace_line("cmn  common_init_: added <|endoftext|> logit bias = -inf")
+    log.trace_line("cmn  common_init_: added <|im_end|> logit bias = -inf")
+    log.trace_line("llama_context: constructing llama_context")
     for key, value in (
         ("n_seq_max", settings.parallel),
         ("n_ctx", settings.context),
@@ -108,9 +108,9 @@ def context_lines(log: Log, launch: Launch) -> None:
         ("n_outputs_max", settings.parallel),
         ("n_outputs_max_per_seq", 1),
     ):
-        log.tell(f"llama_context: {key:<21} = {value}")
+        log.trace_line(f"llama_context: {key:<21} = {value}")
     if settings.slot_context < model.context_train:
-        log.tell(
+        log.trace_line(
             f"llama_context: n_ctx_seq ({settings.slot_context}) < n_ctx_train "
             f"({model.context_train}) -- the full capacity of the model will not be "
             "utilized"
@@ -122,7 +122,7 @@ def context_lines(log: Log, launch: Launch) -> None:
             f"({model.context_train}) -- possible training context overflow",
         )
     name = host_buffer(launch.machine, settings)
-    log.tell(
+    log.trace_line(
         f"llama_context: {name:>10}  output buffer size = "
         f"{launch.allocation.host.output_mib:8.2f} MiB"
     )
@@ -136,7 +136,7 @@ def cache_line(log: Log, launch: Launch, at: int | None) -> None:
         name = buffer_name(launch.machine, launch.settings.devices[at])
         mib = launch.allocation.devices[at].kv_mib
     if mib > 0:
-        log.tell(f"llama_kv_cache: {name:>10} KV buffer size = {mib:8.2f} MiB")
+        log.trace_line(f"llama_kv_cache: {name:>10} KV buffer size = {mib:8.2f} MiB")
 
 
 def cache_total(log: Log, launch: Launch) -> None:
@@ -149,7 +149,7 @@ def cache_total(log: Log, launch: Launch) -> None:
     keys = cells * model.n_head_kv * model.head_k * KV_BYTES[settings.cache_type_k] / 1024**2
     values = cells * model.n_head_kv * model.head_v * KV_BYTES[settings.cache_type_v] / 1024**2
     streams = 1 if settings.kv_unified else settings.parallel
-    log.tell(
+    log.trace_line(
         f"llama_kv_cache: size = {keys + values:7.2f} MiB ({settings.context:6d} cells, "
         f"{layers:3d} layers, {settings.parallel:2d}/{streams} seqs), "
         f"K ({settings.cache_type_k}): {keys:7.2f} MiB, "
@@ -157,11 +157,13 @@ def cache_total(log: Log, launch: Launch) -> None:
     )
     rotation = "n_rot" if launch.machine.runtime.log_format == "new" else "attn_rot"
     for side in "kv":
-        log.tell(f"llama_kv_cache: {rotation}_{side} = 0, n_embd_head_k_all = {model.head_k}")
+        log.trace_line(
+            f"llama_kv_cache: {rotation}_{side} = 0, n_embd_head_k_all = {model.head_k}"
+        )
     for at, index in enumerate(settings.devices):
         if mib := launch.allocation.devices[at].recurrent_mib:
             name = buffer_name(launch.machine, index)
-            log.tell(f"llama_memory_recurrent: {name:>10} RS buffer size = {mib:8.2f} MiB")
+            log.trace_line(f"llama_memory_recurrent: {name:>10} RS buffer size = {mib:8.2f} MiB")
 
 
 def expert_cache_lines(log: Log, launch: Launch) -> None:
@@ -177,20 +179,20 @@ def expert_cache_lines(log: Log, launch: Launch) -> None:
         left = f"{cache.left_out} layers, they are not cached"
         log.say("W", f"llama_moe_cache: MoE cache budget is too small for {left}")
     name = buffer_name(launch.machine, settings.devices[settings.uploader or 0])
-    log.tell(
+    log.trace_line(
         f"llama_moe_cache: {name:>10} MoE cache size = {cache.mib:8.2f} MiB for "
         f"{cache.hosted_mib:.2f} MiB of host experts"
     )
     kind = next(t.type_id for t in launch.model.tensors if "_exps" in t.name)
     percent = 100.0 * cache.slots / (cache.layers * launch.model.n_expert)
-    log.tell(
+    log.trace_line(
         f"llama_moe_cache: {cache.layers:2d} layers, {TYPES[kind][0]}: {cache.slots:5d} slots "
         f"({percent:.1f}%)"
     )
 
 
 def cache_hits(log: Log, launch: Launch) -> None:
-    """How often an expert was in the cache; at the end."""
+    """Log the hit rate of the expert cache, at the end."""
     cache = launch.allocation.cache
     if not cache.layers or not launch.generated_tokens:
         return
@@ -198,22 +200,22 @@ def cache_hits(log: Log, launch: Launch) -> None:
     rate = launch.speed.hit_rate
     hits = round(asked * rate)
     uploaded = (asked - hits) * cache.hosted_mib / cache.layers / launch.model.n_expert
-    log.tell(
+    log.trace_line(
         f"llama_moe_cache: ubatch <= 8: hits = {hits}, misses = {asked - hits}, "
         f"hit rate = {100 * rate:.1f}%, uploaded = {uploaded:.0f} MiB"
     )
 
 
 def reserving(log: Log, launch: Launch) -> None:
-    """Which fused operations the devices can do; `auto` flash attention is settled here."""
-    log.tell("sched_reserve: reserving ...")
+    """Log the fused operations of the devices; `auto` flash attention is decided here."""
+    log.trace_line("sched_reserve: reserving ...")
     if launch.settings.flash_mode == "auto":
-        log.tell("resolve_fused_ops: Flash Attention enabled")
-    log.tell("resolve_fused_ops: resolving fused DeepSeek V4 HC support:")
+        log.trace_line("resolve_fused_ops: Flash Attention enabled")
+    log.trace_line("resolve_fused_ops: resolving fused DeepSeek V4 HC support:")
     for part in ("pre", "comb", "post"):
-        log.tell(f"resolve_fused_ops: fused DeepSeek V4 HC {part} enabled")
+        log.trace_line(f"resolve_fused_ops: fused DeepSeek V4 HC {part} enabled")
     if launch.allocation.has_pipeline:
-        log.tell("llama_context: pipeline parallelism enabled")
+        log.trace_line("llama_context: pipeline parallelism enabled")
 
 
 def compute_lines(log: Log, launch: Launch) -> None:
@@ -223,9 +225,9 @@ def compute_lines(log: Log, launch: Launch) -> None:
         name = buffer_name(launch.machine, index)
         mib = allocation.devices[at].compute_mib
         if mib > 0:
-            log.tell(f"sched_reserve: {name:>10} compute buffer size = {mib:8.2f} MiB")
+            log.trace_line(f"sched_reserve: {name:>10} compute buffer size = {mib:8.2f} MiB")
     name = host_buffer(launch.machine, settings)
-    log.tell(
+    log.trace_line(
         f"sched_reserve: {name:>10} compute buffer size = {allocation.host.compute_mib:8.2f} MiB"
     )
     splits = 2 + 2 * launch.placement.hosted_layers + launch.placement.devices_in_use
@@ -234,17 +236,17 @@ def compute_lines(log: Log, launch: Launch) -> None:
     more = 24 if settings.uploader is not None and launch.placement.hosted_layers else 0
     rest = "input objects = 4 / 4, input tensors = 9 / 9"
     if launch.machine.runtime.log_format == "old":
-        log.tell(f"sched_reserve: graph nodes  = {nodes}")
+        log.trace_line(f"sched_reserve: graph nodes  = {nodes}")
         batches = f"{splits + more} (with bs={settings.ubatch}), {splits} (with bs=1)"
-        log.tell(f"sched_reserve: graph splits = {batches if more else splits}")
+        log.trace_line(f"sched_reserve: graph splits = {batches if more else splits}")
     elif more:
         sizes = f"pp bs={settings.ubatch}, tg bs=1"
         counts = f"nodes = {nodes} / {nodes}, splits = {splits + more} / {splits}"
-        log.tell(f"sched_reserve: graph ({sizes}): {counts}, {rest}")
+        log.trace_line(f"sched_reserve: graph ({sizes}): {counts}, {rest}")
     else:
         rest = "input objects = 4, input tensors = 9"
-        log.tell(f"sched_reserve: graph: nodes = {nodes}, splits = {splits}, {rest}")
-    log.tell(f"sched_reserve: reserve took 111.09 ms, sched copies = {allocation.copies}")
+        log.trace_line(f"sched_reserve: graph: nodes = {nodes}, splits = {splits}, {rest}")
+    log.trace_line(f"sched_reserve: reserve took 111.09 ms, sched copies = {allocation.copies}")
 
 
 def ready_lines(log: Log, launch: Launch, cache_ram: int, checkpoints: int) -> None:
@@ -257,31 +259,33 @@ def ready_lines(log: Log, launch: Launch, cache_ram: int, checkpoints: int) -> N
         f"srv    load_model: initializing, n_slots = {settings.parallel}, n_ctx_slot = "
         f"{slot}, kv_unified = '{unified}'",
     )
-    log.tell("spec common_specu: no implementations specified for speculative decoding")
+    log.trace_line("spec common_specu: no implementations specified for speculative decoding")
     for slot_id in range(settings.parallel):
-        log.tell(f"slot   load_model: id  {slot_id} | task -1 | new slot, n_ctx = {slot}")
+        log.trace_line(f"slot   load_model: id  {slot_id} | task -1 | new slot, n_ctx = {slot}")
     if cache_ram:
         limit = "no limit" if cache_ram < 0 else f"{cache_ram} MiB"
-        log.tell(f"srv    load_model: prompt cache is enabled, size limit: {limit}")
-        log.tell("srv    load_model: use `--cache-ram 0` to disable the prompt cache")
+        log.trace_line(f"srv    load_model: prompt cache is enabled, size limit: {limit}")
+        log.trace_line("srv    load_model: use `--cache-ram 0` to disable the prompt cache")
     else:
-        log.tell("srv    load_model: prompt cache is disabled - use `--cache-ram N` to enable it")
-    log.tell(
+        log.trace_line(
+            "srv    load_model: prompt cache is disabled - use `--cache-ram N` to enable it"
+        )
+    log.trace_line(
         "srv    load_model: for more info see https://github.com/ggml-org/llama.cpp/pull/16391"
     )
     if not checkpoints:
-        log.tell("srv    load_model: context checkpoints disabled")
+        log.trace_line("srv    load_model: context checkpoints disabled")
     else:
-        log.tell(
+        log.trace_line(
             f"srv    load_model: context checkpoints enabled, max = {checkpoints}, "
             "min spacing = 8192"
         )
     if cache_ram:
-        log.tell(
+        log.trace_line(
             "srv          init: idle slots will be saved to prompt cache upon starting a new task"
         )
     else:
         log.say("W", "srv          init: --cache-idle-slots requires --cache-ram, disabling")
-    log.tell(f"srv          init: init: chat template, example_format: '{_TEMPLATE}'")
-    log.tell("srv          init: init: chat template, thinking = 0")
-    log.tell("srv          init: preserve_reasoning kwarg: not supported by template")
+    log.trace_line(f"srv          init: init: chat template, example_format: '{_TEMPLATE}'")
+    log.trace_line("srv          init: init: chat template, thinking = 0")
+    log.trace_line("srv          init: preserve_reasoning kwarg: not supported by template")

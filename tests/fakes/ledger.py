@@ -1,4 +1,4 @@
-"""Who holds how much memory of a simulated machine, and what happens when there is no more."""
+"""The memory of a simulated machine: its owners, and failures when none is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FullError(Exception):
 
 @dataclass(slots=True)
 class Ledger:
-    """Memory of one process beside what other programs hold (`floors_mib`), device by device."""
+    """Memory of one process next to that of other programs (`floors_mib`), device by device."""
 
     machine: Machine
     floors_mib: tuple[float, ...] = ()
@@ -38,16 +38,16 @@ class Ledger:
         self.host_floor_mib = self.host_floor_mib or self.machine.host.other_mib
 
     def capacity_mib(self, index: int) -> float:
-        """What the process may have of a device."""
+        """Return the memory of a device that the process may use."""
         device = self.machine.devices[index]
         return device.total_mib - device.reserve_mib - self.floors_mib[index]
 
     def free_mib(self, index: int) -> float:
-        """What is left of a device; nothing where it spills."""
+        """Return the free memory of a device; zero if it spills."""
         return max(0.0, self.capacity_mib(index) - self.used_mib[index])
 
     def host_free_mib(self) -> float:
-        """What is left of the host's memory."""
+        """Return the free memory of the host."""
         return self.machine.host.ram_mib - self.host_floor_mib - self.host_used_mib
 
     def take(self, index: int, mib: float) -> None:

@@ -86,15 +86,15 @@ def run(argv: list[str]) -> int:
 
 
 def answer(machine: Machine, state: Any, line: CommandLine, log: Log) -> int:
-    """What a well-formed command line asks for."""
+    """Answer a well-formed command line."""
     params = {"parallel": 1, **line.params, **env_params(os.environ, machine.runtime)}
     path = str(line.other.get("--model", ""))
     try:
         model = load_model(path)
     except (OSError, BadModelError):
         why = f"llama_model_loader: failed to load model from {path}"
-        log.tell_error(f"llama_model_load: error loading model: {why}")
-        log.tell_error("llama_model_load_from_file_impl: failed to load model")
+        log.error_line(f"llama_model_load: error loading model: {why}")
+        log.error_line("llama_model_load_from_file_impl: failed to load model")
         os.write(
             2,
             b"terminate called after throwing an instance of 'std::runtime_error'\n"
@@ -116,13 +116,13 @@ def answer(machine: Machine, state: Any, line: CommandLine, log: Log) -> int:
         free = [memory.free_mib(i) for i in range(len(machine.devices))]
         fitted = fit(params, machine, model, free)
     except RefusedError as error:
-        log.tell_error(f"llama_init_from_model: {error}")
-        log.tell_error(FAILED)
+        log.error_line(f"llama_init_from_model: {error}")
+        log.error_line(FAILED)
         return 1
     for level, text in fitted.log:
         log.say("T" if level == "I" else level, text)
     if not fitted.is_fitted:
-        log.tell_error("llama_fit_params: failed to fit CLI arguments to free memory, exiting...")
+        log.error_line("llama_fit_params: failed to fit CLI arguments to free memory, exiting...")
         return 1
     log.say("I", "llama_fit_params: printing fitted CLI arguments to stdout...")
     os.write(1, arguments(fitted.params, model).encode())

@@ -46,10 +46,10 @@ def run(argv: list[str]) -> int:
     try:
         load_model(str(line.other.get("--model", "")))
     except (OSError, BadModelError):
-        log.tell_error("llama_model_load_from_file_impl: failed to load model")
+        log.error_line("llama_model_load_from_file_impl: failed to load model")
         return 1
     if "perplexity" in faults:
-        log.tell_error("perplexity: you need at least 1024 tokens to evaluate perplexity")
+        log.error_line("perplexity: you need at least 1024 tokens to evaluate perplexity")
         return 1
     base = str(line.other["--save-all-logits"])
     chunks = int(line.other.get("--chunks", 2))
@@ -60,7 +60,7 @@ def run(argv: list[str]) -> int:
     with open(base, encoding="utf-8") as file:
         kept = file.read()
     if not kept.startswith(_KEPT):
-        log.tell_error("kl_divergence: failed to read the header")
+        log.error_line("kl_divergence: failed to read the header")
         return 1
     kinds = [str(line.params.get(f"cache_type_{which}", "f16")) for which in "kv"]
     traits = machine.runtime

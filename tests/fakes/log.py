@@ -53,10 +53,10 @@ class Log:
         if self.copy is not None:
             os.write(self.copy, data)
 
-    def tell(self, text: str) -> None:
+    def trace_line(self, text: str) -> None:
         """A library line that needs -lv 4."""
         self.say("T", text)
 
-    def tell_error(self, text: str) -> None:
+    def error_line(self, text: str) -> None:
         """An error line."""
         self.say("E", text)

@@ -55,7 +55,7 @@ class Host:
     gflops_per_core: float = 28.0
     saturating_cores: float = 3.0  # cores after which memory bandwidth levels off
     beyond_cores_share: float = 0.93  # speed left with as many threads as logical CPUs
-    collapse_threads: int = 0  # from so many threads on the CPU thrashes; 0 is never
+    collapse_threads: int = 0  # from this many threads on the CPU thrashes; 0 is never
     collapse_share: float = 0.12
     ram_mib: float = 65536.0
     other_mib: float = 5000.0
@@ -118,7 +118,7 @@ class Quirks:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How far measurements scatter: sigmas of log-normal factors, and what comes on top."""
+    """The scatter of measurements: sigmas of log-normal factors, and what comes on top."""
 
     launch_prompt: float = 0.01
     launch_decode: float = 0.01
@@ -135,7 +135,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeTraits:
-    """What the runtime's build has, and how well it knows itself."""
+    """The abilities of the runtime's build, and the accuracy of its own reports."""
 
     log_format: Literal["new", "old"] = "new"  # b11434 or b10434
     prefetch: Literal["", "env", "slots", "weights"] = ""
@@ -167,7 +167,7 @@ class Machine:
 
     @property
     def is_unified(self) -> bool:
-        """Whether device memory is host memory."""
+        """True if device memory is host memory."""
         return self.policy == "unified"
 
     @property

@@ -23,7 +23,7 @@ def read_machine() -> tuple[Machine, State]:
 
 
 def load_model(path: str) -> Model:
-    """The model in a file; headers are long, so what was read is kept beside the machine."""
+    """The model in a file; headers are long, so the parsed model is kept next to the machine."""
     stats = [os.stat(shard) for shard in shards(path)]
     key = [(os.path.abspath(path), s.st_size, s.st_mtime_ns) for s in stats]
     kept = os.environ["FAKE_MACHINE"] + ".models"

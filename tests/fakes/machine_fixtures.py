@@ -3,7 +3,7 @@
     fake = FakeMachine(tmp_path, machine)
     subprocess.run([fake.server, "--list-devices"], env=fake.env)
 
-`fake.server` is an executable `llama-server` with `llama-fit-params` and `fake-memory` beside
+`fake.server` is an executable `llama-server` with `llama-fit-params` and `fake-memory` next to
 it; it needs no environment: the scripts carry their own.
 """
 
@@ -74,7 +74,7 @@ class FakeMachine:
         self.write_build()
 
     def write_build(self) -> None:
-        """Write what tells of the build: its libraries and its dialect."""
+        """Write the files that identify the build: its libraries and its dialect."""
         self._write_libraries()
         self.dialect.write_text(self._dialect(), encoding="utf-8")
 
@@ -169,7 +169,7 @@ class FakeMachine:
 
     @property
     def launches(self) -> int:
-        """How many processes have loaded a model so far."""
+        """The number of processes that have loaded a model so far."""
         with self.state.edit() as data:
             return int(data["launches"])
 

@@ -21,7 +21,7 @@ from fakes.machine import Machine
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started, in clock ticks; None when it ended or is a zombie."""
+    """Return the start of a process, in clock ticks; None when it ended or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -71,7 +71,7 @@ class State:
             state["lingering"].append({**owner, "until": now + linger})
 
     def floors(self, state: dict[str, Any]) -> tuple[list[float], float]:
-        """What all others hold: by device, and of the host."""
+        """Return the memory of all other programs: by device, and of the host."""
         machine = self.machine
         drift = machine.floor_drift_mib * max(0, state["launches"] - 1)
         drift = min(drift, machine.floor_drift_limit_mib)
@@ -127,12 +127,12 @@ class SharedMemory:
         )  # fmt: skip
 
     def free_mib(self, index: int) -> float:
-        """What is left of a device."""
+        """Return the free memory of a device."""
         with self.state.edit() as data:
             return self._ledger(data).free_mib(index)
 
     def host_free_mib(self) -> float:
-        """What is left of the host's memory."""
+        """Return the free memory of the host."""
         with self.state.edit() as data:
             return self._ledger(data).host_free_mib()
 

@@ -66,7 +66,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """What the physics knows of a model; made by `from_tensors`, equal only to itself."""
+    """The facts of a model for the physics; made by `from_tensors`, equal only to itself."""
 
     name: str
     architecture: str
@@ -98,12 +98,12 @@ class Model:
 
     @property
     def units(self) -> int:
-        """What -ngl counts: the blocks and the output layer."""
+        """The units that -ngl counts: the blocks and the output layer."""
         return len(self.blocks) + 1
 
     @property
     def expert_layers(self) -> int:
-        """How many blocks have routed experts."""
+        """The number of blocks with routed experts."""
         return sum(block.expert_bytes > 0 for block in self.blocks)
 
     @classmethod
@@ -150,7 +150,7 @@ class Model:
 
 
 def part_of(name: str) -> int:
-    """Which part of its block a tensor belongs to."""
+    """Return the part of a block that a tensor belongs to."""
     kind = name.split(".", 2)[2]
     if "exps" in kind and "shexp" not in kind:
         if kind.startswith("ffn_down"):

@@ -1,4 +1,4 @@
-"""How most tests of the fake server start it: the model on one card, half of it in system RAM."""
+"""The usual start of the fake server in tests: the model on one card, half of it in system RAM."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class _Fitter:
     # ---- layers
 
     def arrange(self, counts: list[int], hosted: list[int], partial: dict[int, str]) -> Params:
-        """Parameters for so many units per device, the last `hosted` layers of each sparse."""
+        """Parameters for these numbers of units per device, the last `hosted` of each sparse."""
         params = self.fit.params
         total = sum(counts)
         first = self.model.units - total

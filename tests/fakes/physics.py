@@ -74,7 +74,7 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a launch; `seconds` is what it cost from start to stop."""
+    """The result of a launch; `seconds` is its time from start to stop."""
 
     failure: Failure | None
     samples: tuple[SimulatedSample, ...] = ()
@@ -90,12 +90,12 @@ class Run:
 
     @property
     def is_completed(self) -> bool:
-        """Whether every request was answered."""
+        """True if every request was answered."""
         return self.failure is None
 
     @property
     def spilled_mib(self) -> float:
-        """What went to host memory, all devices together."""
+        """Spilled memory in MiB, all devices together."""
         return sum(device.spilled_mib for device in self.devices)
 
     @property
@@ -128,14 +128,14 @@ class Simulation:
         return other
 
     def truth(self, params: Params, requests: Sequence[Any], *, fit: bool = False) -> Run:
-        """What the launch comes to without noise: steady requests, other programs as at first.
+        """Return the launch without noise: steady requests, other programs as at first.
 
         With `fit` the runtime's own fit fills in what the parameters leave open.
         """
         return self._truth(params, _requests(requests), fit=fit, floor=0.0)
 
     def fits(self, params: Params, requests: Sequence[Any]) -> bool:
-        """Whether all requests are answered and nothing spills."""
+        """Return whether all requests are answered and nothing spills."""
         run = self.truth(params, requests)
         return run.is_completed and run.spilled_mib == 0
 

@@ -1,4 +1,4 @@
-"""Where the tensors of a model lie under given settings, summed up per device."""
+"""The placement of a model's tensors under given settings, summed per device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = -1
 
 @dataclass(slots=True)
 class Share:
-    """What one device (or the CPU) holds and computes; bytes and weights.
+    """The data and work of one device (or the CPU); bytes and weights.
 
     `hosted_*` are experts of this device's layers that lie in host memory; `lent_*` are
     experts of its layers that lie on another device.
@@ -64,7 +64,7 @@ class Placement:
 
     @property
     def devices_in_use(self) -> int:
-        """How many devices hold layers."""
+        """The number of devices with layers."""
         return sum(share.layers > 0 for share in self.shares)
 
 

@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def obey(options: argparse.Namespace, role: str) -> None:
-    """Say what was asked, and live until told to end."""
+    """Print the request, and run until a signal to stop."""
     seen = 0
     stop_at = time.monotonic() + options.exit_after_s
 

@@ -1,10 +1,10 @@
-"""How long prompts take: ubatch by ubatch, device by device, uploads and overlap included."""
+"""The time of prompts: ubatch by ubatch, device by device, uploads and overlap included."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fakes.allocation import wants_prefetch
+from fakes.allocation import uses_prefetch
 from fakes.machine import Device
 from fakes.placement import Share
 from fakes.rates import GB, Rates
@@ -84,7 +84,7 @@ class PromptSpeed(Rates):
         return computing + states + 2e-6 * device.layer_us * layers, uploading + waiting
 
     def _staged(self, place: int) -> tuple[Share, ...]:
-        """Whose host weights the device at a place computes in large batches."""
+        """Return the shares whose host weights this device computes in large batches."""
         placement = self.placement
         if self.allocation.has_pipeline:
             # Each device then uploads its own layers' experts.
@@ -102,7 +102,7 @@ class PromptSpeed(Rates):
         return (*placement.shares, whole_layers)
 
     def _is_prefetching(self, tokens: int) -> bool:
-        return self.condition.prefetch_slots > 1 and wants_prefetch(
+        return self.condition.prefetch_slots > 1 and uses_prefetch(
             self.model, self.settings, self.placement, tokens
         )
 
@@ -166,7 +166,7 @@ class PromptSpeed(Rates):
         return (*seconds, per_pair * looks / self.cpu_flops(settings.threads_batch))
 
     def prompt_s(self, tokens: int, cached: int = 0) -> float:
-        """Seconds to process a prompt of so many new tokens, from the first to the last."""
+        """Seconds to process a prompt of this many new tokens, from the first to the last."""
         settings = self.settings
         totals = [0.0] * (len(self.devices) + 1)
         count = 0

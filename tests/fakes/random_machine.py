@@ -99,7 +99,7 @@ def _noise(rng: random.Random) -> Noise:
     )
 
 
-# Each effect as the fields it sets; drawn anew for every machine.
+# Each effect as the fields it sets; drawn again for every machine.
 def _ubatch_knee(rng: random.Random) -> dict[str, Any]:
     return {"ubatch_knee": rng.choice((512, 1024, 2048)), "knee_loss": rng.uniform(1.15, 1.9)}
 
@@ -298,7 +298,7 @@ def random_case(seed: int, **fixed: Any) -> Case:
 
 
 def _holds(machine: Machine, model: Model, context: int) -> bool:
-    """Whether the context leaves the smallest device some room for experts."""
+    """Return whether the context leaves the smallest device some room for experts."""
     params = {"context": context, "parallel": 1, "n_cpu_moe": model.n_layer, "ubatch": 2048,
               "n_gpu_layers": model.units, "load_mode": "none"}  # fmt: skip
     run = Simulation(machine, model).truth(params, [(context - 64, 8)])

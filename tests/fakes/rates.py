@@ -19,7 +19,7 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What memory allowed; by place in the device list."""
+    """The effects of memory, by index in the device list."""
 
     spilled_mib: tuple[float, ...]
     free_mib: tuple[float, ...]
@@ -47,14 +47,14 @@ class Rates:
         self.row_bytes = kv_row_bytes(model, settings)
 
     def kv_loss(self, device: Device) -> float:
-        """How much slower than over 16-bit values a device's attention is."""
+        """Return the slowdown of a device's attention against 16-bit values."""
         slow = self.machine.quirks.slow_kv
         kinds = (self.settings.cache_type_k, self.settings.cache_type_v)
         loss = max(slow.get(kind, 1.0) for kind in kinds)
         return loss * device.kv_loss if self.settings.is_kv_quantized else loss
 
     def cpu_gb_s(self, threads: int) -> float:
-        """Memory bandwidth that so many threads reach."""
+        """Return the memory bandwidth of this many threads."""
         host = self.machine.host
         busy = min(threads, host.cores)
         full = 1.0 - math.exp(-host.cores / host.saturating_cores)
@@ -62,7 +62,7 @@ class Rates:
         return host.memory_gb_s * share * self._thread_share(threads)
 
     def cpu_flops(self, threads: int) -> float:
-        """Operations per second that so many threads reach."""
+        """Return the operations per second of this many threads."""
         host = self.machine.host
         busy = min(threads, host.cores)
         return host.gflops_per_core * 1e9 * busy * self._thread_share(threads)
@@ -80,7 +80,7 @@ class Rates:
         return share
 
     def host_factor(self, nbytes: float) -> float:
-        """How much slower than local memory these host weights are, on the average."""
+        """Return the average slowdown of these host weights against local memory."""
         quirks = self.machine.quirks
         near = quirks.numa_mib * MIB
         if not near or nbytes <= near:
@@ -89,7 +89,7 @@ class Rates:
         return (near + far / quirks.numa_share) / nbytes
 
     def link_gb_s(self, device: Device) -> float:
-        """What copies over a device's link reach, from pinned memory."""
+        """Return the speed of copies over a device's link from pinned memory."""
         if self.machine.is_unified:
             return 1e6
         link = device.link_gb_s
@@ -103,13 +103,13 @@ class Rates:
         return link if self.condition.is_pinned else link * device.pageable_share
 
     def spill_s(self, place: int) -> float:
-        """What reading spilled memory over the link costs per pass."""
+        """Return the seconds per pass for reading spilled memory over the link."""
         quirks = self.machine.quirks
         spilled = max(0.0, self.condition.spilled_mib[place] - quirks.free_spill_mib)
         return spilled * MIB * quirks.spill_touch / (self.link_gb_s(self.devices[place]) * GB)
 
     def cpu_s(self, nbytes: float, multiplications: float, threads: int) -> float:
-        """Seconds of the CPU for so many bytes read and multiplications."""
+        """Return the CPU seconds for these bytes read and multiplications."""
         reading = nbytes * self.host_factor(nbytes) / (self.cpu_gb_s(threads) * GB)
         if self.allocation.host.is_mapped:
             reading /= self.machine.quirks.mapped_decode_share
@@ -119,7 +119,7 @@ class Rates:
         return max(reading, 2.0 * multiplications / self.cpu_flops(threads))
 
     def throttle(self, share: Share) -> float:
-        """How much slower a device is that holds so many expert layers."""
+        """Return the slowdown of a device with this many expert layers."""
         quirks = self.machine.quirks
         is_hot = quirks.throttle_layers and share.expert_layers > quirks.throttle_layers
         return quirks.throttle_loss if is_hot else 1.0

@@ -48,7 +48,7 @@ class Replies:
         return letter if position else 32
 
     def tokens(self, prompt: Sequence[int], count: int, seed: int, *, greedy: bool) -> list[int]:
-        """What is generated after a prompt."""
+        """Return the tokens generated after a prompt."""
         start = zlib.crc32(b",".join(b"%d" % token for token in prompt))
         start = _mix(start, "" if greedy else seed, self.salt)
         made = []

@@ -18,26 +18,28 @@ adaptive_decay = 0.900"""
 
 def start(log: Log, slot: int, task: int, n_ctx: int, tokens: int) -> None:
     """A slot was found and the request begins."""
-    log.tell("srv  server_strea: conv_id= (empty=1)")
+    log.trace_line("srv  server_strea: conv_id= (empty=1)")
     log.say("I", f"slot get_availabl: id  {slot} | task -1 | selected slot by LRU, t_last = -1")
     chain = "logits -> logit-bias -> ?penalties -> ?dry -> top-k -> top-p -> min-p -> dist "
-    log.tell(f"slot launch_slot_: id  {slot} | task -1 | sampler chain: {chain}")
-    log.tell(f"slot launch_slot_: id  {slot} | task -1 | sampler params: \n{_PARAMS}")
+    log.trace_line(f"slot launch_slot_: id  {slot} | task -1 | sampler chain: {chain}")
+    log.trace_line(f"slot launch_slot_: id  {slot} | task -1 | sampler params: \n{_PARAMS}")
     head = f"id  {slot} | task {task} | "
     log.say("I", f"slot launch_slot_: {head}processing task, is_child = 0")
-    log.tell(
+    log.trace_line(
         f"slot   operator(): {head}new prompt, n_ctx_slot = {n_ctx}, n_keep = 0, "
         f"task.n_tokens = {tokens}"
     )
 
 
 def prompt(log: Log, slot: int, task: int, batches: range) -> None:
-    """Where each batch of the prompt begins."""
+    """Log the start of each batch of the prompt."""
     head = f"id  {slot} | task {task} | "
     for at in batches:
-        log.tell(f"slot   operator(): {head}cached n_tokens = {at}, memory_seq_rm [{at}, end)")
+        log.trace_line(
+            f"slot   operator(): {head}cached n_tokens = {at}, memory_seq_rm [{at}, end)"
+        )
     total = batches.stop
-    log.tell(
+    log.trace_line(
         f"slot init_sampler: {head}init sampler, took 0.14 ms, tokens: text = {total}, "
         f"total = {total}"
     )
@@ -60,4 +62,4 @@ def end(log: Log, slot: int, task: int, timings: Mapping[str, Any], held: int) -
     log.say("I", f"{head}   graphs reused = {max(0, timings['predicted_n'] - 1):10d}")
     words = f"stop processing: n_tokens = {held}, truncated = 0"
     log.say("I", f"slot      release: id  {slot} | task {task} | {words}")
-    log.tell("srv  update_slots: all slots are idle")
+    log.trace_line("srv  update_slots: all slots are idle")

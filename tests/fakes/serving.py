@@ -105,14 +105,14 @@ class Serving:
             return HttpServer(host, port, while_loading)
         except OSError:
             where = f"hostname: {host}, port: {port}"
-            log.tell_error(f"srv         start: couldn't bind HTTP server socket, {where}")
+            log.error_line(f"srv         start: couldn't bind HTTP server socket, {where}")
             return self.ending.fail(failure_text.final("HTTP server error"))
 
     def load(self) -> Launch:
         """Load the model; ends the process where that fails."""
         log, path = self.log, self.path
         log.say("I", f"srv    load_model: loading model '{path}'")
-        log.tell(f"srv    load_model: local path '{path}'")
+        log.trace_line(f"srv    load_model: local path '{path}'")
         model = self.read(path)
         params = self.settle(model)
         startup_log.model_header(log, model, path)
@@ -156,14 +156,14 @@ class Serving:
             params = {**params, "devices": ",".join(shown) or "none"}
         if params.get("fit", "on") == "on":
             log = self.log
-            log.tell("cmn  common_init_: fitting params to device memory ...")
+            log.trace_line("cmn  common_init_: fitting params to device memory ...")
             free = [self.memory.free_mib(i) for i in range(len(self.machine.devices))]
             margin = float(str(params.get("fit_target", 1024)).split(",")[0])
             try:
                 fit = own_fit.fit(params, self.machine, model, free, margin)
             except RefusedError as error:
-                log.tell_error(own_fit.FAILED)
-                log.tell_error(f"llama_init_from_model: {error}")
+                log.error_line(own_fit.FAILED)
+                log.error_line(f"llama_init_from_model: {error}")
                 return params
             for level, text in fit.log:
                 log.say("T" if level == "I" else level, text)
@@ -256,8 +256,8 @@ class Serving:
             if not fault or (step.stage, step.buffer) != (stage, buffer) or step.place is None:
                 continue
             device = self.machine.devices[launch.settings.devices[step.place]].name
-            wanted = fault.device or fault.value
-            if wanted and wanted != device:
+            target = fault.device or fault.value
+            if target and target != device:
                 continue
             mib = step.mib or 64.0
             failure = Failure("out_of_memory", stage, "device", buffer, device, mib)
@@ -277,7 +277,7 @@ class Serving:
         log.say(
             "I", f"cmn          init: llama threadpool init, n_threads = {launch.settings.threads}"
         )
-        log.tell(
+        log.trace_line(
             "cmn  common_init_: warming up the model with an empty run - please wait ... "
             "(--no-warmup to disable)"
         )
@@ -323,7 +323,7 @@ class Serving:
         http.handler = endpoints.handle
         log.say("I", "srv  llama_server: model loaded")
         log.say("I", f"srv  llama_server: listening on {self.address}")
-        log.tell("srv  update_slots: all slots are idle")
+        log.trace_line("srv  update_slots: all slots are idle")
 
     def compute(self, launch: Launch, stage: str) -> None:
         """Faults that strike as a request is computed."""

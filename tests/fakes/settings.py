@@ -36,7 +36,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one launch runs with."""
+    """The settings of one launch."""
 
     devices: tuple[int, ...]  # indices in the machine's list, in the order asked for
     n_gpu_layers: int
@@ -65,16 +65,16 @@ class Settings:
     swa_full: bool
     wide_queue: bool
     registers_host: bool
-    repacks: bool  # host weights are laid out anew for the CPU, out of the map
+    repacks: bool  # host weights are laid out again for the CPU, out of the map
 
     @property
     def is_mapped(self) -> bool:
-        """Whether weights come from a memory map."""
+        """True if weights come from a memory map."""
         return "mmap" in self.load_mode or self.load_mode == "mlock"
 
     @property
     def is_kv_quantized(self) -> bool:
-        """Whether part of the KV cache is narrower than 16 bits."""
+        """True if part of the KV cache is narrower than 16 bits."""
         return self.cache_type_k not in _UNQUANTIZED or self.cache_type_v not in _UNQUANTIZED
 
 

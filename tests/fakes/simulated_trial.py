@@ -1,4 +1,4 @@
-"""What came of a simulated launch, in autofit's own types."""
+"""Outcomes and measurements of simulated launches, in autofit's own types."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BUFFERS = ("weights", "kv", "recurrent", "compute", "pool")
 
 
 def measurement_of(run: Run) -> Measurement:
-    """What was measured of a simulated launch."""
+    """Return the measurement of a simulated launch."""
     return Measurement(
         samples=tuple(
             Sample(

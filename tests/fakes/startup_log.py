@@ -30,15 +30,17 @@ def host_buffer(machine: Machine, settings: Settings, *, is_mapped: bool = False
 
 
 def backend_banner(log: Log, machine: Machine, shown: Sequence[int]) -> None:
-    """What a backend says as it is loaded, before anything else."""
+    """Log the first lines of a backend as it is loaded."""
     devices = [machine.devices[i] for i in shown if machine.devices[i].backend in ("CUDA", "ROCm")]
     if not devices:
         return
     kind = devices[0].backend
     total = int(sum(device.total_mib for device in devices))
-    log.tell(f"ggml_cuda_init: found {len(devices)} {kind} devices (Total VRAM: {total} MiB):")
+    log.trace_line(
+        f"ggml_cuda_init: found {len(devices)} {kind} devices (Total VRAM: {total} MiB):"
+    )
     for number, device in enumerate(devices):
-        log.tell(
+        log.trace_line(
             f"  Device {number}: {device.description}, compute capability 8.6, VMM: yes, "
             f"VRAM: {int(device.total_mib)} MiB"
         )
@@ -62,7 +64,7 @@ def initialising(
     _, build, commit = VERSIONS[machine.runtime.log_format]
     log.say("I", "srv  llama_server: initializing ...")
     head = "cmn  common_param: "
-    log.tell(
+    log.trace_line(
         f"{head}common_params_print_info: build {build} ({commit}) with GNU 13.3.0 for "
         "Linux x86_64"
     )
@@ -71,14 +73,14 @@ def initialising(
         f"{head}common_params_print_info: verbosity = {log.verbosity} (adjust with the "
         "`-lv N` CLI arg)",
     )
-    log.tell(f"{head}device_info:")
+    log.trace_line(f"{head}device_info:")
     for row in rows:
         name, _, rest = row.partition(": ")
-        log.tell(f"{head}  - {name:<7} : {rest}")
+        log.trace_line(f"{head}  - {name:<7} : {rest}")
     host = machine.host
     ram = int(host.ram_mib)
-    log.tell(f"{head}  - CPU     : {host.description} ({ram} MiB, {ram} MiB free)")
-    log.tell(
+    log.trace_line(f"{head}  - CPU     : {host.description} ({ram} MiB, {ram} MiB free)")
+    log.trace_line(
         f"{head}system_info: n_threads = {threads[0]} (n_threads_batch = {threads[1]}) / "
         f"{host.logical} | CPU : {_CPU} | OPENMP = 1 | REPACK = 1 | "
     )
@@ -87,11 +89,11 @@ def initialising(
 def http_lines(log: Log, machine: Machine, *, is_parallel_auto: bool) -> None:
     """The HTTP server's own lines, before the socket is bound."""
     if is_parallel_auto:
-        log.tell(
+        log.trace_line(
             "srv  llama_server: n_parallel is set to auto, using n_parallel = 4 and "
             "kv_unified = true"
         )
-    log.tell(
+    log.trace_line(
         f"srv          init: using {max(5, machine.host.logical - 1)} threads for HTTP server"
     )
     link = "https://github.com/ggml-org/llama.cpp/pull/25655"
@@ -104,31 +106,31 @@ def http_lines(log: Log, machine: Machine, *, is_parallel_auto: bool) -> None:
     log.say("W", f"{head}this can be a security risk (cross-origin attacks)")
     log.say("W", f"{head}more info: {link}")
     log.say("W", f"{head}-----------------")
-    log.tell("srv         start: binding port with default address family")
+    log.trace_line("srv         start: binding port with default address family")
 
 
 def model_header(log: Log, model: Model, path: str) -> None:
     """The dump of the file's metadata and the tensor types."""
     name = path
     count, tensors = len(model.metadata), len(model.tensors)
-    log.tell(
+    log.trace_line(
         f"llama_model_loader: loaded meta data with {count} key-value pairs and {tensors} tensors "
         f"from {name} (version GGUF V3 (latest))"
     )
     note = "Note: KV overrides do not apply in this output."
-    log.tell(f"llama_model_loader: Dumping metadata keys/values. {note}")
+    log.trace_line(f"llama_model_loader: Dumping metadata keys/values. {note}")
     for number, (key, value) in enumerate(model.metadata.items()):
         kind, shown = _shown(value)
-        log.tell(f"llama_model_loader: - kv {number:3d}: {key:>42} {kind:<16} = {shown}")
+        log.trace_line(f"llama_model_loader: - kv {number:3d}: {key:>42} {kind:<16} = {shown}")
     kinds: dict[int, int] = {}
     for tensor in model.tensors:
         kinds[tensor.type_id] = kinds.get(tensor.type_id, 0) + 1
     for kind_id, number in sorted(kinds.items()):
-        log.tell(f"llama_model_loader: - type {TYPES[kind_id][0]:>4}: {number:4d} tensors")
+        log.trace_line(f"llama_model_loader: - type {TYPES[kind_id][0]:>4}: {number:4d} tensors")
     size = model.total_bytes / 1024**3
-    log.tell("print_info: file format = GGUF V3 (latest)")
-    log.tell("print_info: file type   = Q4_K - Medium")
-    log.tell(
+    log.trace_line("print_info: file format = GGUF V3 (latest)")
+    log.trace_line("print_info: file type   = Q4_K - Medium")
+    log.trace_line(
         f"print_info: file size   = {size:.2f} GiB "
         f"({model.total_bytes * 8 / model.elements:.2f} BPW) "
     )
@@ -157,7 +159,7 @@ def model_info(log: Log, model: Model) -> None:
         "load: special tokens cache size = 2",
         "load: token to piece cache size = 0.2377 MB",
     ):
-        log.tell(text)
+        log.trace_line(text)
     for key, value in (
         ("arch", model.architecture),
         ("vocab_only", 0),
@@ -180,4 +182,4 @@ def model_info(log: Log, model: Model) -> None:
         ("vocab type", "BPE"),
         ("n_vocab", model.n_vocab),
     ):
-        log.tell(f"print_info: {key:<21} = {value}")
+        log.trace_line(f"print_info: {key:<21} = {value}")

@@ -173,15 +173,15 @@ def random_model(seed: int, vram_mib: float) -> Model:
     The same seed and memory give the same model.
     """
     rng = random.Random(f"model {seed}")
-    wanted = vram_mib * rng.uniform(1.15, 2.6)
+    size_mib = vram_mib * rng.uniform(1.15, 2.6)
     reachable = [
-        (family, kind, round(wanted / layer_mib))
+        (family, kind, round(size_mib / layer_mib))
         for family in _FAMILIES
         for kind in _TYPES
         if (layer_mib := _expert_mib(family, kind))
-        and _FEWEST_LAYERS <= wanted / layer_mib <= _MOST_LAYERS
+        and _FEWEST_LAYERS <= size_mib / layer_mib <= _MOST_LAYERS
     ]
-    family, kind, layers = rng.choice(reachable) if reachable else _nearest(wanted)
+    family, kind, layers = rng.choice(reachable) if reachable else _nearest(size_mib)
     _, experts, used, embd, ff, heads, kv_heads, head_dim = family
     is_hybrid = rng.random() < 0.3
     dense = 0 if is_hybrid else rng.choice((0, 0, 0, 1, 3))
@@ -202,9 +202,9 @@ def _expert_mib(family: tuple[int, ...], kind: str) -> float:
     return 3.0 * embd * ff * experts / block * nbytes / _MIB
 
 
-def _nearest(wanted: float) -> tuple[tuple[int, ...], str, int]:
+def _nearest(size_mib: float) -> tuple[tuple[int, ...], str, int]:
     """For very little or very much memory: the smallest or largest model there is."""
     order = sorted(_FAMILIES, key=lambda family: _expert_mib(family, "q4_K"))
-    family = order[0] if wanted < _FEWEST_LAYERS * _expert_mib(order[0], "q4_K") else order[-1]
-    layers = round(wanted / _expert_mib(family, "q4_K"))
+    family = order[0] if size_mib < _FEWEST_LAYERS * _expert_mib(order[0], "q4_K") else order[-1]
+    layers = round(size_mib / _expert_mib(family, "q4_K"))
     return family, "q4_K", min(_MOST_LAYERS, max(_FEWEST_LAYERS, layers))

@@ -76,8 +76,8 @@ def test_some_builds_die_of_refused_slots(serve: Serve, fake: FakeMachine):
     assert "GGML_ASSERT(slot->buffer != NULL) failed" in server.log()
 
 
-def test_an_expert_cache_is_told(serve: Serve, fake: FakeMachine):
-    """Its size beside what it stands for, the layers it leaves out, and hits at the end."""
+def test_an_expert_cache_is_logged(serve: Serve, fake: FakeMachine):
+    """The log has its size, the layers that it leaves out, and its hits at the end."""
     server = serve("--moe-cache-mib", "300", has_moe_cache=True).wait_ready()
     server.complete([65] * 500, 9)
     small = serve("--moe-cache-mib", "50", has_moe_cache=True).wait_ready()

@@ -61,7 +61,7 @@ def test_memory_can_come_back_late(start: Start, fake: FakeMachine):
     assert still[2] > fake.memory()["CUDA0"][2]
 
 
-def test_what_the_second_server_finds_left_can_be_too_little(start: Start, fake: FakeMachine):
+def test_a_second_server_can_be_out_of_memory(start: Start, fake: FakeMachine):
     """A launch fails for memory that another process holds."""
     start(*ONE_CARD[:2], "-ncmoe", "8", *ONE_CARD[4:]).wait_ready()
     second = start(*ONE_CARD[:2], "-ncmoe", "8", *ONE_CARD[4:])
@@ -168,7 +168,7 @@ def test_a_signal_while_loading_kills_at_once(start: Start, fake: FakeMachine):
     assert not fake.owners
 
 
-def test_a_port_in_use_is_told(start: Start):
+def test_a_port_in_use_is_reported(start: Start):
     """The socket is bound before the model is read; a taken port ends with status 1."""
     port = free_port()
     start(port=port).wait_ready()
@@ -201,7 +201,9 @@ def test_an_old_build_logs_in_its_own_words(tmp_path: Path, machine: Machine, mo
 
 
 @pytest.mark.parametrize("fault", ["missing", "cut", "other"])
-def test_a_faulty_model_file_is_told(fake: FakeMachine, model_file: Path, tmp_path: Path, fault):
+def test_a_faulty_model_file_is_reported(
+    fake: FakeMachine, model_file: Path, tmp_path: Path, fault
+):
     """A missing, truncated or foreign file ends with status 1 and the loader's words."""
     path = tmp_path / "bad.gguf"
     if fault == "cut":

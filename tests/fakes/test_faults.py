@@ -1,4 +1,4 @@
-"""The fake fails in every way it is told to, in the words of every backend."""
+"""The fake fails in every configured way, with the messages of every backend."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_a_grandchild_can_keep_the_output_open(launch):
     """The server ends, a child of it lives on in its process group with our stderr."""
     server = launch("grandchild:30").wait_ready()
     assert server.stop() == 0
-    os.killpg(server.process.pid, 0)  # raises where nobody of the group is left
+    os.killpg(server.process.pid, 0)  # raises if no process of the group is left
     os.killpg(server.process.pid, signal.SIGKILL)
 
 

@@ -12,7 +12,7 @@ from fakes.physics import Simulation
 
 
 def fitted(machine: Machine, model, **params):
-    """What the fit makes of parameters on an idle machine."""
+    """Return the parameters that the fit chooses on an idle machine."""
     memory = Ledger(machine)
     return fit(params, machine, model, [memory.free_mib(i) for i in range(len(machine.devices))])
 

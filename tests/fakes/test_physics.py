@@ -111,8 +111,10 @@ def test_pipeline_parallelism_takes_memory_and_gives_speed():
 def test_a_pipeline_that_does_not_fit_is_given_up():
     """The runtime goes on without pipeline parallelism where its buffers do not fit."""
     roomy = replace(TWO, devices=tuple(replace(d, total_mib=24000) for d in TWO.devices))
-    wanted = max(device.used_mib for device in truth(roomy, tensor_split="21,20").devices)
-    tight = replace(TWO, devices=tuple(replace(d, total_mib=wanted - 200) for d in TWO.devices))
+    needed_mib = max(device.used_mib for device in truth(roomy, tensor_split="21,20").devices)
+    tight = replace(
+        TWO, devices=tuple(replace(d, total_mib=needed_mib - 200) for d in TWO.devices)
+    )
     run = truth(tight, tensor_split="21,20")
 
     assert run.failure is None

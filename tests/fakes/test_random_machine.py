@@ -16,7 +16,7 @@ IDS = [case.machine.name for case in CASES]
 
 
 def candidate(case: Case, layers: int) -> dict:
-    """Equal slices, and so many host expert layers from the first on."""
+    """Equal slices, and this many host expert layers from the first on."""
     count = len(case.machine.devices)
     share, rest = divmod(case.model.units, count)
     split = ",".join(str(share + (i >= count - rest)) for i in range(count))
@@ -63,7 +63,7 @@ def test_the_same_seed_gives_the_same_machine():
         assert Machine.from_json(case.machine.to_json()) == case.machine
 
 
-def test_what_is_asked_for_is_drawn():
+def test_requested_effects_are_drawn():
     """Policy, number of devices, oddities and prefetch can be fixed."""
     for seed in range(12):
         assert random_machine(seed, spill=True, unified=False).policy == "spill"

@@ -1,4 +1,4 @@
-"""How long generated tokens take: weights and cache read, the CPU's share, waiting."""
+"""The time of generated tokens: weights and cache read, the CPU's share, waiting."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TokenSpeed(Rates):
         return hops + 1e-3 * self.machine.quirks.device_token_ms * max(0, len(used) - 1)
 
     def _host_step_s(self) -> float:
-        """What the CPU computes for one token, and the waiting that goes with it."""
+        """Return the CPU seconds for one token, waiting included."""
         cpu, shares = self.placement.cpu, self.placement.shares
         hosted = sum(share.hosted_bytes for share in shares)
         nbytes = hosted * self.used_share + sum(share.hosted_ffn_bytes for share in shares)
@@ -88,7 +88,7 @@ class TokenSpeed(Rates):
 
     @property
     def hit_rate(self) -> float:
-        """How often the expert that a token wants lies in the cache."""
+        """Return the share of a token's experts that are in the cache."""
         cache = self.allocation.cache
         if not cache.layers:
             return 0.0
@@ -103,7 +103,7 @@ class TokenSpeed(Rates):
         return missing + reading + 2e-6 * device.layer_us * self.placement.hosted_layers
 
     def step_s(self, depth: float, streams: int = 1) -> float:
-        """Seconds of one generation step with so many tokens in each stream's cache."""
+        """Seconds of one generation step with this many tokens in each stream's cache."""
         fixed, slope, local = self._step
         # A step for several streams reads weights once, more experts, and every stream's cache.
         spread = 1.0 + 0.55 * (streams - 1) if streams > 1 else 1.0
@@ -119,6 +119,6 @@ class TokenSpeed(Rates):
         return 1.0 + (quirks.edge_loss - 1.0) * (1.0 - max(0.0, left) / quirks.edge_mib)
 
     def predicted_s(self, tokens: int, depth: int, streams: int = 1) -> float:
-        """Seconds from the first generated token to the last of so many."""
+        """Return the seconds from the first generated token to the last."""
         steps = max(0, tokens - 1)
         return steps * self.step_s(depth + steps / 2.0, streams)

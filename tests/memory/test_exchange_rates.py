@@ -21,7 +21,7 @@ def measured(tmp_path_factory) -> ModelInventory:
 
 
 def test_prices_are_what_changes_cost(measured):
-    """A layer of 432 MiB, 80 KiB of f16 cache a token beside masks, and what a ubatch takes."""
+    """A layer of 432 MiB, 80 KiB of f16 cache a token, and the memory of a ubatch."""
     rates = exchange_rates(measured, ON_TWO, CARDS)
     assert rates.expert_layer_mib == pytest.approx(432)
     cache_mib = 80 * 1024 * 1000 / 2**20

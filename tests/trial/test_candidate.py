@@ -111,7 +111,7 @@ def test_known_params_are_named_once():
     assert len(set(PARAM_ORDER)) == len(PARAM_ORDER)
 
 
-def test_a_plan_has_limits_without_being_told():
+def test_a_plan_has_default_limits():
     """Every stage of a launch is bounded by default."""
     plan = LaunchPlan(Candidate({}), ("llama-server", "--port", "{port}"))
 

@@ -47,7 +47,7 @@ def test_rates_of_a_sample():
         (Sample(0, 0.01, 0.1, 11, 0.5), None, 20.0),
     ],
 )
-def test_a_rate_that_cannot_be_told_is_none(sample, pp, tg):
+def test_an_undefined_rate_is_none(sample, pp, tg):
     """No time, no tokens or a single token give no rate: unknown is not zero or infinite."""
     assert (sample.pp_per_s, sample.tg_per_s) == (pp, tg)
 
@@ -59,7 +59,7 @@ def test_rates_are_positive_or_unknown(sample):
         assert rate is None or 0 < rate < float("inf")
 
 
-def test_what_a_server_took_leaves_out_what_others_held():
+def test_taken_memory_leaves_out_other_programs():
     """A device's peak less what was used before; unknown where either is."""
     measured = Measurement(
         peak_mib={"CUDA0": 9000.0, "CUDA1": 50.0, "RPC0": None, "RPC1": 70.0, "host": 300.0},
@@ -75,7 +75,7 @@ def test_what_a_server_took_leaves_out_what_others_held():
     }
 
 
-def test_what_a_server_took_is_never_less_than_its_buffers():
+def test_taken_memory_is_never_less_than_the_buffers():
     """The process behind a remote device keeps what launches before it have taken."""
     measured = Measurement(
         peak_mib={"RPC0": 52.9, "CUDA0": 900.0, "RPC1": None},

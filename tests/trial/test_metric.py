@@ -46,7 +46,7 @@ def test_rates_are_a_harmonic_mean():
     assert metric_values(measured, TWO, "tg") == pytest.approx([10.0])
 
 
-def test_an_unhindered_launch_has_each_request_at_its_fastest():
+def test_fastest_repeats_keep_the_best_of_each_request():
     """Prompt and generation are judged apart; warm-ups and slower repeats do not count."""
     measured = Measurement((
         _sample(0, 0.1, 0.1, is_warmup=True),

@@ -54,7 +54,7 @@ def test_every_kind_can_be_read(kind):
 
 
 def test_an_unknown_kind_is_refused():
-    """A kind that is not known is told, not guessed."""
+    """An unknown kind is refused, not guessed."""
     with pytest.raises(KeyError, match="vanished"):
         outcome_from_dict({"kind": "vanished", "stage": "load", "evidence": ""})
 

@@ -53,7 +53,7 @@ def test_trials_of_before_a_field_was_added_are_read():
 
 
 @pytest.mark.parametrize("name", ["number", "phase", "role", "params", "outcome", "measurement"])
-def test_what_is_no_trial_is_refused(name):
+def test_invalid_trials_are_refused(name):
     """Data that lacks what every trial has is not taken for one."""
     data = Trial(1, SEARCH, Candidate({}), Completed()).to_dict()
     del data[name]
