@@ -1,13 +1,13 @@
-# `make demo` and `make test` need nothing but Python 3.11: each makes what it needs.
+# `make demo` and `make test` need nothing but Python 3.11: each installs its requirements.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 GROUPS_STAMP := $(VENV)/.groups-installed
 
-# Hundreds of real servers run beside each other here, and a busy machine makes one of them late.
-# What fails is run once more by itself and named: what fails again is a fault.
-AGAIN = echo "once more, one at a time; what passes now is unsteady:" && \
+# Hundreds of real servers run here at the same time, and a busy machine can delay one of them.
+# A failed test runs once more alone: if it fails again, it is a fault.
+AGAIN = echo "once more, one at a time; a test that passes now is unsteady:" && \
 	$(BIN)/python -m pytest -v --last-failed -m "not slow"
 
 .PHONY: demo test slow bench check docs clean
@@ -31,7 +31,7 @@ demo: $(STAMP)
 
 test: $(GROUPS_STAMP)
 	$(BIN)/python tests/fetch_llama_cpp.py
-	$(BIN)/python -m pytest -n 2 --dist load -m "not slow" || { test $$? -eq 1 && $(AGAIN); }
+	$(BIN)/python -m pytest -n 2 --dist load --durations=25 -m "not slow" || { test $$? -eq 1 && $(AGAIN); }
 
 # Benchmarks and long runs; they print their numbers.
 slow: $(GROUPS_STAMP)
@@ -47,6 +47,7 @@ check: $(GROUPS_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/checks/check_wording.py
 
 docs: $(GROUPS_STAMP)
 	$(BIN)/mkdocs build --strict

@@ -145,13 +145,13 @@ def test_unknown_name_lists_the_known_ones() -> None:
     assert "embedded" in raised.value.hint
 
 
-def test_example_of_the_readme_works(tmp_path: Path) -> None:
-    """The example file of the README is a dialect with its parameter."""
-    readme = (bundled_root() / "runners" / "README.md").read_text()
+def test_example_of_the_page_works(tmp_path: Path) -> None:
+    """The example file on the page about dialects is a dialect with its parameter."""
+    page = (bundled_root() / "docs" / "dialects.md").read_text()
     path = tmp_path / "my_server.yaml"
-    path.write_text(readme.split("```yaml\n")[1].split("```")[0])
+    path.write_text(page.split("```yaml\n")[1].split("```")[0])
     dialect = load_dialect(str(path))
     assert dialect.parameters["stage_experts"].spellings[0].flag == "--stage-experts"
     assert "n_cpu_moe" in dialect.parameters
-    listed = re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert sorted(listed) == SHIPPED
