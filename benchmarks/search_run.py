@@ -20,7 +20,7 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.metric import fastest_repeats, median_metric
 from autofit.trial.purpose import Phase
 from autofit.trial.trial import Trial
-from autofit.tune.explore import lacked_memory
+from autofit.tune.explore import lacking_memory
 from benchmarks.search_machine import SearchMachine
 from benchmarks.search_rivals import STRATEGIES
 
@@ -81,7 +81,7 @@ class Session:
             phase=phase,
             asks_fit_only=asks_fit_only,
         )
-        if self.outcome.reached is None and lacked_memory(trial.outcome) is not None:
+        if self.outcome.reached is None and lacking_memory(trial.outcome) is not None:
             self.outcome.failures += 1
         return trial
 
@@ -133,7 +133,7 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
             Observation(
                 point,
                 session.cost(trial),
-                lacked_memory(trial.outcome),
+                lacking_memory(trial.outcome),
                 trial.seconds,
                 prompt_s,
                 predicted_s,

@@ -21,8 +21,8 @@ from autofit.errors import UsageError
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.dialect.dialect_file import load_dialect, load_parameter_types
 from autofit.search.space_file import SpaceFile, WorkloadFile
-from autofit.session.pin_value import LARGEST, value_fault
 from autofit.sweep.suite import SuiteFile, check_suite
+from autofit.trial.parameter_groups import LARGEST_VALUE, find_value_fault
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 # The shipped file of each schema, relative to the repository.
@@ -144,7 +144,7 @@ def _axis_faults(
         if not isinstance(value, int | float):
             continue
         faults = (
-            value_fault(param, value, type_=types.get(param, ""), block_count=LARGEST)
+            find_value_fault(param, value, type_=types.get(param, ""), block_count=LARGEST_VALUE)
             for param in params
         )
         line = yaml_files.line_of(data, (*place, "values", index))

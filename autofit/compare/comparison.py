@@ -194,11 +194,11 @@ class Comparison:
     def _warn_of_shortage(self) -> None:
         """Note that the budget is too small to decide which side is faster, if it is."""
         launch_s = sum(self._seconds) / len(self._seconds)
-        least, sensible = (
+        least, usual = (
             len(self.sides) * min(self.rounds, rounds) for rounds in (MIN_ROUNDS, _SENSIBLE_ROUNDS)
         )
-        purpose = "deciding which is faster" if self.rounds >= MIN_ROUNDS else "measuring both"
-        need = launches_need(launch_s, least, sensible, purpose)
+        purpose = "to decide which is faster" if self.rounds >= MIN_ROUNDS else "to measure both"
+        need = launches_need(launch_s, least, usual, purpose)
         message = shortage(self.sides[0].runner.budget, launch_s, need)
         if message:
             self.note(message)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from autofit.compare.comparison import SIDES, ComparisonResult, SideName
-from autofit.session.machine_load import host_report
+from autofit.session.machine_conditions import describe_conditions
 from autofit.statistics.estimate import Estimate, estimate
 from autofit.statistics.stopping_rule import MIN_ROUNDS, Verdict, decide
 from autofit.text_format import as_fast
@@ -90,7 +90,7 @@ def comparison_document(
         "max_rounds": ranking.rule.last_round,
         "min_effect": ranking.rule.min_effect,
         "ended": ranking.ended,
-        "conditions": host_report([trial for side in trials.values() for trial in side]),
+        "conditions": describe_conditions([trial for side in trials.values() for trial in side]),
         "launches": sum(map(len, trials.values())) + len(result.scoring),
         "words": [*_messages(result, verdict, ratio), *result.answers.messages],
     }

@@ -22,7 +22,7 @@ from autofit.machine.kernel_files import read_fields, read_text
 from autofit.machine.linux_gpus import amd_states
 from autofit.machine.memory_watcher import READING_SHARE
 from autofit.machine.nvml import nvidia_states
-from autofit.trial.launch_conditions import Conditions, GpuConditions
+from autofit.trial.measurement import Conditions, GpuConditions
 from autofit.units import MIB
 
 STEAL_SHARE = 0.05

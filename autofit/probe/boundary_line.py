@@ -12,8 +12,7 @@ from autofit.memory.memory_model import MemoryModel
 from autofit.model.placement.layout import SINGLE, plan_layout
 from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE, kv_element_bytes
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point, Space
-from autofit.session.candidate_factory import CandidateFactory
-from autofit.session.layer_count import reported_host_layers
+from autofit.session.candidate_factory import CandidateFactory, reported_host_layers
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
 from autofit.trial.outcome import lacks_device_memory

@@ -89,7 +89,7 @@ class ProbeSession:
 
     def _need(self, first: Trial) -> Need:
         count = self.boundaries
-        purpose = f"proving both sides of {count} {'boundary' if count == 1 else 'boundaries'}"
+        purpose = f"to prove both sides of {count} {'boundary' if count == 1 else 'boundaries'}"
         return launches_need(first.seconds, 2 * count, _USUAL_LAUNCHES * count, purpose)
 
     def _has_run_kv_type(self, candidate: Candidate) -> bool:

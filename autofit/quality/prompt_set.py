@@ -142,7 +142,7 @@ class PromptSet:
             answer = client.complete(
                 task.prompt,
                 _RETRIEVAL_ANSWER_TOKENS,
-                prompt_limit_s=limits.of_prompt_s(len(task.prompt)),
+                prompt_limit_s=limits.prompt_limit_for_s(len(task.prompt)),
                 generate_limit_s=limits.generate_s,
                 # All tasks share one long text, which the first puts into the cache.
                 cache_prompt=True,

@@ -1,1 +1,1 @@
-"""Run trials: the task, the runner, budget, events and rounds."""
+"""Runs of trials, shared by all jobs: task, runner, budget, rounds, events; no job's phases."""

@@ -46,7 +46,7 @@ def parse_duration_s(text: str) -> float:
 
 @dataclass(slots=True)
 class OverheadTimer:
-    """A timer of what is spent between two launches; `usage` counts the planner's questions."""
+    """A timer for the time between two launches; `usage` counts the planner's questions."""
 
     clock: Callable[[], float]
     usage: PlannerUsage
@@ -62,7 +62,7 @@ class OverheadTimer:
 
     @property
     def overhead(self) -> Overhead:
-        """What was spent since the last launch ended."""
+        """The time since the last launch ended."""
         questions_s = self.usage.seconds - self._usage_before.seconds
         own_s = self.clock() - self._since_s - questions_s
         return Overhead(

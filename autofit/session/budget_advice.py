@@ -1,4 +1,4 @@
-"""Whether a budget is enough for what a run is to make with it, known after its first launch."""
+"""A warning after the first launch if the budget is too small for what the run is to do."""
 
 from __future__ import annotations
 
@@ -12,42 +12,40 @@ from autofit.trial.metric import median_metric
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
-# A tune that is worth its time: beside the baseline so many candidates are tried, then four
-# rounds of two are made, and the winner's proof and its answers take three launches.
-_LEAST_CANDIDATES = 3
-_SENSIBLE_CANDIDATES = 10
+# A useful tune tries this many candidates after the baseline. Four rounds of two follow, then
+# three launches for the winner's proof and answers.
+_FEWEST_CANDIDATES = 3
+_USUAL_CANDIDATES = 10
 _ROUND_LAUNCHES = 8
 _PROOF_LAUNCHES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a run takes at least, and what it sensibly takes, in seconds and launches.
+    """The seconds and launches of a run: the least that give a result, and the usual.
 
-    `purpose` says what the least is for, such as "telling which is faster". A proof of `proof_s`
-    is made even where the budget is spent.
+    `purpose` says what the least is for, such as "to compare both". A proof, of `proof_s`, is
+    launched even if the budget is used up.
     """
 
     least_s: float
-    sensible_s: float
+    usual_s: float
     least_launches: int
     purpose: str
     proof_s: float = 0.0
 
 
-def launches_need(launch_s: float, least: int, sensible: int, purpose: str) -> Need:
-    """The need of launches that all take about as long."""
-    return Need(least * launch_s, sensible * launch_s, least, purpose)
+def launches_need(launch_s: float, least: int, usual: int, purpose: str) -> Need:
+    """Return the need of launches that all take the same time."""
+    return Need(least * launch_s, usual * launch_s, least, purpose)
 
 
 def tune_need(first: Trial, workload: Workload, max_launches: int | None) -> Need:
-    """What a tune takes, by its first launch that completed."""
-    most = max_launches if max_launches is not None else _SENSIBLE_CANDIDATES + 1
+    """Return the need of a tune, by its first launch that completed."""
+    most = max_launches if max_launches is not None else _USUAL_CANDIDATES + 1
     proof_s = proof_seconds(first, workload)
-
-    least = min(_LEAST_CANDIDATES, most - 1)
-    sensible = min(_SENSIBLE_CANDIDATES, most - 1)
-    rounds = _ROUND_LAUNCHES if least else 0  # the baseline alone meets nobody
+    least, usual = (min(count, most - 1) for count in (_FEWEST_CANDIDATES, _USUAL_CANDIDATES))
+    rounds = _ROUND_LAUNCHES if least else 0  # the baseline alone enters no rounds
 
     def seconds(candidates: int) -> float:
         return first.seconds * (1 + candidates + rounds) + proof_s * _PROOF_LAUNCHES
@@ -55,17 +53,15 @@ def tune_need(first: Trial, workload: Workload, max_launches: int | None) -> Nee
     candidates = f"{least} candidate{'s' if least > 1 else ''}"
     return Need(
         seconds(least),
-        seconds(sensible),
+        seconds(usual),
         1 + least + rounds + _PROOF_LAUNCHES,
-        f"trying {candidates}, confirming the best and proving it"
-        if least
-        else "proving the baseline",
+        f"to try {candidates} and prove the best" if least else "to prove the baseline",
         proof_s,
     )
 
 
 def proof_seconds(first: Trial, workload: Workload) -> float:
-    """About how long a launch with two requests that fill the context takes, by another launch."""
+    """Return about how long two requests at full context take, by another launch."""
     pp = median_metric(first.measurement, workload, "pp")
     tg = median_metric(first.measurement, workload, "tg")
     if not pp or not tg or first.measurement is None:
@@ -77,23 +73,20 @@ def proof_seconds(first: Trial, workload: Workload) -> float:
 
 
 def shortage(budget: Budget, launch_s: float, need: Need) -> str | None:
-    """In words that a budget is too small and what would be sensible; None where it is enough."""
+    """Return a warning that the budget is too small, with a better one; None if it is enough."""
     if budget.total_s is None or budget.total_s >= need.least_s:
         return None
-    allowed = int(budget.total_s / max(0.1, launch_s))
-    count = f"about {allowed} launches" if allowed > 1 else "no more than one launch"
-    proof = ""
-    if need.proof_s > budget.total_s - launch_s:
-        proof = (
-            f"; the proof at full context, without which there is no result, takes "
-            f"{_rounded(need.proof_s)} or more whatever the budget"
-        )
-    return (
-        f"a launch takes about {_rounded(launch_s)} here, so the budget of "
-        f"{_exact(budget.total_s)} allows {count}; {need.purpose} takes about "
-        f"{need.least_launches}, {_rounded(need.least_s)} in all: a budget of "
-        f"{_option(need.sensible_s)} would be sensible{proof}"
+    count = max(1, int(budget.total_s / max(0.1, launch_s)))
+    launches = "1 launch" if count == 1 else f"about {count} launches"
+    text = (
+        f"a launch takes {_round_seconds(launch_s)}: the budget of "
+        f"{_format_budget(budget.total_s)} is enough for {launches}, but it takes "
+        f"{need.least_launches} ({_round_seconds(need.least_s)}) {need.purpose}; use --budget "
+        f"{_format_option(need.usual_s)}"
     )
+    if need.proof_s > budget.total_s - launch_s:
+        text += f" (the proof alone takes {_round_seconds(need.proof_s)}, whatever the budget)"
+    return text
 
 
 def first_shortage(
@@ -106,21 +99,21 @@ def first_shortage(
     return shortage(budget, completed[0].seconds, need_of(completed[0]))
 
 
-def _rounded(seconds: float) -> str:
-    """A span of time with as many digits as an estimate has."""
+def _round_seconds(seconds: float) -> str:
+    """Return a duration with as many digits as an estimate has."""
     if seconds < 120:  # noqa: PLR2004 - two minutes
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004
     return f"{seconds / 60:.0f} min"
 
 
-def _exact(seconds: float) -> str:
-    """A budget as it was given."""
+def _format_budget(seconds: float) -> str:
+    """Return a budget as it was given."""
     minutes, rest = divmod(seconds, 60)
     return f"{minutes:g} min" if minutes > 1 and not rest else f"{seconds:g} s"
 
 
-def _option(seconds: float) -> str:
-    """A span rounded up to what a user would give as `--budget`."""
+def _format_option(seconds: float) -> str:
+    """Return a duration rounded up to what a user would give as `--budget`."""
     if seconds <= 50:  # noqa: PLR2004
         return f"{math.ceil(seconds / 10) * 10}s"
     if seconds <= 90 * 60:

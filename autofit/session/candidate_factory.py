@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autofit.errors import UsageError
@@ -108,3 +109,48 @@ def pinned_placement(task: Task) -> Params:
     except UsageError:  # a placement that is beyond our arithmetic
         split = None
     return placement if split is None else {**placement, "tensor_split": split}
+
+
+def reported_host_layers(
+    layout: str,
+    host_layers: int | None,
+    candidate_of: Callable[[int], Candidate | None],
+    units: int,
+    *,
+    fits: bool = True,
+) -> int | None:
+    """Convert a count of host layers to the `n_cpu_moe` value that users see.
+
+    With several devices that is the count itself. On one device `n_cpu_moe` also counts leading
+    layers without experts, and layers that are not on the device. A layer without experts
+    changes nothing: the least equivalent value is returned for a count that `fits`, else the
+    largest. If the first three layers have no experts, 4 that fit are next to 3 that do not,
+    and not next to 0.
+
+    Args:
+        layout: the name of the layout.
+        host_layers: the count, None if it is unknown.
+        candidate_of: makes the candidate with a count of host layers.
+        units: the model's layers and its output layer.
+        fits: whether the count fits.
+    """
+    if host_layers is None or not layout.startswith(SINGLE):
+        return host_layers
+    candidate = candidate_of(host_layers)
+    if candidate is None:
+        return host_layers
+    count = count_leading_layers(candidate, units, host_layers)
+    more = None if fits else candidate_of(host_layers + 1)
+    if more is None or more.params.get("n_gpu_layers") != candidate.params.get("n_gpu_layers"):
+        return count
+    return max(count, count_leading_layers(more, units, host_layers + 1) - 1)
+
+
+def count_leading_layers(candidate: Candidate, units: int, host_layers: int) -> int:
+    """Return how many leading layers have their experts in system RAM, on one device.
+
+    `n_cpu_moe` is absent if none of them is on the device.
+    """
+    left = max(0, units - candidate.get_int("n_gpu_layers", units))
+    sent = candidate.get_int("n_cpu_moe", candidate.get_int("n_cpu_ffn", left + host_layers))
+    return max(left, sent)

@@ -1,6 +1,6 @@
-"""What a tune tells while it runs; outputs listen, the tune does not know them.
+"""Events of a run, for display and log alone; nothing is decided by them.
 
-A launch is told as LaunchStarted, any number of StageStarted, LaunchEnded.
+A launch is a LaunchStarted, any number of StageStarted, and a LaunchEnded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autofit.trial.trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class PhaseStarted:
-    """A phase begins; `max_launches` is None where only time limits it."""
+    """The begin of a phase; `max_launches` is None if only time limits it."""
 
     phase: Phase
     max_launches: int | None = None
@@ -28,7 +28,7 @@ class PhaseStarted:
 
 @dataclass(frozen=True, slots=True)
 class LaunchStarted:
-    """A server is about to be started."""
+    """The begin of a launch, before the server is started."""
 
     number: int
     purpose: TrialPurpose
@@ -38,7 +38,7 @@ class LaunchStarted:
 
 @dataclass(frozen=True, slots=True)
 class StageStarted:
-    """The launch under way has come to a stage."""
+    """The begin of a stage of the launch."""
 
     number: int
     stage: Stage
@@ -46,7 +46,7 @@ class StageStarted:
 
 @dataclass(frozen=True, slots=True)
 class LaunchEnded:
-    """A launch is over and its trial is on disk; `is_reused` when it was there already."""
+    """The end of a launch, with its trial on disk; `is_reused` marks one that was there before."""
 
     trial: Trial
     is_reused: bool = False
@@ -54,7 +54,7 @@ class LaunchEnded:
 
 @dataclass(frozen=True, slots=True)
 class CandidateSkipped:
-    """A candidate will not be launched."""
+    """A candidate that will not be launched."""
 
     candidate: Candidate
     outcome: Skipped
@@ -62,7 +62,7 @@ class CandidateSkipped:
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """A new best so far, unconfirmed; `gain` is how many times faster than the baseline."""
+    """A new best candidate, not confirmed yet; `gain` is its speedup over the baseline."""
 
     number: int
     candidate: Candidate
@@ -73,7 +73,7 @@ class Incumbent:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryMoved:
-    """What is known of a fit boundary: fewest host layers that fit, most that fail."""
+    """A fit boundary as known so far: the fewest host layers that fit, the most that fail."""
 
     layout: str
     cache_type: str
@@ -84,10 +84,10 @@ class BoundaryMoved:
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded:
-    """A round of a confirmation is over; `leader` is the id of the fastest contender.
+    """The end of a round; `leader` is the id of the fastest contender.
 
-    `ratio` is how many times faster it is than the `baseline`, its interval valid at every
-    look; None where the baseline leads, or there is none.
+    `ratio` is its speedup over the `baseline`, with an interval that is valid after every
+    round; None if the baseline leads, or there is none.
     """
 
     number: int
@@ -99,21 +99,21 @@ class RoundEnded:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRead:
-    """Memory while a launch is under way; told from a thread, twice a second at most."""
+    """Memory during a launch; emitted from a thread, at most twice a second."""
 
     reading: MemoryReading
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the user should know, and need not do anything about."""
+    """A message that needs no action of the user."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The tune is over; `result` is what `tune --json` prints."""
+    """The end of a run; `result` is what `--json` prints."""
 
     result: Mapping[str, Any]
 

@@ -61,7 +61,7 @@ class Standing:
 
     @property
     def is_better(self) -> bool:
-        """Whether it is faster than the baseline beyond doubt."""
+        """The rule decided that it is faster than the baseline."""
         return self.against_baseline is not None and self.against_baseline.verdict == "better"
 
     @property

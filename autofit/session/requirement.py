@@ -1,4 +1,4 @@
-"""Limits on a metric that a winner must keep, such as `tg>=20`."""
+"""Requirements that a winner must keep, such as `tg>=20`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _TEXT = re.compile(r"^\s*(\w+)\s*(>=|<=)\s*(\d+(?:\.\d+)?)\s*$")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """`metric comparison value`, in tokens per second or seconds."""
+    """A limit on a metric, in tokens per second or seconds."""
 
     metric: Metric
     comparison: str
     value: float
 
     def shortfall(self, measurement: Measurement | None, workload: Workload) -> float:
-        """By which share the metric misses the value; 0 when it is kept, 1 when unknown."""
+        """Return the share by which a metric misses the value; 0 if it is kept, 1 if unknown."""
         measured = median_metric(measurement, workload, self.metric)
         if measured is None:
             return 1.0
@@ -36,10 +36,10 @@ class Requirement:
 
 
 def parse_requirement(text: str) -> Requirement:
-    """A requirement as written on the command line.
+    """Read a requirement as written on the command line.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the text has another form.
     """
     found = _TEXT.match(text)
     metric = next((m for m in METRICS if found and m == found[1]), None)
@@ -54,7 +54,7 @@ def parse_requirement(text: str) -> Requirement:
 def are_kept(
     requirements: Sequence[Requirement], measurements: Sequence[Measurement], workload: Workload
 ) -> bool:
-    """Whether the middle one of several launches keeps all requirements; False without any."""
+    """Return whether the median launch keeps all requirements; False without a launch."""
     missed = [total_shortfall(requirements, measured, workload) for measured in measurements]
     return bool(missed) and median(missed) == 0
 
@@ -62,5 +62,5 @@ def are_kept(
 def total_shortfall(
     requirements: Sequence[Requirement], measurement: Measurement | None, workload: Workload
 ) -> float:
-    """The sum of all shortfalls; 0 when every requirement is kept."""
+    """Return the sum of all shortfalls; 0 if every requirement is kept."""
     return sum(requirement.shortfall(measurement, workload) for requirement in requirements)

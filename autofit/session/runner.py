@@ -1,7 +1,7 @@
-"""Runs trials one by one: numbers them, keeps them, and repeats none that is known.
+"""The runner of trials: each is launched, numbered and written, or taken from the study.
 
-A resumed run goes through the same steps as the first; every launch that the study already
-holds is taken from it, so that only what is missing is launched.
+A resumed run goes through the same steps as the first run. Every launch that the study already
+has is taken from it, so that only the missing ones are launched.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from autofit.trial.trial import Fidelity, Trial
 # A candidate's key, and what two launches of it share if the second repeats the first.
 _Identity = tuple[str, tuple[object, ...]]
 
-# So many launches, the baseline among them, that are refused alike show that all are.
-_REFUSED_ALIKE = 3
+# If this many launches are refused with the same text, the baseline among them, all will be.
+_SAME_REFUSALS = 3
 
 
 class Launching(Protocol):
-    """What a runner needs of a runtime."""
+    """The interface through which a runner launches candidates of a runtime."""
 
     def plan(
         self, candidate: Candidate, *, is_verbatim: bool, as_served: bool
     ) -> LaunchPlan | Rejected:
-        """The command of a candidate, or why the runtime cannot be told it."""
+        """Return the command of a candidate, or why the runtime has no such setting."""
         ...
 
     def launch(
@@ -51,17 +51,23 @@ class Launching(Protocol):
         on_stage: Callable[[Stage], None],
         check_stop: Callable[[], None],
     ) -> LaunchResult:
-        """Start, ask, measure and stop."""
+        """Start a server, send the requests, measure, and stop it."""
         ...
 
 
 @dataclass(slots=True)
 class TrialRunner:
-    """Launches candidates for one study.
+    """The launches of one study.
 
-    `should_stop` is asked between the stages of a launch: once true, the launch is ended,
-    not recorded, and the run stops with everything before it saved. `memory` observes every
-    trial, None where no memory is predicted.
+    Attributes:
+        launching: starts servers.
+        budget: counts launches and time.
+        emit: shows events.
+        should_stop: is asked between the stages of a launch. Once it is true, the launch is
+            ended without a trial, and the run stops.
+        memory: observes every trial, None where no memory is predicted.
+        trials: every trial of this run, in order, those taken from the study included.
+        notes: messages for the result.
     """
 
     study: Study
@@ -91,7 +97,7 @@ class TrialRunner:
 
     @property
     def untaken_s(self) -> float:
-        """Seconds spent on launches that the study holds and this run has not come to, yet."""
+        """Seconds that an earlier run spent on launches which this run has not taken yet."""
         return sum(trial.spent_s for known in self._known.values() for trial in known)
 
     def run(
@@ -107,7 +113,7 @@ class TrialRunner:
 
         Raises:
             Interrupted: `should_stop` became true.
-            AutofitError: the runtime refuses whatever is launched.
+            AutofitError: the runtime refuses every candidate.
         """
         known = self._take_known((candidate.key, purpose.identity), request_plan.fidelity)
         if known is None:
@@ -122,17 +128,20 @@ class TrialRunner:
         if self.memory is not None:
             self.memory.observe(trial)
         self.emit(LaunchEnded(trial, is_reused))
-        self._refuse_to_go_on()
+        self._end_if_all_are_refused()
         return trial
 
-    def _refuse_to_go_on(self) -> None:
-        """End a run in which baseline and candidates are refused in the same words.
+    def _end_if_all_are_refused(self) -> None:
+        """End a run in which baseline and candidates are refused with the same text.
 
-        What they share is the task, the user's words for every launch, the model and the build:
-        no candidate will do better.
+        They share the task, the user's arguments, the model and the build, so that no candidate
+        would be accepted.
+
+        Raises:
+            AutofitError: all were refused.
         """
         refused = {_refusal(trial) for trial in self.trials}
-        if len(self.trials) < _REFUSED_ALIKE or self.trials[0].phase != "baseline":
+        if len(self.trials) < _SAME_REFUSALS or self.trials[0].phase != "baseline":
             return
         refusal = next(iter(refused))
         if len(refused) > 1 or refusal is None:
@@ -141,21 +150,21 @@ class TrialRunner:
         raise AutofitError(
             f"every launch is refused, whatever its settings: {refusal}",
             "; ".join(advice)
-            or "it lies in what all share: --context, --parallel, the words after `--`, the model "
-            "or the build",
+            or "the cause is common to all: --context, --parallel, the arguments after `--`, the "
+            "model or the build",
         )
 
     def _take_known(self, identity: _Identity, fidelity: Fidelity) -> Trial | None:
-        """A launch that the study holds and that looked closely enough; it is taken once."""
+        """Take from the study a trial that measured enough, None without one."""
         known = self._known.get(identity, deque())
-        for place, trial in enumerate(known):
+        for index, trial in enumerate(known):
             if fidelity == "load" or not trial.shows_fit_only:
-                del known[place]
+                del known[index]
                 return trial
         return None
 
     def skip(self, skipped: SkippedCandidate) -> None:
-        """Note a candidate that is not worth a launch."""
+        """Write to the study a candidate that is not launched."""
         self.study.skip(skipped)
 
     def _check_stop(self) -> None:
@@ -208,7 +217,7 @@ class TrialRunner:
                 outcome=result.outcome,
                 measurement=result.measurement,
                 seconds=self.wall_clock() - started_at,
-                notes=(*_worth_telling(purpose.phase, result), *result.notes),
+                notes=(*_useful_advice(purpose.phase, result), *result.notes),
                 fidelity=request_plan.fidelity,
                 overhead=overhead,
             )
@@ -218,24 +227,21 @@ class TrialRunner:
 
 
 def _refusal(trial: Trial) -> str | None:
-    """The words in which a launch was refused, None for any other outcome."""
+    """Return the text with which a launch was refused, None for any other outcome."""
     return trial.outcome.evidence if isinstance(trial.outcome, Rejected) else None
 
 
-def _worth_telling(phase: Phase, result: LaunchResult) -> tuple[str, ...]:
-    """The advice on a failure; none where a boundary was looked for and crossed.
-
-    A search that steps over the edge of a device's memory knows what to change.
-    """
-    is_over_the_edge = lacks_device_memory(result.outcome)
-    return () if phase in ("boundary", "search") and is_over_the_edge else result.advice
+def _useful_advice(phase: Phase, result: LaunchResult) -> tuple[str, ...]:
+    """Return the advice on a failure; none for an expected lack of device memory in a search."""
+    is_expected = phase in ("boundary", "search") and lacks_device_memory(result.outcome)
+    return () if is_expected else result.advice
 
 
 def resume_hint(study: Study) -> str:
-    """How a user goes on with a study that was stopped."""
-    return f"what was measured is saved; {go_on(study)}"
+    """Return how to resume a study that was stopped."""
+    return f"what was measured is saved; {resume_command(study)}"
 
 
-def go_on(study: Study) -> str:
-    """How a user goes on with a study."""
-    return f"go on with the same command and --study {shlex.quote(str(study.path))} --resume"
+def resume_command(study: Study) -> str:
+    """Return how to resume a study."""
+    return f"resume with the same command and --study {shlex.quote(str(study.path))} --resume"

@@ -1,4 +1,4 @@
-"""Everything a run knows before its first launch: runtime, machine, model and task."""
+"""The task of a run: everything that is known before its first launch."""
 
 from __future__ import annotations
 
@@ -15,29 +15,33 @@ from autofit.model.sizes.kv_cache import KV_TYPES, kv_element_bytes
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.planner.planner import RuntimePlanner
 from autofit.search.space import Axis, Space
-from autofit.session.pin_value import value_fault
 from autofit.session.requirement import Requirement
 from autofit.trial.candidate import Candidate, Params, ParamValue
 from autofit.trial.device import Device
 from autofit.trial.metric import Metric
-from autofit.trial.parameter_groups import EXPERT_MEMORY_PARAMS, KV_TYPE_PARAMS
+from autofit.trial.parameter_groups import EXPERT_MEMORY_PARAMS, KV_TYPE_PARAMS, find_value_fault
 from autofit.trial.workload import Workload
 from autofit.yaml_files import did_you_mean
 
-# What llama.cpp's own fit leaves free on each device unless told otherwise.
+# The MiB that llama.cpp's own fit leaves free on each device by default.
 FIT_MARGIN_MIB = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a tune is about.
+    """Model, runtime, devices, workload, objective and limits of one run.
 
-    `devices` are those that may be used, in that order; `host_available_mib` is what
-    processes may take of system RAM. `has_own_task` leaves the user's command its own
-    context and slots, as in a comparison; `baseline_params` and
-    `baseline_args` are the user's own launch command, None where there is none; `notices` are
-    remarks on the task. With `keeps_front` what is best in another way than the objective's is
-    searched for too, and told.
+    Attributes:
+        devices: those that may be used, in order.
+        host_available_mib: the system RAM that processes may use.
+        space: the search space, without what runtime, model and user exclude.
+        keeps_front: also search for the best prompt and generation speed, and report a front.
+        min_effect: the smallest speedup that counts, 0.03 for 3%.
+        extra_args: the user's arguments for every launch.
+        chooses_devices: the user named the devices and their limits.
+        baseline_params, baseline_args: the user's own command, None and empty without one.
+        has_own_task: the user's command keeps its own context and slots, as in a comparison.
+        notices: messages about the task.
     """
 
     runtime: Runtime
@@ -64,14 +68,14 @@ class Task:
 
     @property
     def task_params(self) -> Params:
-        """The params that the workload sets: they are asked for, not searched."""
+        """The params that the workload sets; they are not searched."""
         return {"context": self.workload.context, "parallel": self.workload.parallel}
 
     @property
     def baseline(self) -> Candidate:
-        """What is started without tuning: the user's own command, else the runtime's choice.
+        """The candidate without tuning: the user's own command, or the runtime's choice.
 
-        Context and slots are the task's: with others it would be asked something else.
+        Context and slots are those of the task, so that all launches get the same requests.
         """
         if self.baseline_params is not None:
             if self.has_own_task:
@@ -85,7 +89,7 @@ class Task:
         return Candidate(params)
 
     def _kept_free_mib(self) -> list[int]:
-        """What the runtime's own fit must leave on each device to keep the user's limits."""
+        """Return the MiB that the runtime's own fit must leave free to keep the user's limits."""
         free = {device.name: device.usable_mib for device in self.runtime.devices or ()}
         return [
             int(max(0.0, free.get(device.name, 0.0) - device.usable_mib)) + FIT_MARGIN_MIB
@@ -113,7 +117,7 @@ class Task:
 
     @property
     def limits_mib(self) -> Mapping[str, float]:
-        """What the user lets each device hold, by name; empty where nobody said."""
+        """The most that the user lets each device hold, by name; empty without limits."""
         if not self.chooses_devices:
             return {}
         return {device.name: device.usable_mib for device in self.devices}
@@ -122,9 +126,9 @@ class Task:
 def usable_devices(
     found: Sequence[Device], limits_mib: Mapping[str, float], *, allow_missing: bool = False
 ) -> tuple[Device, ...]:
-    """The devices that a run may use: those limited by name, in that order, else all found.
+    """Return the devices that a run may use: those with a limit, in order, or all.
 
-    With `allow_missing` a named device need not be there.
+    With `allow_missing` a named device need not exist.
 
     Raises:
         UsageError: a device is named that the runtime does not list.
@@ -147,15 +151,17 @@ def usable_devices(
 def fitted_space(
     space: Space, runtime: Runtime, inventory: ModelInventory, *, kv_floor: str, pins: Params
 ) -> Space:
-    """The space as far as this runtime, this model and the user's wishes allow it.
+    """Return the space without what runtime, model and user exclude.
 
     Raises:
-        UsageError: a pinned parameter or value is not known to the runtime, or the KV floor
-            is no KV type.
+        UsageError: the runtime has no such pinned parameter or value, or the KV floor is not a
+            KV type.
         NothingFitsError: a parameter is left without a value.
     """
     if kv_floor not in KV_TYPES:
-        raise UsageError(f"--kv-floor {kv_floor} is no KV type", f"known: {', '.join(KV_TYPES)}")
+        raise UsageError(
+            f"--kv-floor {kv_floor} is not a KV type", f"known: {', '.join(KV_TYPES)}"
+        )
     expanded = space.pin(pins) if pins else space
     for name, value in expanded.pinned.items():
         if not runtime.supports(name):
@@ -186,7 +192,7 @@ def fitted_space(
             )
         fitted = fitted.with_values(axis.name, kept.__contains__)
     if not inventory.is_moe:
-        # Prefetch and expert caches have nothing to work on.
+        # There are no experts to prefetch or cache.
         for name in EXPERT_MEMORY_PARAMS:
             fitted = fitted.with_values(name, lambda _: False)
     if next(fitted.points(), None) is None:
@@ -199,27 +205,27 @@ def fitted_space(
 
 
 def _check_pin(runtime: Runtime, inventory: ModelInventory, name: str, value: ParamValue) -> None:
-    """See that a parameter can take a value that a user gave it.
+    """Check a value that the user pinned.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the parameter cannot have it.
     """
     if not runtime.supports(name, value):
         known = ", ".join(runtime.values(name))
         raise UnsupportedError(f"--set {name}={value}: {runtime.name} takes {known}")
     if name in {"context", "parallel"}:
-        raise UsageError(f"--set {name}: it belongs to the task", f"give --{name} {value}")
+        raise UsageError(f"--set {name}: it is part of the task", f"give --{name} {value}")
     parameter = runtime.dialect.parameters[name]
-    fault = value_fault(name, value, type_=parameter.type, block_count=inventory.block_count)
+    fault = find_value_fault(name, value, type_=parameter.type, block_count=inventory.block_count)
     if fault:
         raise UsageError(f"--set {name}={value}: {fault}", "give another value, or leave it out")
 
 
 def _check_axis(runtime: Runtime, inventory: ModelInventory, axis: Axis) -> None:
-    """See that a space's values can be; host layers beyond the model's are only superfluous.
+    """Check the values of an axis; host layers beyond the model's are allowed.
 
     Raises:
-        UsageError: one cannot.
+        UsageError: a parameter cannot have one of them.
     """
     blocks = max(inventory.block_count, *(v for v in axis.values if isinstance(v, int)), 0)
     for name in axis.params:
@@ -227,7 +233,7 @@ def _check_axis(runtime: Runtime, inventory: ModelInventory, axis: Axis) -> None
         if parameter is None:
             continue
         for value in axis.values:
-            fault = value_fault(name, value, type_=parameter.type, block_count=blocks)
+            fault = find_value_fault(name, value, type_=parameter.type, block_count=blocks)
             if fault:
                 raise UsageError(
                     f"the search space's {axis.name} {value}: {fault}", "correct its file"

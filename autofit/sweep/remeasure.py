@@ -217,7 +217,7 @@ class Remeasurement:
         if launches:
             seconds = sum(self._seconds[name][-1] * count for name, count in counts.items())
             launch_s = seconds / launches
-            need = launches_need(launch_s, launches, launches, f"measuring {self.rounds} rounds")
+            need = launches_need(launch_s, launches, launches, f"to measure {self.rounds} rounds")
             message = shortage(self.sides[0].runner.budget, launch_s, need)
             if message:
                 self.note(message)

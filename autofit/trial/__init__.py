@@ -1,1 +1,1 @@
-"""What is tried and what came of it: pure data and statistics, no I/O."""
+"""Plain data of a launch: candidate, purpose, outcome, measurement and metrics; no I/O."""

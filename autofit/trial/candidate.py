@@ -1,4 +1,4 @@
-"""A full assignment of runtime settings, and what it takes to launch it."""
+"""The settings of one launch, its command, and the time that its stages may take."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ PARAM_ORDER = (
     *PREFETCH_PARAMS,
     "moe_cache_mib",
 )
-# The most tokens that a request's usual time is for: by default 50 of a prompt in a second, and
-# one generated.
+# The tokens that the default limits allow for: 50 prompt tokens and one generated token a second.
 _USUAL_PROMPT_TOKENS = 30_000
 _USUAL_PREDICTED_TOKENS = 600
-# How many times as long a token may take at the end of a long prompt as in a short one.
-_CRAWL = 4.0
+# A token at the end of a long prompt may take this many times as long as in a short prompt.
+_LONG_PROMPT_FACTOR = 4.0
 _RANK = {name: rank for rank, name in enumerate(PARAM_ORDER)}
 
 
@@ -45,9 +44,9 @@ def _canonical(params: Params) -> dict[str, ParamValue]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """Params that are to be tried together; equal params are the same candidate.
+    """Complete runtime settings for one launch; candidates with equal params are equal.
 
-    A parameter that is absent is left to the runtime's default.
+    A parameter that is absent has the runtime's default.
     """
 
     params: Params
@@ -62,12 +61,12 @@ class Candidate:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def with_params(self, **changes: ParamValue | None) -> Candidate:
-        """The candidate with some params changed, or removed where the change is None."""
+        """Return the candidate with some params changed, or removed if the change is None."""
         merged = {**self.params, **changes}
         return Candidate({k: v for k, v in merged.items() if v is not None})
 
     def get_int(self, name: str, default: int) -> int:
-        """The whole number set for a parameter, or the default where it is absent or 'auto'."""
+        """Return the integer set for a parameter, the default if it is absent or 'auto'."""
         value = self.params.get(name, default)
         try:
             return int(value)
@@ -80,7 +79,7 @@ class Candidate:
         return int(value == "on") if value in ("on", "off") else self.get_int(name, 0)
 
     def get_str(self, name: str, default: str) -> str:
-        """The text of a parameter's value, or the default where it is absent."""
+        """Return the text of a parameter's value, the default if it is absent."""
         return str(self.params.get(name, default))
 
     def __eq__(self, other: object) -> bool:
@@ -95,11 +94,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long each stage of a launch may take, in seconds.
+    """The seconds that each stage of a launch may take.
 
-    `prompt_s` is for prompts of up to `prompt_tokens`, `generate_s` for answers of usual length;
-    longer ones may take more, in proportion: a prompt that fills a large context takes slow
-    machines a quarter of an hour.
+    `prompt_s` is for prompts of up to `prompt_tokens`, `generate_s` for answers of usual length.
+    Longer ones may take proportionally more: on slow machines a prompt that fills a large
+    context takes a quarter of an hour.
     """
 
     load_s: float = 600.0
@@ -108,30 +107,30 @@ class Limits:
     stop_s: float = 20.0
     prompt_tokens: int = _USUAL_PROMPT_TOKENS
 
-    def of_prompt_s(self, tokens: int) -> float:
-        """Seconds that prompts of so many tokens together may take until the first token."""
+    def prompt_limit_for_s(self, tokens: int) -> float:
+        """Return the limit until the first token of prompts with that many tokens in all."""
         return self.prompt_s * max(1.0, tokens / self.prompt_tokens)
 
-    def at_rate(self, tokens: int, token_s: float) -> Limits:
-        """The limits for prompts of so many tokens where others took `token_s` a token.
+    def with_usual_token_time(self, tokens: int, token_s: float) -> Limits:
+        """Return the limits for a prompt of `tokens` where others took `token_s` a token.
 
-        What takes many times as long crawls, and would eat up the time of all else.
+        A launch that is many times slower would use up the budget.
         """
-        usual_s = max(self.prompt_s, _CRAWL * token_s * tokens)
-        limit_s = min(self.of_prompt_s(tokens), usual_s)
+        usual_s = max(self.prompt_s, _LONG_PROMPT_FACTOR * token_s * tokens)
+        limit_s = min(self.prompt_limit_for_s(tokens), usual_s)
         return replace(self, prompt_s=limit_s, prompt_tokens=max(tokens, self.prompt_tokens))
 
-    def of_generation_s(self, tokens: int) -> float:
-        """Seconds that so many tokens together may take after the first."""
+    def generate_limit_for_s(self, tokens: int) -> float:
+        """Return the limit for generating that many tokens in all."""
         return self.generate_s * max(1.0, tokens / _USUAL_PREDICTED_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """Everything needed to start one candidate; making it has no side effects.
+    """The command that starts a candidate.
 
-    `argv` begins with the wrapper, if any, and the program; `env` holds only what is set
-    on top of the scrubbed environment; `{port}` in argv stands for the port chosen at launch.
+    `argv` begins with the wrapper, if any, and the program; `{port}` in it stands for the port
+    that is chosen at the launch. `env` has only what is added to the scrubbed environment.
     """
 
     candidate: Candidate

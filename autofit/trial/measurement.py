@@ -1,4 +1,4 @@
-"""What one launch measured: raw samples, memory, and what was really applied."""
+"""The measurement of a launch: raw samples, memory over time, conditions, applied settings."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from autofit.trial.launch_conditions import Conditions
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One answered request.
 
-    `predicted_s` covers `predicted_tokens - 1` steps: the first token comes with the prompt.
-    `depth` is the number of tokens in the cache when generation began. `request` is the
-    index in the workload's requests; `order` counts the requests of this launch from 0, so
-    that first and later requests can be told apart; a warm-up is kept but not counted.
+    Attributes:
+        predicted_s: the time of `predicted_tokens - 1` steps: the first token comes with the
+            prompt.
+        depth: the number of tokens in the cache when generation began.
+        request: the index in the workload's requests.
+        order: the number of the request in its launch, from 0.
+        is_warmup: the sample is kept, but no metric uses it.
     """
 
     prompt_tokens: int
@@ -32,14 +33,14 @@ class Sample:
 
     @property
     def pp_per_s(self) -> float | None:
-        """Prompt tokens per second, None when it cannot be told."""
+        """Prompt tokens per second, None if nothing was processed."""
         if self.prompt_tokens <= 0 or self.prompt_s <= 0:
             return None
         return self.prompt_tokens / self.prompt_s
 
     @property
     def tg_per_s(self) -> float | None:
-        """Generated tokens per second, None when fewer than two were generated."""
+        """Generated tokens per second, None if fewer than two were generated."""
         steps = self.predicted_tokens - 1
         return steps / self.predicted_s if steps > 0 and self.predicted_s > 0 else None
 
@@ -51,9 +52,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ReportedMemory:
-    """One row of the runtime's own memory table, in MiB; None where it is not told.
+    """One row of the runtime's own memory table, in MiB; None for what the log does not contain.
 
-    `context_mib` counts a cache of experts, too, `expert_cache_mib` is that part of it.
+    `context_mib` includes a cache of experts; `expert_cache_mib` is that part of it.
     """
 
     model_mib: float
@@ -66,16 +67,16 @@ class ReportedMemory:
 
     @property
     def buffers_mib(self) -> float:
-        """What the runtime has allocated itself."""
+        """The MiB that the runtime has allocated itself."""
         return self.model_mib + self.context_mib + self.compute_mib
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """Memory at one moment, MiB by device name; a counter that is missing is None.
+    """Memory at one moment, in MiB by device name; None for a missing counter.
 
-    `process_mib` is all that the server and its offspring have resident, `process_file_mib`
-    the part of it that is mapped from files and can be read again.
+    `process_mib` is the resident memory of the server and its child processes;
+    `process_file_mib` is the part of it that is mapped from files and can be read again.
     """
 
     at_s: float
@@ -89,13 +90,68 @@ class MemoryReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
-    """All samples of a trial and what was seen around them.
+class GpuConditions:
+    """One GPU while requests were processed; None for what it does not report.
 
-    `peak_mib` and `free_mib` (at the peak) are by device name, with `host` for this
-    process's own memory and what the host had left; None where there is no counter.
-    `applied` are settings as the runtime reports them, by parameter name; `conditions` tell
-    of the machine while requests were processed, None where none were.
+    `clock_mhz` is the median of all samples, `low_clock_mhz` the least, `temperature_c` and
+    `power_w` the most. `throttled_by` has the share of samples by reason.
+    """
+
+    name: str
+    pci_id: str
+    clock_mhz: float | None = None
+    low_clock_mhz: int | None = None
+    max_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    throttled_by: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The machine while requests were processed; None for what it does not report.
+
+    Attributes:
+        others_cores: the cores, of `cores`, that other processes kept busy.
+        steal_share: the share of the CPU time that a hypervisor gave to other machines.
+        cpu_mhz: the median of all samples, `low_cpu_mhz` the least.
+        cpu_temperature_c: the highest of all samples.
+        cpu_throttles: the number of times that the processor throttled itself for heat.
+        pressure: the share of time in which some task, ours included, waited for `cpu`,
+            `memory` or `io`.
+    """
+
+    seconds: float
+    cores: int
+    others_cores: float | None = None
+    steal_share: float | None = None
+    load_1m: float | None = None
+    cpu_mhz: float | None = None
+    low_cpu_mhz: float | None = None
+    cpu_temperature_c: float | None = None
+    cpu_throttles: int | None = None
+    pressure: Mapping[str, float] = field(default_factory=dict)
+    gpus: tuple[GpuConditions, ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Conditions:
+        """Read what `dataclasses.asdict` returns.
+
+        Raises:
+            TypeError: a field is missing or not known.
+        """
+        return cls(**{**data, "gpus": tuple(GpuConditions(**g) for g in data.get("gpus", ()))})
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """All samples of a trial, with the memory and the machine around them.
+
+    Attributes:
+        peak_mib: the most used memory by device name; `host` is the server's own memory.
+        free_mib: the free memory at that peak; None for a missing counter.
+        applied: settings as the runtime reports them, by parameter name.
+        conditions: None if no request was processed.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -108,10 +164,11 @@ class Measurement:
     conditions: Conditions | None = None
 
     def taken_mib(self) -> dict[str, float | None]:
-        """By device what the server itself held at the peak, without what others held before.
+        """Return by device the server's own memory at the peak, None if it is unknown.
 
-        None where nothing tells it. It is never less than the server's own buffers: a remote
-        device's process keeps what launches before it have taken, and seems to take no more.
+        What was used before the launch is subtracted. The result is never less than the
+        server's own buffers: the process of a remote device keeps the memory of earlier
+        launches, so that a later one seems to use none.
         """
         before = self.readings[0].device_used_mib if self.readings else {}
         taken: dict[str, float | None] = {}
@@ -123,12 +180,12 @@ class Measurement:
         return taken
 
     def to_dict(self) -> dict[str, Any]:
-        """The measurement as JSON data."""
+        """Return the measurement as JSON data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
-        """The inverse of `to_dict`.
+        """Read what `to_dict` returns.
 
         Raises:
             TypeError: a field is missing or not known.
@@ -150,11 +207,11 @@ class Measurement:
 
 
 def extremes(
-    told: Iterable[Mapping[str, float | None]], choose: Callable[[list[float]], float]
+    launches: Iterable[Mapping[str, float | None]], choose: Callable[[list[float]], float]
 ) -> dict[str, float | None]:
-    """By device the most or least of all launches; None where none was counted."""
+    """Return by device the most or least of all launches, None if no launch has a value."""
     readings: dict[str, list[float]] = {}
-    for by_device in told:
+    for by_device in launches:
         for device, mib in by_device.items():
             known = readings.setdefault(device, [])
             if mib is not None:

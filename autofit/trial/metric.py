@@ -25,7 +25,7 @@ METRIC_KEYS: dict[Metric, str] = {
 
 
 def is_higher_better(metric: Metric) -> bool:
-    """Whether a larger value of the metric is the better one."""
+    """Return whether a larger value of the metric is better."""
     return metric in ("pp", "tg")
 
 
@@ -36,7 +36,7 @@ def _value(sample: Sample, metric: Metric, request: Request) -> float | None:
         return sample.tg_per_s
     if metric == "ttft" or request.predicted_tokens <= 1:
         return sample.ttft_s
-    # A shorter generation than the workload's tells the rate, and so the whole time.
+    # A generation shorter than the workload's shows the rate, from which the time follows.
     rate = sample.tg_per_s
     if rate is None:
         return None
@@ -44,10 +44,10 @@ def _value(sample: Sample, metric: Metric, request: Request) -> float | None:
 
 
 def metric_values(measurement: Measurement, workload: Workload, metric: Metric) -> list[float]:
-    """The metric once per repeat of the workload's requests, warm-ups left out.
+    """Return the metric once per complete repeat of the workload's requests.
 
-    A repeat is the weighted mean over the workload's requests (for rates the weighted
-    harmonic mean, so that seconds add up). Incomplete repeats are left out.
+    It is the weighted mean over the requests of a repeat (for rates the weighted harmonic mean,
+    so that seconds add up). Warm-ups do not count.
     """
     # A request of a single generated token has no rate of generation.
     counted = {
@@ -75,20 +75,20 @@ def metric_values(measurement: Measurement, workload: Workload, metric: Metric) 
 def median_metric(
     measurement: Measurement | None, workload: Workload, metric: Metric
 ) -> float | None:
-    """The median over repeats, None where nothing was measured."""
+    """Return the median over repeats, None if nothing was measured."""
     values = metric_values(measurement, workload, metric) if measurement else []
     return median(values) if values else None
 
 
 def fastest_repeats(measurement: Measurement, workload: Workload) -> Measurement:
-    """The measurement with one repeat: of each request the fastest prompts and generation seen.
+    """Return the measurement with one repeat: the fastest prompt and generation of each request.
 
-    On a machine that others share, what happens beside a launch only ever slows it down: of
-    the repeats of one request the fastest tells most about the settings. On a shared H200
-    machine the same candidate came out at 2.70, 3.72 and 3.70 s by medians of two repeats, and
-    at 2.58, 2.92 and 3.02 s by the fastest. It tells what settings can do, not what a user gets.
-    Requests that went out side by side are one repeat: the first of them has no queue before
-    it, so alone it tells nothing of serving all. Warm-ups are left out.
+    On a shared machine other programs only ever slow a launch down, so that the fastest repeat
+    says most about the settings. On a shared H200 machine the same candidate took 2.70, 3.72
+    and 3.70 s by medians of two repeats, and 2.58, 2.92 and 3.02 s by the fastest. This is what
+    the settings can do, not what a user gets. Parallel requests are one repeat: the first of
+    them has no queue before it, and does not show how long all of them take. Warm-ups do not
+    count.
     """
     by_request: dict[int, list[Sample]] = {}
     for sample in measurement.samples:
@@ -99,7 +99,7 @@ def fastest_repeats(measurement: Measurement, workload: Workload) -> Measurement
 
 
 def _fastest(samples: Sequence[Sample], parallel: int) -> list[Sample]:
-    """A repeat with the shortest prompts and the fastest generation of some alike."""
+    """Return one repeat with the shortest prompts and the fastest generation of all repeats."""
     whole = len(samples) - len(samples) % parallel or len(samples)
     repeats = [
         sorted(samples[start : start + parallel], key=lambda sample: sample.ttft_s)
@@ -118,18 +118,18 @@ def _generation_per_s(repeat: Sequence[Sample]) -> float:
 
 
 def time_ratio(baseline: float, other: float, metric: Metric) -> float:
-    """How many times faster `other` is than `baseline`: 1.25 is 25% faster."""
+    """Return the speedup of `other` over `baseline`: 1.25 is 25% faster."""
     return other / baseline if is_higher_better(metric) else baseline / other
 
 
 def cost(value: float, metric: Metric) -> float:
-    """The metric as a quantity to minimise (seconds, or seconds per token)."""
+    """Return the metric as a quantity to minimise: seconds, or seconds per token."""
     return 1.0 / value if is_higher_better(metric) else value
 
 
 def pooled_values(
     measurements: Sequence[Measurement], workload: Workload, metric: Metric
 ) -> list[float]:
-    """One value per launch, the median of its repeats: launches are what varies."""
+    """Return one value per launch, the median of its repeats: launches vary, repeats hardly."""
     medians = (median_metric(m, workload, metric) for m in measurements)
     return [value for value in medians if value is not None]

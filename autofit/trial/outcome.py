@@ -1,9 +1,9 @@
-"""What came of a launch: a tagged union in which every failure is a value.
+"""The outcome of a launch, as a tagged union in which every failure is a value.
 
 | kind          | means                                                                  |
 | ------------- | ---------------------------------------------------------------------- |
 | completed     | loaded, answered, and the answers were plausible                       |
-| out_of_memory | an allocation was refused, or the process died for want of memory      |
+| out_of_memory | an allocation was refused, or the process died for lack of memory       |
 | spilled       | ran, but memory meant for a device went to the host                    |
 | rejected      | the runtime refused a setting, or silently changed it                  |
 | timed_out     | a stage took longer than its limit                                     |
@@ -40,10 +40,10 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """An allocation was refused, or the process died for want of memory.
+    """An allocation was refused, or the process died for lack of memory.
 
-    `device` is named as the runtime's device list names it; `requested_mib` is None where
-    the log does not tell.
+    `device` has the name in the runtime's device list; `requested_mib` is None if the log does
+    not contain it.
     """
 
     kind: ClassVar[str] = "out_of_memory"
@@ -134,12 +134,12 @@ _BY_KIND: dict[str, type[Outcome]] = {
 
 
 def outcome_to_dict(outcome: Outcome) -> dict[str, Any]:
-    """The outcome as JSON data, its kind first."""
+    """Return the outcome as JSON data, its kind first."""
     return {"kind": outcome.kind, **asdict(outcome)}
 
 
 def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
-    """The inverse of `outcome_to_dict`.
+    """Read what `outcome_to_dict` returns.
 
     Raises:
         KeyError: the kind is not known.
@@ -155,12 +155,12 @@ def describe_outcome(outcome: Outcome) -> str:
 
 
 def is_memory_failure(outcome: Outcome) -> bool:
-    """Whether the candidate asked for more memory than there is."""
+    """Return whether the candidate needs more memory than there is."""
     return isinstance(outcome, OutOfMemory | Spilled)
 
 
 def lacks_device_memory(outcome: Outcome) -> bool:
-    """Whether the candidate asked for more memory than a device has."""
+    """Return whether the candidate needs more memory than a device has."""
     if isinstance(outcome, OutOfMemory):
         return outcome.where == "device"
     return isinstance(outcome, Spilled)

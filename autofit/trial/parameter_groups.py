@@ -1,6 +1,8 @@
-"""The names of runtime parameters, grouped by what they decide."""
+"""Runtime parameters, grouped by what they decide, and the values that they can have."""
 
 from __future__ import annotations
+
+import math
 
 # These decide on which device each layer is. To fix one of them fixes the layout.
 PLACEMENT_PARAMS = (
@@ -21,3 +23,52 @@ EXPERT_CACHE_PARAMS = ("moe_cache_mib", "moe_cache_slots")
 EXPERT_MEMORY_PARAMS = (*PREFETCH_PARAMS, *EXPERT_CACHE_PARAMS)
 # These do not change the memory that a candidate takes.
 MEMORY_FREE_PARAMS = ("threads", "threads_batch", "op_offload_min_batch")
+
+# The largest integer of the runtime.
+LARGEST_VALUE = 2**31 - 1
+_LEAST_VALUES = {
+    "ubatch": 1,
+    "batch": 1,
+    "threads": 1,
+    "threads_batch": 1,
+    "context": 1,
+    "parallel": 1,
+    **dict.fromkeys(HOST_LAYER_PARAMS, 0),
+    **dict.fromkeys(("prefetch_slots", *EXPERT_CACHE_PARAMS), 0),
+    "op_offload_min_batch": 0,
+}
+
+
+def find_value_fault(name: str, value: object, *, type_: str, block_count: int) -> str:
+    """Return what is wrong with a parameter's value, empty if nothing is.
+
+    Args:
+        name: the parameter.
+        value: its value.
+        type_: the dialect's type of the parameter.
+        block_count: the model's blocks, which limits the layers in system RAM.
+    """
+    if name == "tensor_split":
+        return _find_split_fault(str(value))
+    if type_ == "integer" or name in _LEAST_VALUES:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return "not a whole number"
+        least = _LEAST_VALUES.get(name, -LARGEST_VALUE)
+        largest = block_count if name in HOST_LAYER_PARAMS else LARGEST_VALUE
+        if value < least:
+            return f"must be at least {least}"
+        if value > largest:
+            blocks = ", the model's blocks" if largest < LARGEST_VALUE else ""
+            return f"must be at most {largest}{blocks}"
+    return ""
+
+
+def _find_split_fault(text: str) -> str:
+    try:
+        # The runtime takes both separators (`common/arg.cpp`).
+        shares = [float(part) for part in text.replace("/", ",").split(",")]
+    except ValueError:
+        return "not numbers separated by commas"
+    if not all(math.isfinite(share) and share >= 0 for share in shares):
+        return "a share is not a finite number of at least 0"
+    return "" if any(shares) else "all shares are 0"

@@ -61,7 +61,7 @@ class TrialPurpose:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What two launches of one candidate share if the second would repeat the first.
+        """The fields that two launches of one candidate share if the second repeats the first.
 
         The boundary and the search launch a candidate once, whatever the reason, and a
         candidate's answers are the same for a finalist and a winner.

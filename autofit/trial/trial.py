@@ -11,15 +11,15 @@ from autofit.trial.measurement import Measurement
 from autofit.trial.outcome import Outcome, outcome_from_dict, outcome_to_dict
 from autofit.trial.purpose import Phase, TrialPurpose
 
-# How closely is looked, the cheapest first: a question to the runtime's planner without a
-# launch; that it loads and takes its first full ubatches; short requests; the whole workload.
+# How much a launch measures, the cheapest first: only the runtime's planner is asked; the model
+# loads and processes its first full ubatches; short requests; the whole workload.
 Fidelity = Literal["estimate", "load", "short", "full"]
 FIDELITIES: tuple[Fidelity, ...] = ("estimate", "load", "short", "full")
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What was spent between two launches.
+    """The time between two launches.
 
     `questions` were put to the runtime's planner and took `questions_s`; `own_s` are the
     seconds of autofit's own computing.
@@ -71,22 +71,22 @@ class Trial:
 
     @property
     def is_completed(self) -> bool:
-        """Whether the launch did all it was asked."""
+        """The launch completed all its requests."""
         return self.outcome.kind == "completed"
 
     @property
     def spent_s(self) -> float:
-        """Seconds since the launch before it ended: what decided on this one, and itself."""
+        """Seconds since the launch before it ended, with the overhead of deciding on this one."""
         before = self.overhead or Overhead()
         return self.seconds + before.questions_s + before.own_s
 
     @property
     def shows_fit_only(self) -> bool:
-        """Whether the launch was asked no more than whether it fits, and it does."""
+        """The launch was a test of fit alone, and the candidate fits."""
         return self.is_completed and self.fidelity == "load"
 
     def to_dict(self) -> dict[str, Any]:
-        """The trial as JSON data."""
+        """Return the trial as JSON data."""
         return {
             "number": self.number,
             **self.purpose.to_dict(),
@@ -106,7 +106,7 @@ class Trial:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Trial:
-        """The inverse of `to_dict`.
+        """Read what `to_dict` returns.
 
         Raises:
             KeyError, TypeError: the data is not a trial.

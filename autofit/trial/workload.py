@@ -1,4 +1,4 @@
-"""What the served model will be asked to do."""
+"""The workload: the requests that the served model will get."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests with their shares, the context they must fit and how many run side by side.
+    """Requests with their shares, the context they must fit and how many run in parallel.
 
     `text` is a path to the text prompts are cut from; empty means the shipped text.
     """

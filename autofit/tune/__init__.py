@@ -1,1 +1,1 @@
-"""Find, prove and recommend the best settings for one model on one machine."""
+"""The job tune: its phases from the baseline to the proven winner; nothing that others share."""

@@ -1,7 +1,7 @@
 """Cliffs and unsteady candidates among the launches of a tune.
 
-A cliff is a sharp loss between neighbours that both run, all else being equal; launches of
-one candidate that differ far more than those of others mark an edge as surely.
+A cliff is a sharp loss between two neighbours that both run and differ in one parameter. A
+candidate whose launches differ far more than those of others is also near such an edge.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autofit.errors import UsageError
 from autofit.model.placement.layout import SINGLE
 from autofit.model.sizes.kv_cache import kv_types
 from autofit.model.sizes.tensor_placement import place_tensors
-from autofit.session.machine_load import host_report
+from autofit.session.machine_conditions import describe_conditions
 from autofit.session.task import Task
 from autofit.statistics.noise import Cliff, Direction, find_cliffs, find_unsteady
 from autofit.trial.candidate import Candidate
@@ -29,18 +29,18 @@ from autofit.trial.trial import Trial
 
 HOST_LAYERS = "n_cpu_moe"
 _UBATCH = "ubatch"
-# The ways in which a parameter asks more of a device.
-_WALKED: Mapping[str, Direction] = {HOST_LAYERS: "down", _UBATCH: "up"}
+# The direction in which a parameter needs more of a device.
+_DIRECTIONS: Mapping[str, Direction] = {HOST_LAYERS: "down", _UBATCH: "up"}
 _METRICS: tuple[Metric, ...] = ("tg", "pp")
-# A proof asks other requests, and the baseline's layers lie as the runtime likes.
+# A proof has other requests, and the runtime places the baseline's layers.
 _PHASES = frozenset(get_args(Phase)) - {"baseline", "prove"}
-# With fewer repeated launches their noise is a guess.
+# Their noise is unknown with fewer repeated launches.
 _LEAST_REPEATS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """Where a launch stands: values of what is walked along, and everything else."""
+    """A launch among others: the values of the two parameters, and everything else."""
 
     values: Mapping[str, float]
     layout: str
@@ -48,7 +48,7 @@ class _Position:
     others: Candidate
 
     def line(self, param: str) -> _Line:
-        """What it has in common with the launches along a parameter."""
+        """Return what it shares with the launches that differ in one parameter."""
         fixed = tuple(value for name, value in self.values.items() if name != param)
         return _Line(param, self.layout, self.cache_type, self.others, fixed)
 
@@ -64,8 +64,8 @@ class _Line:
     fixed: tuple[float, ...]
 
 
-def cliffs_of(trials: Sequence[Trial], task: Task) -> list[Cliff]:
-    """The sharp losses between neighbours among a study's launches, the worst first."""
+def find_tune_cliffs(trials: Sequence[Trial], task: Task) -> list[Cliff]:
+    """Return the sharp losses between neighbours among a study's launches, the worst first."""
     found = []
     for metric in _METRICS:
         noise = _noise(trials, task, metric)
@@ -74,7 +74,7 @@ def cliffs_of(trials: Sequence[Trial], task: Task) -> list[Cliff]:
                 line.param,
                 launches,
                 metric,
-                toward=_WALKED[line.param],
+                toward=_DIRECTIONS[line.param],
                 noise=noise,
                 layout=line.layout,
                 cache_type=line.cache_type,
@@ -83,7 +83,7 @@ def cliffs_of(trials: Sequence[Trial], task: Task) -> list[Cliff]:
 
 
 def unsteady_notes(trials: Sequence[Trial], task: Task) -> list[str]:
-    """A remark for each candidate whose launches differ far more than those of others."""
+    """Return a note on each candidate whose launches differ far more than those of others."""
     values: dict[str, list[float]] = defaultdict(list)
     launches: dict[str, list[Trial]] = defaultdict(list)
     for trial, value in _measured(trials, task, task.objective):
@@ -92,16 +92,16 @@ def unsteady_notes(trials: Sequence[Trial], task: Task) -> list[str]:
     return [
         f"launches {', '.join(str(trial.number) for trial in launches[one.key])} of one candidate "
         f"differ by {one.spread:.0%}, {_times(one.times)} those of others: "
-        f"{_why_unsteady(launches[one.key])}"
+        f"{_unsteady_reason(launches[one.key])}"
         for one in find_unsteady(values)
     ]
 
 
-def _why_unsteady(trials: Sequence[Trial]) -> str:
-    host = host_report(trials)
+def _unsteady_reason(trials: Sequence[Trial]) -> str:
+    host = describe_conditions(trials)
     is_quiet = host is None or host["is_quiet"]
-    edge = "it may lie at an edge of memory"
-    return edge if is_quiet else f"the machine was not quiet meanwhile, or {edge}"
+    edge = "it may be at the limit of memory"
+    return edge if is_quiet else f"the machine was busy, or {edge}"
 
 
 def _times(times: float) -> str:
@@ -119,7 +119,7 @@ def _measured(
 
 
 def _noise(trials: Sequence[Trial], task: Task, metric: Metric) -> float | None:
-    """The relative standard deviation of one launch, from candidates launched repeatedly."""
+    """Return the relative standard deviation of a launch, from candidates with several."""
     logs: dict[str, list[float]] = defaultdict(list)
     for trial, value in _measured(trials, task, metric):
         logs[trial.candidate.key].append(math.log(value))
@@ -133,12 +133,12 @@ def _noise(trials: Sequence[Trial], task: Task, metric: Metric) -> float | None:
 def _lines(
     trials: Sequence[Trial], task: Task, metric: Metric
 ) -> dict[_Line, dict[float, list[float]]]:
-    """By line the metric once per launch by the value of its parameter."""
+    """Return by line the metric of each launch, by the value of the line's parameter."""
     lines: dict[_Line, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for trial, value in _measured(trials, task, metric):
         position = _position(trial, task)
         if position is not None:
-            for param in _WALKED:
+            for param in _DIRECTIONS:
                 lines[position.line(param)][position.values[param]].append(value)
     return lines
 
@@ -158,7 +158,7 @@ def _position(trial: Trial, task: Task) -> _Position | None:
 
 
 def _host_layers(trial: Trial, task: Task) -> int | None:
-    """As a boundary counts them: `n_cpu_moe` on one device, else host expert layers in all."""
+    """Return the count of a boundary: `n_cpu_moe` on one device, else all host expert layers."""
     candidate = trial.candidate
     if trial.layout.startswith(SINGLE) and HOST_LAYERS in candidate.params:
         return candidate.get_int(HOST_LAYERS, 0)

@@ -1,7 +1,7 @@
-"""What prefetch and an expert cache cost the winner in memory, and whether they gained.
+"""The memory cost of the winner's prefetch and expert cache, and their effect on speed.
 
-A runtime reports a cache in its log. Prefetch slots are in no report: they are counted by what
-launches with them took of a device beyond what launches without them did.
+A runtime reports a cache in its log. It does not report prefetch slots: they are counted by the
+memory that launches with slots used beyond that of launches without.
 """
 
 from __future__ import annotations
@@ -21,20 +21,24 @@ from autofit.trial.metric import cost, median_metric
 from autofit.trial.parameter_groups import EXPERT_MEMORY_PARAMS, PREFETCH_PARAMS
 from autofit.trial.trial import Trial
 
-# memory: of the devices, as counted; log: what the runtime said; estimate: nobody counted.
+# memory: measured on the devices; log: reported by the runtime; estimate: not measured.
 Source = Literal["memory", "log", "estimate"]
-# What a cache holds where the runtime says that it made none.
+# The reported value of a cache that the runtime did not create.
 _OFF = "off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertCost:
-    """One setting for experts in system RAM as the winner has it.
+    """One setting of the winner for experts in system RAM.
 
-    `mib` is by device what it takes, `source` who told, None where it is off. Of `asked`
-    prefetch slots `taken` are there, None where nobody counted. `launches` measured it turned
-    on; the fastest of them took `time_ratio` times as long as the fastest without, None where
-    one of the two is missing.
+    Attributes:
+        mib: the memory that it takes, by device.
+        source: where that number is from, None if the setting is off.
+        asked: the prefetch slots that were asked for.
+        taken: those that the device has, None if they were not counted.
+        launches: how many launches had the setting on.
+        time_ratio: the time of the fastest of them divided by the time of the fastest without,
+            None if one of the two is missing.
     """
 
     param: str
@@ -47,7 +51,7 @@ class ExpertCost:
     time_ratio: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The cost as `tune --json` prints it."""
+        """Return the cost as `tune --json` prints it."""
         return {
             "param": self.param,
             "value": self.value,
@@ -63,7 +67,7 @@ class ExpertCost:
 def expert_costs(
     winner: Candidate, trials: Sequence[Trial], memory: MemoryModel, task: Task
 ) -> list[ExpertCost]:
-    """What each setting costs that was searched, pinned or given."""
+    """Return the cost of each setting that was searched, pinned or given."""
     space = task.space
     searched = {name for axis in space.axes if any(axis.values) for name in axis.params}
     names = [name for name in EXPERT_MEMORY_PARAMS if name in searched or winner.get_amount(name)]
@@ -92,9 +96,9 @@ def _cost(
     mib: Mapping[str, float]
     asked = taken = None
     if name in PREFETCH_PARAMS:
-        mib, source, asked, taken = _slots(winner, measured, memory)
+        mib, source, asked, taken = _measure_slots(winner, measured, memory)
     else:
-        mib, source = _cache(winner, measured, memory)
+        mib, source = _measure_cache(winner, measured, memory)
     return ExpertCost(
         param=name,
         value=value,
@@ -107,36 +111,36 @@ def _cost(
     )
 
 
-def _slots(
+def _measure_slots(
     winner: Candidate, measured: Sequence[Measurement], memory: MemoryModel
 ) -> tuple[Mapping[str, float], Source, int | None, int | None]:
-    """What the slots take, and how many were asked for and are there."""
-    wanted = memory.expected_slots(winner)
-    if wanted is None:  # all experts are on devices
+    """Return the slots' memory by device and its source, slots asked for, and slots taken."""
+    expected = memory.expected_slots(winner)
+    if expected is None:  # all experts are on devices
         return {}, "estimate", None, None
     beyond = []
     for launch in measured:
         taken, row = (
-            launch_usage_mib(launch.readings, wanted.device),
-            launch.reported.get(wanted.device),
+            launch_usage_mib(launch.readings, expected.device),
+            launch.reported.get(expected.device),
         )
-        if taken is not None and row is not None and wanted.unreported_mib is not None:
-            beyond.append(taken - row.buffers_mib - wanted.unreported_mib)
+        if taken is not None and row is not None and expected.unreported_mib is not None:
+            beyond.append(taken - row.buffers_mib - expected.unreported_mib)
     if not beyond:
-        whole = {wanted.device: wanted.count * wanted.slot_mib}
-        return whole, "estimate", wanted.count, None
-    # Short prompts need no slots: the launch that took most tells.
-    count = min(max(0, round(max(beyond) / wanted.slot_mib)), wanted.count)
-    mib = {wanted.device: count * wanted.slot_mib} if count else {}
-    return mib, "memory", wanted.count, count
+        whole = {expected.device: expected.count * expected.slot_mib}
+        return whole, "estimate", expected.count, None
+    # Short prompts need no slots: the launch that used most memory shows them.
+    count = min(max(0, round(max(beyond) / expected.slot_mib)), expected.count)
+    mib = {expected.device: count * expected.slot_mib} if count else {}
+    return mib, "memory", expected.count, count
 
 
-def _cache(
+def _measure_cache(
     winner: Candidate, measured: Sequence[Measurement], memory: MemoryModel
 ) -> tuple[Mapping[str, float], Source]:
     for launch in measured:
-        told = {name: row.expert_cache_mib for name, row in launch.reported.items()}
-        known = {name: mib for name, mib in told.items() if mib}
+        reported = {name: row.expert_cache_mib for name, row in launch.reported.items()}
+        known = {name: mib for name, mib in reported.items() if mib}
         if known or launch.applied.get("moe_cache") == _OFF:
             return known, "log"
     estimate = memory.predict(winner)
@@ -145,9 +149,9 @@ def _cache(
 
 
 def _comparison(name: str, trials: Sequence[Trial], task: Task) -> tuple[int, float | None]:
-    """How many launches had it on, and how much longer their fastest took than without.
+    """Return the launches with a setting on, and their fastest time divided by that without.
 
-    The baseline is no comparison: it differs in all else, too.
+    The baseline does not count: it differs in everything else, too.
     """
     costs: dict[tuple[bool, Candidate], list[float]] = defaultdict(list)
     launches = 0

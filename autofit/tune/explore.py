@@ -17,9 +17,9 @@ from autofit.search.policy import SearchPolicy, SearchStep, share_boundary
 from autofit.search.problem import Observation, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.budget_advice import first_shortage, tune_need
+from autofit.session.candidate_factory import reported_host_layers
 from autofit.session.events import BoundaryMoved, Incumbent, PhaseStarted
 from autofit.session.finalist import Finalist
-from autofit.session.layer_count import reported_host_layers
 from autofit.session.requirement import total_shortfall
 from autofit.session.runner import TrialRunner
 from autofit.session.search_problem import token_seconds
@@ -263,7 +263,7 @@ class Exploration:
             Observation(
                 point,
                 self._trial_cost(trial, metric),
-                lacked_memory(trial.outcome),
+                lacking_memory(trial.outcome),
                 trial.seconds,
                 prompt_s,
                 predicted_s,
@@ -357,7 +357,7 @@ class Exploration:
                 for other in (*self.proofs, *self.evaluations)
                 if share_boundary(other.point, one.point)
                 and other.point[HOST_LAYERS_AXIS] == fails
-                and lacked_memory(other.trial.outcome)
+                and lacking_memory(other.trial.outcome)
             ),
             None,
         )
@@ -452,7 +452,7 @@ class Exploration:
             self.runner.note(text)
 
 
-def lacked_memory(outcome: Outcome) -> Memory | None:
+def lacking_memory(outcome: Outcome) -> Memory | None:
     """Return the memory that a launch had too little of, None for any other outcome."""
     if lacks_device_memory(outcome):
         return "device"

@@ -1,4 +1,4 @@
-"""The front of a tune: what nothing else measured beats in prompts, generation and headroom."""
+"""The Pareto front of a tune, in prompt speed, generation speed and headroom."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ from autofit.trial.measurement import Measurement
 from autofit.trial.metric import Metric, pooled_values
 from autofit.trial.trial import Trial
 
-# What the front is sought for, beside the objective.
-END_OBJECTIVES: tuple[Metric, ...] = ("pp", "tg")
-
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
-    """A candidate that was measured, in the middle of its launches.
+    """A measured candidate, with the medians of its launches.
 
-    `free_mib` is the least that any launch left, by device and host; `headroom_mib` the least
-    of any device, None where memory is not counted. A proof is not among the launches: it is
-    asked for other prompts.
+    `free_mib` is the least free memory of any launch by device and host, `headroom_mib` the
+    least of any device, None without a counter. Proofs do not count: they have other requests.
     """
 
     candidate: Candidate
@@ -38,17 +34,17 @@ class FrontPoint:
     launches: int
 
     def beats(self, other: FrontPoint) -> bool:
-        """Whether nothing of the other is better, and something is worse."""
+        """Return whether nothing of the other is better, and something is worse."""
         mine, its = self._values(), other._values()
         return all(a >= b for a, b in zip(mine, its, strict=True)) and mine != its
 
     def _values(self) -> tuple[float, ...]:
-        # Differences of memory that come and go between launches do not count.
+        # Smaller differences of memory occur between launches of one candidate.
         steps = round(self.headroom_mib / SAME_HEADROOM_MIB) if self.headroom_mib else 0
         return (self.pp_per_s, self.tg_per_s, steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """The point as `tune --json` prints it."""
+        """Return the point as `tune --json` prints it."""
         return {
             "params": dict(self.candidate.params),
             "layout": self.layout,
@@ -60,8 +56,8 @@ class FrontPoint:
         }
 
 
-def front(trials: Sequence[Trial], task: Task) -> list[FrontPoint]:
-    """The candidates that keep the requirements and that no other beats, fastest prompts first."""
+def find_front(trials: Sequence[Trial], task: Task) -> list[FrontPoint]:
+    """Return the unbeaten candidates that keep the requirements, the fastest prompts first."""
     by_candidate: dict[str, list[Trial]] = {}
     for trial in trials:
         if not trial.is_completed or trial.shows_fit_only:

@@ -15,8 +15,8 @@ from autofit.session.task import Task
 from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule
 from autofit.trial.trial import Trial
 
-# Contenders besides the baseline: the two best, because with noise the second best is often
-# the best in truth.
+# The two best enter the rounds with the baseline: with noise the second best is often the best
+# in truth.
 CONTENDERS = 2
 _REPEATS = 2
 # With time for fewer rounds, only the best one is compared with the baseline.

@@ -169,7 +169,7 @@ class Recommender:
             return "nothing else that ran can be recommended"
         if tried:
             return f"nothing else ran: {len(tried)} other launches failed"
-        return "nothing else was tried: a larger --budget or --max-launches may tell more"
+        return "nothing else was tried: try a larger --budget or --max-launches"
 
     def _note_poor_kv(self, baseline: Trial) -> None:
         """Note KV types of the baseline with which nothing else is recommended."""

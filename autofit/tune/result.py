@@ -12,7 +12,7 @@ from autofit.quality.answer_check import AnswerCheck
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
 from autofit.session.budget import spending
 from autofit.session.finalist import Proof
-from autofit.session.machine_load import host_report
+from autofit.session.machine_conditions import describe_conditions
 from autofit.session.ranking import Ranking
 from autofit.session.task import Task
 from autofit.statistics.estimate import estimate
@@ -24,16 +24,16 @@ from autofit.trial.outcome import outcome_to_dict
 from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 from autofit.trial.purpose import PHASES
 from autofit.trial.trial import Overhead, Trial
-from autofit.tune.cliffs import cliffs_of, unsteady_notes
+from autofit.tune.cliffs import find_tune_cliffs, unsteady_notes
 from autofit.tune.expert_cost import ExpertCost
 from autofit.tune.explore import Boundary
-from autofit.tune.front import front
+from autofit.tune.front import find_front
 from autofit.tune.recommend import Recommendation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneResult:
-    """What the phases of a tune found.
+    """The findings of all phases of a tune.
 
     Attributes:
         ranking: the result of the rounds, None without any.
@@ -80,7 +80,7 @@ class TuneResult:
             "gain": gain.to_dict() if gain else None,
             "tie": self._is_tie(),
             "boundary": [boundary.to_dict() for boundary in self.boundaries],
-            "cliffs": [cliff.to_dict() for cliff in cliffs_of(self.trials, task)],
+            "cliffs": [cliff.to_dict() for cliff in find_tune_cliffs(self.trials, task)],
             "launches": len(self.study.started()),
             "launches_by_phase": {
                 phase: sum(trial.phase == phase for trial in self.trials) for phase in PHASES
@@ -93,7 +93,7 @@ class TuneResult:
             "search": dict(self.ending) or None,
             "outcomes": dict(Counter(trial.outcome.kind for trial in self.trials)),
             "seconds": round(self.seconds, 1),
-            "conditions": host_report(self.trials),
+            "conditions": describe_conditions(self.trials),
             "pareto": self._front() if task.keeps_front else None,
             "preset": None,
             "confirmation": self.ranking.to_dict() if self.ranking else None,
@@ -180,7 +180,7 @@ class TuneResult:
         trials = [trial for trial in self.trials if kv_types(trial.candidate) not in poor]
         return [
             {**point.to_dict(), "is_preset": point.candidate == winner}
-            for point in front(trials, self.task)
+            for point in find_front(trials, self.task)
         ]
 
 

@@ -136,7 +136,7 @@ def test_a_used_up_budget_leaves_boundaries_open_until_a_resume(cli, fake, words
     assert not any(row["proven"] for row in result["boundary"])
     assert [row["source"] for row in result["boundary"]] == ["launch", "estimate"]
     notes = result["notes"]
-    assert any("proving both sides of 2 boundaries takes about 4" in note for note in notes)
+    assert any("to prove both sides of 2 boundaries" in note for note in notes)
     assert f"--study {study} --resume" in notes[1]
     assert notes[2].startswith("single:CUDA0, q8_0: ")
     assert notes[3] == "single:CUDA0, f16: nothing was launched"

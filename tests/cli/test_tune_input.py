@@ -162,7 +162,7 @@ def test_unknown_names_list_the_known(refused, option, kind):
         (["--set", "flash_attn=maybe"], "takes on, off, auto"),
         (["--set", "context=1024"], "belongs to the task"),
         (["--set", "parallel=2"], "belongs to the task"),
-        (["--kv-floor", "q3"], "is no KV type"),
+        (["--kv-floor", "q3"], "is not a KV type"),
         (["--require", "tg>20"], "is not 'metric>=number'"),
         (["--require", "speed>=20"], "is not 'metric>=number'"),
         (["--objective", "speed"], "'speed' is not one of"),

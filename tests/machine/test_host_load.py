@@ -17,7 +17,7 @@ import pytest
 from autofit.machine.cpu import Cores
 from autofit.machine.gpu import GpuState
 from autofit.machine.host_load import ConditionsWatcher, HostState, HostWatcher, watch_host
-from autofit.trial.launch_conditions import Conditions
+from autofit.trial.measurement import Conditions
 
 QUIET = HostState(
     window_s=1.0,

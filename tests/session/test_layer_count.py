@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autofit.session.layer_count import first_layers, reported_host_layers
+from autofit.session.candidate_factory import count_leading_layers, reported_host_layers
 from autofit.trial.candidate import Candidate
 
 
@@ -24,7 +24,7 @@ from autofit.trial.candidate import Candidate
 )
 def test_layers_are_counted_without_a_gap(params, host_layers, expected):
     """One layer less on the host is one less in the count, also the last on the device."""
-    assert first_layers(Candidate(params), 13, host_layers) == expected
+    assert count_leading_layers(Candidate(params), 13, host_layers) == expected
 
 
 def test_on_several_devices_host_layers_are_counted_as_they_are():

@@ -160,8 +160,8 @@ def test_a_pinned_placement_ends_the_walk_over_layouts(fitted):
         ({"prefetch_slots": 3}, "no such parameter"),
         ({"cache_type": "q9_9"}, "takes f32, f16"),
         ({"ubatch": "many"}, "not a whole number"),
-        ({"context": 1}, "belongs to the task"),
-        ({"parallel": 1}, "belongs to the task"),
+        ({"context": 1}, "part of the task"),
+        ({"parallel": 1}, "part of the task"),
         ({"ubatch": 9999}, "ubatch <= batch"),
     ],
 )
@@ -174,7 +174,7 @@ def test_what_cannot_be_pinned_is_told(fitted, pins, told):
 
 def test_a_floor_that_is_no_kv_type_is_told(fitted):
     """With those that are."""
-    with pytest.raises(UsageError, match="--kv-floor q3 is no KV type"):
+    with pytest.raises(UsageError, match="--kv-floor q3 is not a KV type"):
         fitted(kv_floor="q3")
 
 

@@ -121,9 +121,9 @@ def test_a_plan_has_default_limits():
 
 @given(st.integers(0, 10**7), st.integers(1, 10**7), st.floats(1.0, 1000.0))
 def test_the_time_of_a_request_grows_with_its_length_alone(tokens, more, seconds):
-    """Never less than the usual; what is many times as long has many times as much."""
+    """Never less than the default, and proportionally more for longer requests."""
     limits = Limits(prompt_s=seconds, generate_s=seconds)
-    for of in (limits.of_prompt_s, limits.of_generation_s):
+    for of in (limits.prompt_limit_for_s, limits.generate_limit_for_s):
         assert seconds <= of(tokens) <= of(tokens + more)
         assert of(tokens * 2) <= 2 * of(tokens)
 
@@ -138,8 +138,8 @@ def test_a_slow_machine_has_time_for_the_longest_requests(
     """At rates at which people still use a model no request is cut off."""
     limits = Limits()
 
-    assert prompt_tokens / pp_per_s < limits.of_prompt_s(prompt_tokens)
-    assert predicted_tokens / tg_per_s < limits.of_generation_s(predicted_tokens)
+    assert prompt_tokens / pp_per_s < limits.prompt_limit_for_s(prompt_tokens)
+    assert predicted_tokens / tg_per_s < limits.generate_limit_for_s(predicted_tokens)
 
 
 @pytest.mark.parametrize(
@@ -151,21 +151,21 @@ def test_a_slow_machine_has_time_for_the_longest_requests(
         (16384, 20, 600.0),
     ],
 )
-def test_a_prompt_has_the_time_that_others_let_expect(tokens, pp_per_s, seconds):
-    """Four times as long as by the rate of shorter ones, within what there is for all."""
-    limits = Limits().at_rate(tokens, 1 / pp_per_s)
+def test_a_prompt_may_take_four_times_as_long_as_shorter_ones(tokens, pp_per_s, seconds):
+    """By their time per token, and within the limit for any prompt."""
+    limits = Limits().with_usual_token_time(tokens, 1 / pp_per_s)
 
-    assert limits.of_prompt_s(tokens) == pytest.approx(seconds)
-    assert limits.of_prompt_s(100) == limits.of_prompt_s(tokens)
+    assert limits.prompt_limit_for_s(tokens) == pytest.approx(seconds)
+    assert limits.prompt_limit_for_s(100) == limits.prompt_limit_for_s(tokens)
 
 
 @given(st.integers(1, 10**7), st.floats(0.0, 10.0), st.floats(1.0, 1000.0))
-def test_no_rate_makes_a_limit_shorter_than_the_usual(tokens, token_s, seconds):
-    """Nor longer than what any prompt of that length has."""
+def test_no_rate_makes_a_limit_shorter_than_the_default(tokens, token_s, seconds):
+    """Nor longer than that of any prompt of that length."""
     limits = Limits(prompt_s=seconds)
 
     assert (
         seconds
-        <= limits.at_rate(tokens, token_s).of_prompt_s(tokens)
-        <= (limits.of_prompt_s(tokens) * (1 + 1e-9))
+        <= limits.with_usual_token_time(tokens, token_s).prompt_limit_for_s(tokens)
+        <= (limits.prompt_limit_for_s(tokens) * (1 + 1e-9))
     )

@@ -61,7 +61,7 @@ def test_fastest_repeats_keep_the_best_of_each_request():
     assert fastest_repeats(Measurement(), TWO).samples == ()
 
 
-def test_requests_side_by_side_are_one_repeat():
+def test_parallel_requests_are_one_repeat():
     """The first of several slots waits for none: it is no faster repeat of the others."""
     both = replace(ONE, parallel=2)
     queued = (_sample(0, 3.0, 1.0), _sample(0, 1.0, 4.0))
@@ -126,7 +126,7 @@ def test_nothing_measured_is_none():
 
 
 def test_launches_are_pooled_by_their_medians():
-    """One value per launch that measured something: launches are what varies."""
+    """One value per launch that measured something: launches vary."""
     launches = [
         Measurement(tuple(_sample(prompt_s=s) for s in (1.0, 2.0, 9.0))),
         Measurement(),

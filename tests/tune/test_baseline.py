@@ -9,14 +9,15 @@ from session.task_sample import problem_of, task
 from trial.purpose_sample import purpose_of
 from tune_machine import TuneMachine
 
+from autofit.machine.cpu import Cores
 from autofit.runtime.server.request_plan import plan_without_measurement
 from autofit.search.space_file import read_workload
 from autofit.session.task_setup import make_launcher, make_planner
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement
-from autofit.trial.outcome import Completed
+from autofit.trial.outcome import Completed, Rejected
 from autofit.trial.trial import Trial
-from autofit.tune.baseline import find_baseline_point, write_out_settings
+from autofit.tune.baseline import find_baseline_point, thread_warning, write_out_settings
 
 CPU_SPACE = """\
 parameters:
@@ -133,3 +134,38 @@ def test_a_failed_baseline_is_no_point(cpu):
     failed = replace(trial_of(cpu, {}), measurement=None)
 
     assert find_baseline_point(cpu, problem_of(cpu), failed) is None
+
+
+@pytest.mark.parametrize(
+    ("params", "applied", "words"),
+    [
+        ({}, {"threads_taken": 32}, "the baseline used 32 threads, but only 16"),
+        ({}, {"threads_taken": 16}, ""),
+        ({}, {}, ""),
+        ({"threads": 32}, {"threads_taken": 32}, ""),
+    ],
+)
+def test_more_threads_than_cores_are_noted(params, applied, words):
+    """A runtime counts cores that a container does not allow; a user's choice has no note."""
+    measured = Measurement(applied=applied)
+    baseline = Trial(
+        1, purpose_of("baseline"), Candidate(params), Completed(), measurement=measured
+    )
+    text = thread_warning(baseline, Cores(logical=32, usable=16, physical=8, performance=8))
+
+    assert text.startswith(words)
+    assert bool(text) == bool(words)
+
+
+def test_a_failed_baseline_has_no_thread_warning():
+    """It has no speed to compare with."""
+    measured = Measurement(applied={"threads_taken": 32})
+    failed = Trial(
+        1,
+        purpose_of("baseline"),
+        Candidate({}),
+        Rejected("load", "no", "not_applied"),
+        measurement=measured,
+    )
+
+    assert thread_warning(failed, Cores(logical=32, usable=16, physical=8, performance=8)) == ""

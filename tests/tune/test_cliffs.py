@@ -11,11 +11,10 @@ from fakes.random_machine import Case
 from fakes.synthetic_model import ModelShape, build_model
 from trial.purpose_sample import purpose_of
 
-from autofit.trial.launch_conditions import Conditions
-from autofit.trial.measurement import Measurement, Sample
+from autofit.trial.measurement import Conditions, Measurement, Sample
 from autofit.trial.outcome import Completed, OutOfMemory
 from autofit.trial.trial import Trial
-from autofit.tune.cliffs import cliffs_of, unsteady_notes
+from autofit.tune.cliffs import find_tune_cliffs, unsteady_notes
 from benchmarks.probe_machine import ProbedMachine
 
 MODEL = build_model(ModelShape(layers=24, experts=64, used=4, embd=1024, ff=1024, vocab=512))
@@ -79,7 +78,7 @@ def test_one_layer_that_costs_a_sixth_is_a_cliff(probed):
     """The step is told with its numbers, its layout and its KV type."""
     trials = noisy(line(probed, {22: 38.0, 21: 40.0, 20: 42.0, 19: 35.3}))
 
-    (cliff,) = cliffs_of(trials, probed.factory.task)
+    (cliff,) = find_tune_cliffs(trials, probed.factory.task)
 
     assert cliff.to_dict() | {"ratio": 0, "low": 0, "high": 0} == {
         "param": "n_cpu_moe",
@@ -100,7 +99,7 @@ def test_gains_and_noise_are_no_cliffs(probed):
     """Fewer host layers that are faster, give or take the noise, are as it should be."""
     trials = noisy(line(probed, {22: 38.0, 21: 40.0, 20: 39.6, 19: 43.0}))
 
-    assert cliffs_of(trials, probed.factory.task) == []
+    assert find_tune_cliffs(trials, probed.factory.task) == []
 
 
 def test_only_what_differs_in_nothing_else_is_compared(probed):
@@ -112,14 +111,14 @@ def test_only_what_differs_in_nothing_else_is_compared(probed):
     proof = trial(7, candidate, 20.0, phase="prove")
     failed = trial(8, candidate, 20.0, outcome=OutOfMemory("prompt", "full"))
 
-    assert cliffs_of([*here, *other, *elsewhere, proof, failed], probed.factory.task) == []
+    assert find_tune_cliffs([*here, *other, *elsewhere, proof, failed], probed.factory.task) == []
 
 
 def test_layouts_over_several_devices_count_host_layers(probed):
     """There no one setting says how many."""
     trials = noisy(line(probed, {12: 40.0, 10: 12.0}, layout="balanced"))
 
-    (cliff,) = cliffs_of([t for t in trials if t.layout == "balanced"], probed.factory.task)
+    (cliff,) = find_tune_cliffs([t for t in trials if t.layout == "balanced"], probed.factory.task)
 
     assert (cliff.param, cliff.from_value, cliff.to_value) == ("n_cpu_moe", 12, 10)
     assert cliff.layout == "balanced"
@@ -134,7 +133,7 @@ def test_larger_ubatch_that_is_slower_is_a_cliff(probed):
         for i, (ubatch, pp) in enumerate(rates.items())
     ]
 
-    (cliff,) = cliffs_of(trials, probed.factory.task)
+    (cliff,) = find_tune_cliffs(trials, probed.factory.task)
 
     assert (cliff.param, cliff.from_value, cliff.to_value) == ("ubatch", 2048, 4096)
     assert cliff.metric == "pp"
@@ -155,11 +154,11 @@ def test_launches_of_one_candidate_that_differ_are_named(probed):
     (note,) = unsteady_notes(trials, probed.factory.task)
 
     assert note.startswith("launches 0, 1, 2, 3 of one candidate differ by ")
-    assert note.endswith("those of others: it may lie at an edge of memory")
+    assert note.endswith("those of others: it may be at the limit of memory")
     busy = Conditions(seconds=1.0, cores=2, others_cores=1.5)
     trials[1] = replace(trials[1], measurement=replace(trials[1].measurement, conditions=busy))
     (disturbed,) = unsteady_notes(trials, probed.factory.task)
-    assert "the machine was not quiet meanwhile, or it may lie at an edge" in disturbed
+    assert "the machine was busy, or it may be at the limit" in disturbed
     assert unsteady_notes(trials[4:], probed.factory.task) == []
 
 
@@ -174,7 +173,7 @@ def test_cliff_of_real_launches_is_found(probed, tmp_path):
     )
 
     assert {one.outcome.kind for one in trials} == {"completed"}
-    cliff = cliffs_of(trials, probed.factory.task)[0]
+    cliff = find_tune_cliffs(trials, probed.factory.task)[0]
     assert cliff.metric == "tg"
     assert cliff.ratio < 0.8
     free = [one.measurement.free_mib["CUDA0"] for one in trials]

@@ -13,7 +13,7 @@ from autofit.trial.measurement import Measurement, Sample
 from autofit.trial.outcome import Completed, TimedOut
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Request, Workload
-from autofit.tune.front import front
+from autofit.tune.front import find_front
 
 WORKLOAD = Workload("front", context=4096, parallel=1, requests=(Request(1000, 101),))
 
@@ -33,7 +33,7 @@ def _front(*trials: Trial, require: tuple[str, ...] = ()) -> list[str]:
     about = SimpleNamespace(
         workload=WORKLOAD, requirements=tuple(parse_requirement(text) for text in require)
     )
-    return [point.candidate.params["name"] for point in front(trials, about)]
+    return [point.candidate.params["name"] for point in find_front(trials, about)]
 
 
 def test_what_is_beaten_in_everything_is_left_out() -> None:
@@ -77,7 +77,7 @@ def test_a_candidate_is_told_in_the_middle_of_its_launches() -> None:
     """Speeds are medians, and headroom is the least of all launches."""
     trials = [_trial("one", pp, 20, free) for pp, free in ((400, 700), (500, 300), (900, 800))]
 
-    (point,) = front(trials, SimpleNamespace(workload=WORKLOAD, requirements=()))
+    (point,) = find_front(trials, SimpleNamespace(workload=WORKLOAD, requirements=()))
 
     assert point.pp_per_s == pytest.approx(500)
     assert point.to_dict()["free_mib"] == {"CUDA0": 300, "host": 9000.0}

@@ -319,7 +319,7 @@ class _Launch:
         if not check.is_due(_apply_limits(peak.free_mib, usage_mib, self.launcher.limits_mib)):
             return results
         tokens = check.request.prompt_tokens * self.launcher.workload.parallel
-        limits = self.plan.limits.at_rate(tokens, _prompt_token_s(results.samples))
+        limits = self.plan.limits.with_usual_token_time(tokens, _prompt_token_s(results.samples))
         more = self._send(server, RequestPlan("prove", (check.request,)), limits)
         count = len(results.samples)
         samples = (replace(sample, order=count + sample.order) for sample in more.samples)

@@ -146,8 +146,8 @@ def _send(
         return client.complete(
             tokens,
             request.predicted_tokens,
-            prompt_limit_s=limits.of_prompt_s(request.prompt_tokens * parallel),
-            generate_limit_s=limits.of_generation_s(request.predicted_tokens * parallel),
+            prompt_limit_s=limits.prompt_limit_for_s(request.prompt_tokens * parallel),
+            generate_limit_s=limits.generate_limit_for_s(request.predicted_tokens * parallel),
         )
 
     cuts = [prompts.cut(request.prompt_tokens) for _ in range(parallel)]

@@ -1,14 +1,14 @@
-"""Values that no parameter can have."""
+"""Values of parameters that no runtime accepts."""
 
 from __future__ import annotations
 
 import pytest
 
-from autofit.session.pin_value import value_fault
+from autofit.trial.parameter_groups import find_value_fault
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "type_", "told"),
+    ("name", "value", "type_", "words"),
     [
         ("ubatch", 0, "integer", "at least 1"),
         ("threads", -1, "integer", "at least 1"),
@@ -26,9 +26,9 @@ from autofit.session.pin_value import value_fault
         ("tensor_split", "", "list", "not numbers"),
     ],
 )
-def test_a_value_that_cannot_be_is_told(name, value, type_, told):
-    """The reason says what would be right."""
-    assert told in value_fault(name, value, type_=type_, block_count=48)
+def test_an_impossible_value_has_a_reason(name, value, type_, words):
+    """The reason names the possible values."""
+    assert words in find_value_fault(name, value, type_=type_, block_count=48)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,6 @@ def test_a_value_that_cannot_be_is_told(name, value, type_, told):
         ("flash_attn", "on", "text"),
     ],
 )
-def test_a_value_that_can_be_has_no_fault(name, value, type_):
+def test_a_possible_value_has_no_fault(name, value, type_):
     """The ends of the ranges are inside."""
-    assert not value_fault(name, value, type_=type_, block_count=48)
+    assert not find_value_fault(name, value, type_=type_, block_count=48)

@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 from trial.purpose_sample import purpose_of
 
-from autofit.machine.cpu import Cores
 from autofit.output.text.conclusion import answer, meanwhile
-from autofit.session.machine_load import host_report, thread_words
+from autofit.session.machine_conditions import describe_conditions
 from autofit.trial.candidate import Candidate
-from autofit.trial.launch_conditions import Conditions, GpuConditions
-from autofit.trial.measurement import Measurement
-from autofit.trial.outcome import Completed, Rejected
+from autofit.trial.measurement import Conditions, GpuConditions, Measurement
+from autofit.trial.outcome import Completed
 from autofit.trial.purpose import Phase
 from autofit.trial.trial import Trial
 
@@ -52,7 +50,7 @@ def trial(number: int, conditions: Conditions | None, phase: Phase = "search") -
         ({"steal_share": 0.12}, ["the hypervisor gave up to 12% of the CPU time to others in 1"]),
         ({"pressure": {"memory": 0.4}}, ["tasks waited for memory up to 40% of the time in 1"]),
         ({"pressure": {"io": 0.25}}, ["tasks waited for disks up to 25% of the time in 1 of 3"]),
-        ({"cpu_throttles": 5}, ["the CPU slowed itself down for heat 5 times"]),
+        ({"cpu_throttles": 5}, ["the CPU throttled itself for heat 5 times"]),
         ({"cpu_mhz": 2500.0}, ["the CPU ran at 2500 to 4000 MHz"]),
         (
             {"gpus": (HOT_GPU,)},
@@ -64,14 +62,14 @@ def trial(number: int, conditions: Conditions | None, phase: Phase = "search") -
         ),
     ],
 )
-def test_what_may_have_spoilt_the_figures_is_said(change: dict, words: list[str]):
-    """One disturbed launch of three is named for what it was, and a quiet machine is quiet."""
+def test_a_disturbance_is_named(change: dict, words: list[str]):
+    """A disturbed launch of three has a sentence, an idle machine has none."""
     disturbed = replace(QUIET, **change)
-    report = host_report([trial(1, QUIET), trial(2, disturbed), trial(3, QUIET)])
+    report = describe_conditions([trial(1, QUIET), trial(2, disturbed), trial(3, QUIET)])
 
     assert report is not None
     assert len(report["words"]) == len(words)
-    assert all(told.startswith(word) for told, word in zip(report["words"], words, strict=True))
+    assert all(text.startswith(word) for text, word in zip(report["words"], words, strict=True))
     assert report["is_quiet"] == (not words)
     assert report["busy_launches"] == (
         [2] if {"others_cores", "steal_share"} & set(change) else []
@@ -80,44 +78,11 @@ def test_what_may_have_spoilt_the_figures_is_said(change: dict, words: list[str]
     assert report["seconds"] == 30.0
 
 
-@pytest.mark.parametrize(
-    ("params", "applied", "words"),
-    [
-        ({}, {"threads_taken": 32}, "the baseline took 32 threads where 16 may be used"),
-        ({}, {"threads_taken": 16}, ""),
-        ({}, {}, ""),
-        ({"threads": 32}, {"threads_taken": 32}, ""),
-    ],
-)
-def test_more_threads_than_cores_are_said(params, applied, words):
-    """A runtime counts cores that a container does not leave it; what a user chose is chosen."""
-    measured = Measurement(applied=applied)
-    baseline = Trial(
-        1, purpose_of("baseline"), Candidate(params), Completed(), measurement=measured
+def test_values_have_their_spread_over_launches():
+    """The least, median and largest value of all launches are in the document."""
+    report = describe_conditions(
+        [trial(n, replace(QUIET, others_cores=0.1 * n)) for n in range(1, 4)]
     )
-    told = thread_words(baseline, Cores(logical=32, usable=16, physical=8, performance=8))
-
-    assert told.startswith(words)
-    assert bool(told) == bool(words)
-
-
-def test_the_threads_of_a_baseline_that_failed_cost_nothing():
-    """There is no gain of which they could be a part."""
-    measured = Measurement(applied={"threads_taken": 32})
-    failed = Trial(
-        1,
-        purpose_of("baseline"),
-        Candidate({}),
-        Rejected("load", "no", "not_applied"),
-        measurement=measured,
-    )
-
-    assert thread_words(failed, Cores(logical=32, usable=16, physical=8, performance=8)) == ""
-
-
-def test_the_figures_are_spread_over_launches():
-    """Low, middle and high of each figure are in the document."""
-    report = host_report([trial(n, replace(QUIET, others_cores=0.1 * n)) for n in range(1, 4)])
 
     assert report is not None
     assert report["others_cores"] == {"low": 0.1, "median": 0.2, "high": pytest.approx(0.3)}
@@ -126,15 +91,15 @@ def test_the_figures_are_spread_over_launches():
     assert report["gpus"][0]["clock_mhz"] == {"low": 1800, "median": 1800, "high": 1800}
 
 
-def test_nothing_measured_is_nothing_told():
-    """Proofs and launches that were not watched make no report."""
-    assert host_report([trial(1, None), trial(2, QUIET, phase="prove")]) is None
+def test_no_measured_launch_has_no_conditions():
+    """Proofs and launches without conditions do not count."""
+    assert describe_conditions([trial(1, None), trial(2, QUIET, phase="prove")]) is None
 
 
 def test_the_conclusion_tells_of_the_machine():
     """The sentences stand beside the gain, on screen and in reports alike."""
-    noisy = host_report([trial(1, replace(QUIET, others_cores=3.2))])
-    quiet = host_report([trial(1, QUIET)])
+    noisy = describe_conditions([trial(1, replace(QUIET, others_cores=3.2))])
+    quiet = describe_conditions([trial(1, QUIET)])
 
     assert noisy is not None
     assert quiet is not None
