@@ -1,15 +1,15 @@
-"""The memory model of candidates: predictions, and all that launches have shown.
+"""The memory model: predictions for candidates, calibrated by the planner and by launches.
 
-Arithmetic predicts the memory of thousands of candidates. The runtime's own planner is asked
-about the few that matter. Launches show the truth. `MemoryModel.observe` is the one place where
-a launch is taken into account; every later answer uses it:
+Arithmetic predicts thousands of candidates. The runtime's own planner is asked about a few. A
+launch shows the true memory. `MemoryModel.observe` is the only place that takes a launch into
+account, and every later answer uses it:
 
 - `predict` is arithmetic, corrected by the planner and by launches (`calibration`);
 - `free_mib` starts from a launch with similar settings where there is one, and predicts only
   the difference;
-- `unreported_mib` and `expected_slots` say what a launch in progress should hold, so that it
-  can be judged;
-- `spill_review` judges finished launches again by all that came after them.
+- `unreported_mib` and `expected_slots` say how much a launch should use, so that it can be
+  judged;
+- `spill_review` judges finished launches again by those that came after them.
 
 The search does not use bytes alone. `search.feasibility` turns a predicted margin into the
 probability that a candidate runs, by how many launches with such margins failed.
@@ -18,6 +18,7 @@ probability that a candidate runs, by how many launches with such margins failed
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -52,16 +53,16 @@ from autofit.trial.parameter_groups import (
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
-# Launches that agree in these use the same memory beyond their buffers, apart from growth by
-# the second group, which comes in steps of some hundred MiB.
+# Launches with equal values of these use the same memory beyond their buffers. The second group
+# changes it in steps of some hundred MiB.
 DECISIVE_PARAMS = (*KV_TYPE_PARAMS, "ubatch", "flash_attn")
 DECISIVE_IN_STEPS = EXPERT_MEMORY_PARAMS
 # A launch with other settings may use this much less beyond its buffers.
 _DIFFERENT_MIB = 160.0
 # A device that spills is filled to the same level each time, within this.
 _FULL_LEVEL_MIB = 16.0
-# With a smaller margin than this, known growth of pools left aside, a device is not trusted
-# with a full context. On real cards the free memory shrank by 2 to 10 MiB from the workload's
+# A full context is tried where a device keeps less than this, apart from the known growth of
+# pools. On real cards the free memory shrank by 2 to 10 MiB from the workload's
 # prompts to a full context served twice.
 _UNTRUSTED_MIB = 128.0
 
@@ -100,14 +101,15 @@ class MemoryModel:
             self._earlier = self.store.calibration(self.inventory.digest, self.build)
         self._calibration = self._earlier
 
-    # ---- what launches and the planner teach
+    # ---- calibration
 
     def observe(self, trial: Trial) -> None:
         """Take a finished launch into account.
 
-        A failed launch corrects no prediction: it had not allocated everything. On real cards
-        launches that ran out of memory held 740 MiB less to 730 MiB more than their buffers,
-        others 720 to 800 MiB more. Neither does the baseline: the runtime placed its layers.
+        A failed launch does not calibrate predictions: it had not allocated everything. On real
+        cards launches that ran out of memory used 740 MiB less to 730 MiB more than their
+        buffers, others 720 to 800 MiB more. The baseline does not calibrate them either: the
+        runtime itself placed its layers.
         """
         self.launches.append(trial)
         measured = trial.measurement
@@ -134,7 +136,7 @@ class MemoryModel:
                 )
 
     def ask_planner(self, candidate: Candidate) -> None:
-        """Correct predictions by the runtime's own plan of a candidate, where it has a planner."""
+        """Calibrate predictions by the planner's answer for a candidate, if there is a planner."""
         predicted = self._by_arithmetic(candidate)
         if self.planner is None or predicted is None:
             return
@@ -169,7 +171,7 @@ class MemoryModel:
     # ---- predictions
 
     def predict(self, candidate: Candidate) -> MemoryEstimate | None:
-        """Return the predicted memory; None without devices or with a placement beyond us."""
+        """Return the predicted memory; None if arithmetic cannot predict it."""
         predicted = self._by_arithmetic(candidate)
         return None if predicted is None else self._calibration.corrected(predicted)
 
@@ -251,16 +253,12 @@ class MemoryModel:
     def _by_arithmetic(self, candidate: Candidate) -> MemoryEstimate | None:
         reduced = without_free_settings(candidate)
         if reduced.key not in self._arithmetic:
-            self._arithmetic[reduced.key] = self._calculate(reduced)
+            predicted = None
+            if self.devices:
+                with suppress(UsageError):  # for some placements that a user pinned
+                    predicted = estimate_memory(self.inventory, reduced, self.devices)
+            self._arithmetic[reduced.key] = predicted
         return self._arithmetic[reduced.key]
-
-    def _calculate(self, candidate: Candidate) -> MemoryEstimate | None:
-        if not self.devices:
-            return None
-        try:
-            return estimate_memory(self.inventory, candidate, self.devices)
-        except UsageError:  # a placement that the user pinned may be beyond our arithmetic
-            return None
 
     # ---- memory beyond the runtime's buffers: driver contexts, pools, slots
 

@@ -109,7 +109,7 @@ def find_boundaries(
 ) -> dict[str, Any]:
     """Find the boundary of every line, and return the result document.
 
-    Once the budget is spent, only the steps without a launch go on.
+    After the budget is spent, only steps without a launch are made.
     """
     session = ProbeSession(task, memory, runner, emit, boundaries=len(lines))
     emit(PhaseStarted("boundary"))
@@ -136,9 +136,9 @@ def find_boundaries(
 
 
 def recall_launches(line: BoundaryLine, session: ProbeSession) -> None:
-    """Take the launches of a line that the study has, and those of other lines.
+    """Take the launches of a line from the study, and from other lines.
 
-    By now the predictions may choose other numbers of host layers than the first time.
+    Later launches have calibrated the predictions, so these would choose other host layers now.
     """
     if not session.runner.untaken_s and not session.memory.launches:
         return
@@ -252,10 +252,10 @@ def review(session: ProbeSession, lines: Sequence[BoundaryLine]) -> None:
 
 
 def exception_texts(line: BoundaryLine) -> Iterator[str]:
-    """Describe where fewer host layers fit than others that do not, or more do not."""
+    """Describe the numbers of host layers that are on the wrong side of the boundary."""
     for host_layers, fits in line.search.exceptions.items():
         count = line.reported(host_layers, fits=fits)
-        text = f"{line.layout}, {line.cache_type}: {count} host expert layers"
+        text = f"{line.layout}, {line.cache_type}: {count} layers with experts in RAM"
         if fits:
             fails = line.reported(line.search.fails, fits=False)
             yield f"{text} fit, though {fails} do not: non-monotonic boundary"

@@ -90,7 +90,7 @@ def _known_text(line: BoundaryLine) -> str:
     if fits is None and fails is None:
         return "neither side is known"
     if fits is None:
-        return f"host expert layers: {fails} do not fit, more were not launched"
+        return f"{fails} layers with experts in RAM do not fit, more were not launched"
     if fails is None:
-        return f"host expert layers: {fits} fit, fewer were not launched"
-    return f"host expert layers: {fits} fit, {fails} do not; the rest was not launched"
+        return f"{fits} layers with experts in RAM fit, fewer were not launched"
+    return f"{fits} layers with experts in RAM fit, {fails} do not; the rest was not launched"

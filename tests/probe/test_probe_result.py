@@ -21,9 +21,12 @@ def card(tmp_path_factory) -> LaunchedCard:
     ("known", "text"),
     [
         ({}, "nothing was launched"),
-        ({6: True}, "host expert layers: 6 fit, fewer were not launched"),
-        ({5: False}, "host expert layers: 5 do not fit, more were not launched"),
-        ({8: True, 5: False}, "host expert layers: 8 fit, 5 do not; the rest was not launched"),
+        ({6: True}, "6 layers with experts in RAM fit, fewer were not launched"),
+        ({5: False}, "5 layers with experts in RAM do not fit, more were not launched"),
+        (
+            {8: True, 5: False},
+            "8 layers with experts in RAM fit, 5 do not; the rest was not launched",
+        ),
     ],
 )
 def test_open_boundary_is_described_by_its_known_sides(card, tmp_path, known, text):
