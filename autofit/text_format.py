@@ -1,4 +1,4 @@
-"""Numbers and foreign text as people read them, in every output alike."""
+"""The one way in which all outputs format numbers, settings and text from elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 UNKNOWN = "unknown"
 
-# Of the objective, for sentences: what a user would call it.
+# Names of the metrics in sentences.
 METRIC_WORDS = {
     "request_s": "seconds per request",
     "pp": "prompt tokens per second",
@@ -21,9 +21,9 @@ METRIC_WORDS = {
 
 
 def one_line(text: object) -> str:
-    """The text on one line, without control characters that a terminal would obey.
+    """Return the text on one line, without control characters that a terminal would obey.
 
-    Bytes that are no Unicode and characters that reorder text are shown as escapes.
+    Invalid Unicode and characters that reorder text become escapes.
     """
     shown = []
     for character in str(text):
@@ -38,14 +38,14 @@ def one_line(text: object) -> str:
 
 
 def mib(value: float | None) -> str:
-    """An amount of memory: MiB below 10 GiB, GiB above."""
+    """Return an amount of memory: in MiB below 10 GiB, in GiB above."""
     if value is None:
         return UNKNOWN
     return f"{value:,.0f} MiB" if abs(value) < 10 * 1024 else f"{value / 1024:,.1f} GiB"
 
 
 def duration(seconds: float | None) -> str:
-    """A span of time: `0.4 s`, `12 s`, `3 min 20 s`, `1 h 05 min`."""
+    """Return a span of time: `0.4 s`, `12 s`, `3 min 20 s`, `1 h 05 min`."""
     if seconds is None:
         return UNKNOWN
     if seconds < 9.95:  # noqa: PLR2004 - shown with a decimal below that
@@ -60,7 +60,7 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """A measured number with three significant digits."""
+    """Return a measured number with three significant digits."""
     if value is None:
         return UNKNOWN
     if abs(value) >= 100:  # noqa: PLR2004 - three digits are before the point
@@ -69,7 +69,7 @@ def number(value: float | None) -> str:
 
 
 def estimate(data: Mapping[str, Any] | None) -> str:
-    """A median with its interval, and how many launches stand behind it."""
+    """Return a median with its interval and the number of launches behind it."""
     if not data or data.get("median") is None:
         return UNKNOWN
     if data.get("low") is None or data.get("high") is None:
@@ -78,14 +78,6 @@ def estimate(data: Mapping[str, Any] | None) -> str:
         interval = f"{number(data['low'])} to {number(data['high'])}"
     count = f", n = {data['n']}" if data.get("n") else ""
     return f"{number(data['median'])} ({interval}{count})"
-
-
-def speedup(ratio: float) -> str:
-    """A gain in words, to be followed by what it is against: `25% faster than`."""
-    percent = (ratio - 1) * 100
-    if abs(percent) >= 150:  # noqa: PLR2004 - a factor reads better then
-        return f"{number(float(f'{ratio:.2g}'))} times as fast as"
-    return f"{abs(percent):.3g}% {'faster' if percent >= 0 else 'slower'} than"
 
 
 def as_fast(
@@ -102,40 +94,49 @@ def _factor(value: float) -> str:
     return f"{value:.2f}" if 0.1 <= value < 10 else number(value)  # noqa: PLR2004
 
 
-def gain_sentence(gain: Mapping[str, Any] | None, *, tie: bool) -> str:
-    """What the winner gains over the baseline, and how sure that is."""
+def speedup_text(gain: Mapping[str, Any] | None, *, tie: bool) -> str:
+    """Return the winner's speedup over the baseline, and how certain it is.
+
+    `gain` is the speedup as a result keeps it: `median`, `low`, `high` and the rounds `n`. All
+    three are 1 if the baseline itself won.
+    """
     if gain is None or gain.get("median") is None:
-        return "gain unknown: not measured against the baseline"
+        return "Speedup unknown: not measured against the baseline"
+    ratio, rounds = gain["median"], gain.get("n")
     low, high = gain.get("low"), gain.get("high")
-    interval = ""
-    if low is not None and high is not None:
-        interval = f" (interval {number(low)} to {number(high)} times its speed)"
-    if gain["median"] == low == high == 1.0:
-        if not gain.get("n"):
-            return "the baseline as it is: nothing else was confirmed against it"
-        return "the baseline itself is the best found"
+    if ratio == low == high == 1.0:
+        return f"The baseline {'is the fastest found' if rounds else 'alone was tested'}"
     if tie:
-        return f"a tie with the baseline: {gain['median']:.3g} times its speed{interval}"
-    sentence = f"{speedup(gain['median'])} the baseline{interval}"
+        return f"Equally fast within the noise: {as_fast(ratio, low, high)}"
+    if is_undecided(gain):
+        after = f" after {rounds} round{'s' * (rounds != 1)}" if rounds else ""
+        if low is None or high is None:
+            return f"Not decided{after} of at least 3: {as_fast(ratio)}"
+        return f"Not decided{after}: {_factor(low)} to {_factor(high)} times as fast"
+    return as_fast(ratio, low, high)
+
+
+def is_undecided(gain: Mapping[str, Any] | None) -> bool:
+    """Return whether a measured speedup may as well be a loss."""
+    if not gain or gain.get("median") is None:
+        return False
+    low, high = gain.get("low"), gain.get("high")
     if low is None or high is None:
-        rounds = gain.get("n", 0)
-        return f"undecided: {sentence} after {rounds} of at least 3 rounds"
-    if low <= 1.0 <= high:
-        return f"no gain shown: {sentence}; more rounds might tell"
-    return sentence
+        return True
+    return low <= 1.0 <= high and not gain["median"] == low == high
 
 
 def headroom(free_mib: Mapping[str, float | None]) -> str:
-    """Free memory at the peak, by device."""
+    """Return free memory at the peak by device."""
     shown = [f"{one_line(name)} {mib(value)}" for name, value in free_mib.items()]
     return ", ".join(shown) or UNKNOWN
 
 
 def params_line(params: Mapping[str, Any]) -> str:
-    """Params on one line, as `name=value`."""
+    """Return params on one line, as `name=value`."""
     return " ".join(one_line(f"{name}={param(value)}") for name, value in params.items())
 
 
 def param(value: object) -> str:
-    """One param's value as it would be typed."""
+    """Return a param's value as a user would type it."""
     return ("on" if value else "off") if isinstance(value, bool) else str(value)

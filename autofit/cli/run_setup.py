@@ -20,7 +20,7 @@ from autofit.errors import Interrupted
 from autofit.machine.host_load import watch_host
 from autofit.machine.lock import machine_lock
 from autofit.memory.memory_model import MemoryModel
-from autofit.output.text.console import TuneConsole
+from autofit.output.live.run_console import RunConsole
 from autofit.process.environment import removed_variables, system_config
 from autofit.runtime.planner.planner import PlannerUsage, RuntimePlanner
 from autofit.runtime.server.launcher import Launcher
@@ -140,7 +140,7 @@ def open_run(
         MachineInUseError: another autofit measures here; no folder was made.
         UsageError, AutofitError: there is no such study, or it cannot be written.
     """
-    console = TuneConsole(
+    console = RunConsole(
         tasks[0].workload,
         budget_s=options.budget_s,
         limits_mib={device.name: device.usable_mib for task in tasks for device in task.devices},

@@ -1,1 +1,1 @@
-"""Presets, reports and the console."""
+"""Output for people and for CI: console, live view, reports. Presets are in `presets/`."""

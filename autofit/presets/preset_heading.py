@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autofit.presets.preset import Preset
-from autofit.text_format import gain_sentence, headroom, mib, one_line
+from autofit.text_format import headroom, mib, one_line, speedup_text
 from autofit.trial.workload import Request, Workload
 
 _WORKLOAD = re.compile(
@@ -37,7 +37,7 @@ def heading(preset: Preset, notices: Sequence[str] = ()) -> list[str]:
         f"model: {preset.model_name}, {proof}",
         *([f"taken from: {preset.origin}"] if preset.origin else []),
         f"tuned for: {workload_line(preset.workload)}; judged by {preset.objective}",
-        f"gain: {gain_sentence(preset.gain, tie=preset.tie).removeprefix('gain ')}",
+        f"gain: {speedup_text(preset.gain, tie=preset.tie).removeprefix('Speedup ')}",
         f"headroom: {headroom(preset.free_mib)}",
         f"machine: {environment.cpu}, {environment.cpu_count} CPUs, {mib(environment.memory_mib)}",
         f"devices: {devices}; driver: {environment.driver or 'none'}",

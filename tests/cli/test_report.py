@@ -16,7 +16,7 @@ def test_markdown_goes_to_the_study_and_to_stdout(cli, tmp_path):
     done = cli("report", study.path)
 
     assert done.code == 0
-    assert "42% faster than the baseline" in done.out
+    assert "1.42x as fast" in done.out
     assert (study.path / "report.md").read_text() == done.out
 
 
@@ -45,7 +45,7 @@ def test_report_of_a_study_without_a_winner(cli, tmp_path):
     lost = make_study(tmp_path / "lost", result={**RESULT, "winner": None, "preset": None})
     unfinished = make_study(tmp_path / "unfinished", result=None)
 
-    assert "nothing was proven" in cli("report", lost.path).out
+    assert "Nothing was proven" in cli("report", lost.path).out
     assert "--resume" in cli("report", unfinished.path).out
 
 
@@ -69,7 +69,7 @@ def test_read_only_study_is_still_reported(cli, tmp_path):
     done = cli("report", study.path)
 
     assert done.code == 0
-    assert "42% faster" in done.out
+    assert "1.42x as fast" in done.out
     assert "report.md was not written" in done.err
 
 

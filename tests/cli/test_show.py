@@ -23,7 +23,7 @@ def test_study_is_shown(cli, study):
     done = cli("show", study)
 
     assert done.code == 0
-    assert "42% faster than the baseline" in done.out
+    assert "1.42x as fast" in done.out
     assert "crashed at warmup" in done.out
     assert done.err == ""
 

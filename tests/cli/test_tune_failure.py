@@ -71,7 +71,7 @@ def test_a_runtime_that_fails_in_every_launch(tune, machine):
     assert "autofit: no settings were proven to work" in err
     assert "hint: `autofit show " in err
     study = Path(result["study"])
-    assert "nothing was proven" in (study / "report.md").read_text()
+    assert "Nothing was proven" in (study / "report.md").read_text()
     assert not (study / "presets").exists()
     assert all(trial.outcome.evidence for trial in Study.open(study).trials())
 

@@ -13,7 +13,7 @@ from session.confirm_sample import WORKLOAD, Bench
 
 from autofit.compare.comparison import SIDES, ComparisonResult
 from autofit.compare.comparison_document import comparison_document, judge_comparison
-from autofit.output.text.conclusion import answer
+from autofit.output.text.conclusion import make_conclusion
 from autofit.quality.answer_check import AnswerCheck
 from autofit.session.rounds import run_rounds
 from autofit.statistics.stopping_rule import StoppingRule
@@ -157,7 +157,7 @@ def test_document_is_json_that_show_prints():
     """`show` prints the verdict of a comparison as its headline."""
     document = _document(_compared(b_s=0.8))
 
-    shown = answer(json.loads(json.dumps(document, allow_nan=False)))
+    shown = make_conclusion(json.loads(json.dumps(document, allow_nan=False)))
 
     assert shown.headline == document["words"][0]
     assert ("", "answers match") in shown.facts

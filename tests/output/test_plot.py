@@ -198,7 +198,7 @@ def test_rounds_are_paired_and_in_a_table(full):
     assert plot.head == ("contender", "round 1", "round 2", "round 3", "round 4")
     assert [row[0] for row in plot.rows] == ["baseline", "winner"]
     assert traces(plot)["winner"]["x"] == [1, 2, 3, 4]
-    assert "42% faster than the baseline" in plot.alternative
+    assert "1.42x as fast (95% interval" in plot.alternative
 
 
 def test_depth_goes_to_the_full_context(full):

@@ -1,4 +1,4 @@
-"""One trial in short texts, and its command to repeat by hand."""
+"""One trial as short texts, and its command to repeat by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofit.trial.outcome import Crashed, OutOfMemory
 
 
 def test_completed_trial_shows_speeds():
-    """Measured speeds of the workload and free memory stand in the cells."""
+    """The cells have the measured speeds of the workload and the free memory."""
     row = trial_row(trial(7), WORKLOAD)
 
     assert (row.number, row.outcome, row.is_completed) == (7, "completed", True)
@@ -22,8 +22,8 @@ def test_completed_trial_shows_speeds():
     assert row.params == "n_cpu_moe=20 ubatch=512"
 
 
-def test_failed_trial_shows_where_and_why():
-    """Stage, buffer and device are in the outcome, and no speed is made up."""
+def test_failed_trial_shows_stage_and_reason():
+    """The outcome has stage, buffer and device, and the cells of speeds are empty."""
     failure = OutOfMemory("context", "cudaMalloc failed\n\x1b[31m", buffer="kv", device="CUDA1")
     row = trial_row(trial(1, failure), WORKLOAD)
 
@@ -32,8 +32,8 @@ def test_failed_trial_shows_where_and_why():
     assert row.request_s == row.tg_per_s == row.free_mib == ""
 
 
-def test_params_in_common_are_told_once():
-    """What all candidates share is told apart, and defaults are called so."""
+def test_params_in_common_are_shown_once():
+    """Params that all candidates share are returned apart from the rows."""
     plain = trial(1)
     trials = [plain, trial(2, n_cpu_moe=18), trial(3, ubatch=512)]
 
@@ -44,7 +44,7 @@ def test_params_in_common_are_told_once():
 
 
 def test_notes_are_grouped():
-    """The same remark on many launches is one line that names them."""
+    """A remark on several launches is one line with their numbers."""
     rows, _ = trial_rows([trial(n) for n in (1, 2, 3, 7)], WORKLOAD)
 
     assert grouped_notes(rows) == ["memory did not come back within 30 s (#1 to #3, #7)"]
@@ -68,6 +68,6 @@ def test_command_starts_the_same_in_a_shell(tmp_path, monkeypatch):
     assert "LLAMA_ARG_CTX_SIZE" not in environment
 
 
-def test_crash_without_a_known_reason_is_just_a_crash():
-    """Nothing is put in brackets where nothing is known."""
+def test_crash_without_a_known_reason_has_no_details():
+    """Without details there are no brackets."""
     assert trial_row(trial(1, Crashed("load", "x")), WORKLOAD).outcome == "crashed at load"

@@ -9,7 +9,7 @@ from presets.preset_sample import make_preset, write_file
 
 from autofit.presets.formats.registry import write_preset
 from autofit.presets.read_preset import read_preset
-from autofit.text_format import gain_sentence
+from autofit.text_format import speedup_text
 
 HEADED = ("ini", "llama-swap", "shell", "systemd", "compose", "env")
 
@@ -21,7 +21,7 @@ def test_the_heading_has_task_result_and_machine(name):
 
     for part in (
         "chat: context 8192, parallel 1",
-        gain_sentence(make_preset().gain, tie=False),
+        speedup_text(make_preset().gain, tie=False),
         "CUDA0 900 MiB, host unknown",
         "AMD Ryzen 9 7950X",
         "NVIDIA GeForce RTX 3060",

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from trial.purpose_sample import purpose_of
 
-from autofit.output.text.conclusion import answer, meanwhile
 from autofit.session.machine_conditions import describe_conditions
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Conditions, GpuConditions, Measurement
@@ -94,18 +93,3 @@ def test_values_have_their_spread_over_launches():
 def test_no_measured_launch_has_no_conditions():
     """Proofs and launches without conditions do not count."""
     assert describe_conditions([trial(1, None), trial(2, QUIET, phase="prove")]) is None
-
-
-def test_the_conclusion_tells_of_the_machine():
-    """The sentences stand beside the gain, on screen and in reports alike."""
-    noisy = describe_conditions([trial(1, replace(QUIET, others_cores=3.2))])
-    quiet = describe_conditions([trial(1, QUIET)])
-
-    assert noisy is not None
-    assert quiet is not None
-    told = dict(answer({"winner": None, "conditions": noisy}).facts)
-    assert told["machine meanwhile"] == (
-        "NOT QUIET: other processes kept up to 3.2 of 16 cores busy in the launch"
-    )
-    assert meanwhile(quiet) == "quiet: others kept at most 0.1 of 16 cores busy"
-    assert meanwhile(quiet | {"others_cores": None}).startswith("nothing disturbed it")

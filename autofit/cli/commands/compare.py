@@ -70,8 +70,8 @@ def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 
     Without B, --runtime-a and --runtime-b each start A. The answers of both are compared too.
     What comes after `--` is passed unchanged to every launch.
     """
-    from autofit.output.text.comparison_text import print_comparison  # noqa: PLC0415 - heavy
     from autofit.output.text.console import make_console  # noqa: PLC0415
+    from autofit.output.text.study_text import print_comparison  # noqa: PLC0415 - heavy
 
     result = _compare(read_run_options(given), **given)
     print_comparison(result, make_console(sys.stderr if as_json else sys.stdout))

@@ -115,11 +115,11 @@ def run_probe(
 
 def print_result(result: dict[str, Any], *, as_json: bool) -> int:
     """Print the result of a probe on stdout; return the exit code."""
-    from autofit.output.text.conclusion import answer  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.output.text.conclusion import make_conclusion  # noqa: PLC0415 - heavy, --help is quick
     from autofit.output.text.console import make_console  # noqa: PLC0415
-    from autofit.output.text.study_text import print_answer  # noqa: PLC0415
+    from autofit.output.text.study_text import print_conclusion  # noqa: PLC0415
 
-    print_answer(answer(result), make_console(sys.stderr if as_json else sys.stdout))
+    print_conclusion(make_conclusion(result), make_console(sys.stderr if as_json else sys.stdout))
     if as_json:
         click.echo(json.dumps(result))
     if any(row["fits"] is not None for row in result["boundary"]):

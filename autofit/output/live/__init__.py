@@ -1,1 +1,1 @@
-"""The live view of a tune on a terminal: what is known, and how it is drawn."""
+"""The display of a run as it goes on: plain lines for a log, a live view on a terminal."""

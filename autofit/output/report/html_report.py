@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs no network; made with the extra `report`.
+"""The report as one HTML file that needs no network; it needs the extra `report`.
 
-Plotly's script is by far the largest part, so it is embedded compressed and unpacked by the
-browser; without it the page still says everything in words and tables.
+Plotly's script is by far the largest part. It is embedded compressed, and the browser unpacks
+it. Without it the page still has everything as text and tables.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path
 from autofit.errors import AutofitError
 from autofit.output.report.plots.gallery import plots
 from autofit.output.report.plots.plot_data import PlotData
-from autofit.output.text.caveat import caveats
-from autofit.output.text.comparison_text import COMPARISON_HEAD, comparison_rows
-from autofit.output.text.conclusion import (
+from autofit.output.text.conclusion import PORT, caveats, make_conclusion
+from autofit.output.text.result_table import (
     BOUNDARY_HEAD,
+    BOUNDARY_TITLE,
     CLIFF_HEAD,
     FRONT_HEAD,
+    FRONT_TITLE,
     METRIC_HEAD,
-    PORT,
-    answer,
+    SPENT_HEAD,
+    SPENT_TITLE,
 )
-from autofit.output.text.spending_table import SPENT_HEAD, SPENT_TITLE
-from autofit.output.text.study_text import header_facts
+from autofit.output.text.study_text import COMPARISON_HEAD, comparison_rows, header_facts
 from autofit.output.text.trial_row import command_line, grouped_notes, trial_rows
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
@@ -37,7 +37,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def html_report(study: Study, *, preset: str = "") -> str:
-    """The report of a study; `preset` is the text of the winner's preset, to be copied.
+    """Return the report of a study; `preset` is the text of the winner's preset.
 
     Raises:
         AutofitError: jinja2 or plotly are not installed.
@@ -59,7 +59,7 @@ def html_report(study: Study, *, preset: str = "") -> str:
         lstrip_blocks=True,
     )
     trials, header = study.trials(), study.header
-    found = answer(study.result, study.path)
+    found = make_conclusion(study.result, study.path)
     rows, common = trial_rows(trials, header.workload)
     drawn, left_out = plots(PlotData(trials, header.workload, header.objective, study.result))
     is_comparison = "because" in (study.result or {})
@@ -73,17 +73,17 @@ def html_report(study: Study, *, preset: str = "") -> str:
                 if is_comparison
                 else [],
             ),
-            ("Fit boundary (host expert layers)", BOUNDARY_HEAD, found.boundary),
+            (_title(BOUNDARY_TITLE), BOUNDARY_HEAD, found.boundary),
             ("Cliffs", CLIFF_HEAD, found.cliffs),
-            ("Beaten by nothing in all of", FRONT_HEAD, found.front),
+            (_title(FRONT_TITLE), FRONT_HEAD, found.front),
         )
         if table[2]
     ]
     remarks = caveats(study)
     sections = [
-        ("edges", "Both sides" if is_comparison else "Boundary", bool(tables)),
+        ("tables", "Both sides" if is_comparison else "Boundary", bool(tables)),
         ("plots", "Plots", bool(drawn)),
-        ("spent", "Spent", bool(found.spent)),
+        ("spent", _title(SPENT_TITLE), bool(found.spent)),
         ("launches", "Launches", bool(rows)),
         ("environment", "Measured on", True),
         ("caveats", "Caveats", bool(remarks)),
@@ -91,7 +91,7 @@ def html_report(study: Study, *, preset: str = "") -> str:
     return environment.get_template("report.html.j2").render(
         title=one_line(f"{header.model_name}: {_subject(study)}"),
         version=one_line(header.autofit_version),
-        answer=found,
+        conclusion=found,
         metric_head=METRIC_HEAD,
         tables=tables,
         sections=[(id_, name) for id_, name, is_there in sections if is_there],
@@ -101,13 +101,17 @@ def html_report(study: Study, *, preset: str = "") -> str:
         plotly_gz=_packed_plotly() if drawn else "",
         rows=rows,
         spent_head=SPENT_HEAD,
-        spent_title=SPENT_TITLE.capitalize(),
+        spent_title=_title(SPENT_TITLE),
         common=common,
         commands={t.number: command_line(t.argv, t.env, port=PORT) for t in trials},
         measured_on=[*header_facts(header), *_more_facts(header)],
         caveats=remarks,
         launch_notes=grouped_notes(rows),
     )
+
+
+def _title(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _subject(study: Study) -> str:
@@ -118,7 +122,7 @@ def _subject(study: Study) -> str:
 
 
 def _more_facts(header: StudyHeader) -> list[tuple[str, str]]:
-    """What else a repetition needs, beside what every output tells."""
+    """Return what a repetition needs in addition to the facts of every output."""
     began = datetime.fromtimestamp(header.created_at, UTC)
     facts = [
         ("system", header.environment.system),
@@ -131,7 +135,7 @@ def _more_facts(header: StudyHeader) -> list[tuple[str, str]]:
 
 @cache
 def _packed_plotly() -> str:
-    """Plotly's script, gzipped, in base64."""
+    """Return Plotly's script, gzipped, in base64."""
     from plotly.offline import get_plotlyjs  # noqa: PLC0415 - heavy, and an extra
 
     packed = gzip.compress(get_plotlyjs().encode(), compresslevel=9, mtime=0)

@@ -5,31 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from autofit.output.text.conclusion import (
+from autofit.output.text.conclusion import Conclusion, make_conclusion
+from autofit.output.text.result_table import (
     BOUNDARY_HEAD,
+    BOUNDARY_TITLE,
     CLIFF_HEAD,
     FRONT_HEAD,
+    FRONT_TITLE,
     METRIC_HEAD,
-    Answer,
-    answer,
+    SPENT_HEAD,
+    SPENT_TITLE,
 )
-from autofit.output.text.spending_table import SPENT_HEAD, SPENT_TITLE
 from autofit.output.text.study_text import TRIAL_HEAD, header_facts, launch_cells
 from autofit.output.text.trial_row import grouped_notes, trial_rows
 from autofit.study.study_folder import Study
 from autofit.text_format import one_line
 
-# Markdown's own characters where they mean something; a `_` within a word does not.
+# The characters that Markdown interprets; it leaves a `_` within a word.
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 
 
 def markdown_report(study: Study, *, preset: str = "") -> str:
-    """The report of a study; `preset` is the text of the winner's preset, to be copied."""
-    found = answer(study.result, study.path)
+    """Return the report of a study; `preset` is the text of the winner's preset."""
+    found = make_conclusion(study.result, study.path)
     rows, common = trial_rows(study.trials(), study.header.workload)
     title = escape(study.header.model_name)
     parts = [f"# {title}: launch settings", f"**{escape(found.headline)}**"]
-    parts += _answer_parts(found)
+    parts += _conclusion_parts(found)
     if found.command:
         parts += ["## Command", code(found.command, "sh")]
     if preset:
@@ -38,7 +40,7 @@ def markdown_report(study: Study, *, preset: str = "") -> str:
     if rows:
         parts += ["## Launches", table(TRIAL_HEAD, map(launch_cells, rows))]
         if common:
-            parts.append(f"The same in all that set anything: {escape(common)}")
+            parts.append(f"The same in all launches with settings: {escape(common)}")
         parts.append("`autofit show STUDY --command N` prints the command of a launch.")
     failures = [(f"launch {r.number}", r.evidence) for r in rows if r.evidence]
     if failures:
@@ -49,28 +51,29 @@ def markdown_report(study: Study, *, preset: str = "") -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _answer_parts(found: Answer) -> list[str]:
-    parts = [facts(found.facts)] if found.facts else []
+def _conclusion_parts(found: Conclusion) -> list[str]:
+    listed = (*found.facts, *found.effort)
+    parts = [facts(listed)] if listed else []
     for title, head, rows in (
         ("Speed", METRIC_HEAD, found.metrics),
         ("Settings", ("parameter", "value"), found.settings),
-        ("Fit boundary (host expert layers)", BOUNDARY_HEAD, found.boundary),
+        (BOUNDARY_TITLE, BOUNDARY_HEAD, found.boundary),
         ("Cliffs", CLIFF_HEAD, found.cliffs),
-        ("Beaten by nothing in all of", FRONT_HEAD, found.front),
-        (SPENT_TITLE.capitalize(), SPENT_HEAD, found.spent),
+        (FRONT_TITLE, FRONT_HEAD, found.front),
+        (SPENT_TITLE, SPENT_HEAD, found.spent),
     ):
         if rows:
-            parts += [f"## {title}", table(head, rows)]
+            parts += [f"## {title[:1].upper()}{title[1:]}", table(head, rows)]
     return parts
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Return a text on one line that Markdown shows unchanged."""
     return _SPECIAL.sub(r"\\\1", one_line(text))
 
 
 def code(text: str, language: str) -> str:
-    """A block of code that its own content cannot end."""
+    """Return a block of code that its own content cannot end."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     lines = "\n".join(one_line(line) for line in text.split("\n"))
@@ -78,11 +81,11 @@ def code(text: str, language: str) -> str:
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and texts as a list."""
+    """Return names and texts as a list."""
     return "\n".join(f"- {escape(name)}: {escape(text)}" for name, text in pairs)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows as a table with a head."""
+    """Return rows as a table with a head."""
     lines = [head, ["---"] * len(head), *([escape(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

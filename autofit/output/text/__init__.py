@@ -1,1 +1,1 @@
-"""Text for the console: studies, plans, comparisons, events."""
+"""Texts for the console: studies, plans, comparisons, events. No measuring, no decisions."""

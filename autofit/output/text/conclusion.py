@@ -1,91 +1,103 @@
-"""What a tune concluded, as texts: the same sentences on screen and in reports.
+"""The conclusion of a study as texts and rows of tables, the same on screen and in reports.
 
-The result is the document that `tune --json` prints; keys that a failed or unfinished tune
-lacks are taken as unknown.
+It is made from the document that `tune --json` prints. Keys that a failed or unfinished tune
+lacks count as unknown.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autofit.output.text.expert_cost_text import expert_cost_facts, holds_for
-from autofit.output.text.spending_table import spent_rows
-from autofit.output.text.trial_row import brief_params, command_line
+from autofit.output.text.result_table import (
+    Row,
+    boundary_row,
+    cliff_row,
+    front_row,
+    metric_rows,
+    spent_rows,
+)
+from autofit.output.text.trial_row import command_line
+from autofit.study.study_folder import Study
 from autofit.text_format import (
     UNKNOWN,
+    as_fast,
     duration,
-    estimate,
-    gain_sentence,
     headroom,
+    is_undecided,
     mib,
-    number,
     one_line,
     param,
+    speedup_text,
 )
-from autofit.trial.device import HOST_NAME
 
-Row = tuple[str, ...]
-# Of llama-server, unless it is told another.
+# The default of llama-server.
 PORT = 8080
-_METRICS = (
-    ("request_s", "seconds per request"),
-    ("pp_per_s", "prompt tokens/s"),
-    ("tg_per_s", "generated tokens/s"),
-    ("ttft_s", "seconds to first token"),
-)
-BOUNDARY_HEAD: Row = ("layout", "KV type", "ubatch", "fits", "fails", "as", "proven")
-CLIFF_HEAD: Row = ("parameter", "step", "loss", "layout", "KV type")
-FRONT_HEAD: Row = ("prompt tokens/s", "generated tokens/s", "s/request", "headroom", "settings")
-METRIC_HEAD: Row = ("", "baseline", "winner")
+# Smaller differences between two times are not worth a number.
+_EQUAL_SHARE = 0.005
+# The params that the runtime's own settings have; a user's command has more.
+_OWN_PARAMS = frozenset({"context", "parallel", "devices", "fit_target"})
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The conclusion of a tune: a headline, then facts, each table ready to be drawn.
+class Conclusion:
+    """The conclusion of a study: a headline, then facts, then each table as rows.
 
-    `command` starts the winner in a POSIX shell.
+    Attributes:
+        facts: what the winner needs and gains, as names and texts.
+        effort: launches and time that were spent, and why the search ended.
+        warnings: what makes the result uncertain, each on one line.
+        notes: the remarks that the run made.
+        command: starts the winner in a POSIX shell; empty without a winner.
     """
 
     headline: str
     facts: tuple[tuple[str, str], ...] = ()
+    effort: tuple[tuple[str, str], ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
     metrics: tuple[Row, ...] = ()
     boundary: tuple[Row, ...] = ()
     cliffs: tuple[Row, ...] = ()
     front: tuple[Row, ...] = ()
     spent: tuple[Row, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     command: str = ""
 
 
-def answer(result: Mapping[str, Any] | None, folder: Path | None = None) -> Answer:
-    """The conclusion in words; None is a tune in `folder` that has not ended."""
+def make_conclusion(result: Mapping[str, Any] | None, folder: Path | None = None) -> Conclusion:
+    """Return the conclusion of a result; None is the result of an unfinished tune in `folder`."""
     if result is None:
         study = one_line(shlex.quote(str(folder))) if folder else "STUDY"
-        return Answer(f"not finished: go on with the same command and --study {study} --resume")
-    if "because" in result:  # of a comparison, which has its words with it
-        headline, *others = (one_line(words) for words in result["words"])
-        told = (*(("", words) for words in others), *_facts(result, {}))
-        return Answer(headline, told, notes=tuple(map(one_line, result.get("notes") or ())))
+        return Conclusion(
+            f"Not finished: continue with the same command and --study {study} --resume"
+        )
+    notes = tuple(one_line(note) for note in result.get("notes") or ())
+    warnings, effort = tuple(_warnings(result)), tuple(_effort(result))
+    if "because" in result:  # a comparison, which has its own messages
+        headline, *others = (one_line(message) for message in result["words"])
+        facts = (*(("", message) for message in others), *_facts(result, {}))
+        return Conclusion(headline, facts, effort, warnings=warnings, notes=notes)
     winner: Mapping[str, Any] = result.get("winner") or {}
     baseline: Mapping[str, Any] = result.get("baseline") or {}
-    return Answer(
+    return Conclusion(
         headline=_headline(result, winner),
         facts=tuple(_facts(result, winner)),
+        effort=effort,
         settings=tuple(
             (one_line(name), one_line(param(value)))
             for name, value in (winner.get("params") or {}).items()
         ),
-        metrics=tuple(_metrics(baseline.get("estimates") or {}, winner.get("estimates") or {})),
-        boundary=tuple(_boundary_row(row) for row in result.get("boundary") or ()),
-        cliffs=tuple(_cliff_row(row) for row in result.get("cliffs") or ()),
-        front=tuple(_front_row(row) for row in result.get("pareto") or ()),
+        metrics=metric_rows(baseline.get("estimates") or {}, winner.get("estimates") or {}),
+        boundary=tuple(boundary_row(row) for row in result.get("boundary") or ()),
+        cliffs=tuple(cliff_row(row) for row in result.get("cliffs") or ()),
+        front=tuple(front_row(row) for row in result.get("pareto") or ()),
         spent=spent_rows(result),
-        notes=tuple(one_line(note) for note in result.get("notes") or ()),
+        warnings=warnings,
+        notes=notes,
         command=_command(winner),
     )
 
@@ -97,157 +109,192 @@ def _command(winner: Mapping[str, Any]) -> str:
 
 
 def _headline(result: Mapping[str, Any], winner: Mapping[str, Any]) -> str:
-    if "winner" not in result:  # a probe looks for none
+    if "winner" not in result:  # a probe, which recommends nothing
         rows = result.get("boundary") or ()
         proven = sum(bool(row.get("proven")) for row in rows)
         is_cut_off = result.get("ended_by") == "budget"
-        told = f"{proven} of {len(rows)} boundaries proven"
-        return told + ", then the budget was spent" * is_cut_off
+        return f"{proven} of {len(rows)} boundaries proven" + "; budget used up" * is_cut_off
     if not winner:
-        return "nothing was proven: no settings to recommend"
-    sentence = gain_sentence(result.get("gain"), tie=bool(result.get("tie")))
+        return "Nothing was proven: no settings to recommend"
     proof = "proven at full context" if winner.get("proven") else "NOT proven at full context"
-    return f"{sentence}; {proof}"
+    return f"{_speedup(result)}; {proof}"
 
 
-def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = []
+def _speedup(result: Mapping[str, Any]) -> str:
+    gain = result.get("gain") or {}
+    if not all(gain.get(key) == 1.0 for key in ("median", "low", "high")):
+        return speedup_text(result.get("gain"), tie=bool(result.get("tie")))
+    params = (result.get("baseline") or {}).get("params") or {}
+    is_own = _OWN_PARAMS.issuperset(params)
+    baseline, verb = ("runtime's own settings", "are") if is_own else ("baseline", "is")
+    if gain.get("n"):
+        return f"The {baseline} {verb} the fastest found"
+    phases = result.get("launches_by_phase")
+    if phases and not any(phases.get(phase) for phase in ("boundary", "search", "confirm")):
+        return f"Budget too short: only the {baseline} {'were' if is_own else 'was'} tested"
+    return f"The {baseline} {verb} all that can be recommended"
+
+
+def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if winner:
-        free_mib = winner.get("free_mib") or {}
         if winner.get("taken_mib"):
-            facts.append(("takes at the peak", headroom(winner["taken_mib"])))
-        facts.append(("headroom at the peak", headroom(free_mib)))
-        survives = ", ".join(
-            f"another {mib(free)} taken on {one_line(name)}"
-            for name, free in free_mib.items()
-            if free is not None and name != HOST_NAME
-        )
-        if survives:
-            facts.append(("would survive", survives))
-        facts += expert_cost_facts(result)
-    facts += _spent(result)
+            yield "memory at the peak", headroom(winner["taken_mib"])
+        yield "headroom at the peak", headroom(winner.get("free_mib") or {})
+        yield from _expert_facts(result)
     if result.get("conditions"):
-        facts.append(("machine meanwhile", meanwhile(result["conditions"])))
+        yield "conditions", conditions_text(result["conditions"])
     failed = (result.get("baseline") or {}).get("outcome")
     if isinstance(failed, Mapping) and failed.get("kind") != "completed":
-        text = f"{failed.get('kind', UNKNOWN)}: {failed.get('evidence', '')}"
-        facts.append(("baseline failed", one_line(text)))
+        kind = str(failed.get("kind", UNKNOWN)).replace("_", " ")
+        yield "baseline failed", one_line(f"{kind}: {failed.get('evidence', '')}")
     if result.get("preset"):
-        facts.append(("preset", one_line(result["preset"])))
+        yield "preset", one_line(result["preset"])
     if result.get("pareto"):
-        facts.append(("preset is for", "the fewest seconds per request; others are listed"))
-    return facts
+        yield "preset is for", "the fewest seconds per request; the table lists others"
 
 
-def _spent(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What launches and time went to, and why no more of them."""
+def conditions_text(conditions: Mapping[str, Any]) -> str:
+    """Return whether the machine was idle while launches were measured."""
+    if conditions["words"]:
+        was_busy = "busy" if conditions.get("busy_launches") else "not at full speed"
+        return one_line(f"Warning: the machine was {was_busy}: {'; '.join(conditions['words'])}")
+    others = conditions.get("others_cores")
+    if others is None:
+        return "The machine was idle"
+    most, cores = others["high"], conditions["cores"]
+    return f"The machine was idle: other processes used at most {most:.1f} of {cores} cores"
+
+
+def _warnings(result: Mapping[str, Any]) -> Iterator[str]:
+    if not result.get("tie") and is_undecided(result.get("gain")):
+        ended = (result.get("confirmation") or {}).get("ended", "budget")
+        advice = "; run again with a larger --budget to decide" if ended == "budget" else ""
+        yield f"The preset has the candidate{advice}"
+    conditions = result.get("conditions") or {}
+    if conditions.get("words"):
+        yield conditions_text(conditions)
+
+
+def _effort(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the launches and the time that were spent, and why the search ended."""
     outcomes = result.get("outcomes") or {}
     phases = result.get("launches_by_phase") or {}
-    facts = []
     if "launches" in result:
-        counted = [f"{phase} {count}" for phase, count in phases.items() if count]
-        counted += _without_outcome(
-            result["launches"], sum(outcomes.values()) if outcomes else None
-        )
-        by_phase = f" ({', '.join(counted)})" if counted else ""
-        facts.append(("launches", f"{result['launches']}{by_phase}"))
+        counts = [f"{phase} {count}" for phase, count in phases.items() if count]
+        if outcomes:
+            counts += _without_outcome(result["launches"] - sum(outcomes.values()))
+        by_phase = f" ({', '.join(counts)})" if counts else ""
+        yield "launches", f"{result['launches']}{by_phase}"
     if outcomes:
-        told = (f"{kind.replace('_', ' ')} {count}" for kind, count in outcomes.items() if count)
-        facts.append(("outcomes", one_line(", ".join(told))))
+        kinds = (f"{kind.replace('_', ' ')} {count}" for kind, count in outcomes.items() if count)
+        yield "outcomes", one_line(", ".join(kinds))
     if result.get("seconds") is not None:
-        # The table of what was spent tells it by phase, where there is one.
+        # The table of the time spent, if there is one, has the time by phase.
         spent = {} if result.get("spent") else result.get("seconds_by_phase") or {}
         by_phase = ", ".join(f"{phase} {duration(s)}" for phase, s in spent.items() if s)
-        facts.append(("time", duration(result["seconds"]) + f" ({by_phase})" * bool(by_phase)))
+        yield "time", duration(result["seconds"]) + f" ({by_phase})" * bool(by_phase)
     if result.get("search"):
-        facts.append(("search ended", _ending(result["search"])))
-    return facts
+        yield "search ended", _search_ending(result["search"])
 
 
-def _without_outcome(launches: int, ended: int | None) -> list[str]:
-    """Why there are more or fewer launches than outcomes; nothing where there are as many."""
-    if ended is None or ended == launches:
+def _without_outcome(count: int) -> list[str]:
+    """Return why there are `count` more launches than outcomes, or fewer if negative."""
+    if not count:
         return []
-    if ended < launches:
-        return [f"cut off by a stop {launches - ended}"]
-    return [f"of these refused before a start {ended - launches}"]
+    return [f"{count} cut off by a stop" if count > 0 else f"{-count} rejected before launch"]
 
 
-def _ending(search: Mapping[str, Any]) -> str:
-    """Why no more was launched, and what one more launch was expected to bring."""
-    gain, least = search.get("expected_gain"), search.get("least_gain") or 0.0
-    if search.get("ended_by") == "space":
-        return "nothing that was left promised any gain"
-    expected = "" if gain is None else f"one more launch was expected to bring {gain:.2%}"
-    if search.get("ended_by") == "budget":
-        return f"by the budget{'; ' * bool(expected)}{expected}"
-    if search.get("ended_by") == "stalled":
-        return f"the last launches brought nothing better{'; ' * bool(expected)}{expected}"
-    return f"{expected}, less than the {least:.2%} that a launch must promise"
+def _search_ending(search: Mapping[str, Any]) -> str:
+    ended_by, gain = search.get("ended_by"), search.get("expected_gain")
+    if ended_by == "space":
+        return "no candidate was left"
+    if ended_by == "stalled":
+        return "the last launches found nothing faster"
+    if ended_by == "budget":
+        more = "" if gain is None else f"; one more launch might save {gain:.1%} of the time"
+        return f"budget used up{more}"
+    return "no further gain expected"
 
 
-def _front_row(row: Mapping[str, Any]) -> Row:
-    settings = brief_params(row.get("params") or {}) or "the runtime's own choice"
-    return (
-        number(row.get("pp_per_s")),
-        number(row.get("tg_per_s")),
-        number(row.get("request_s")),
-        one_line(headroom(row.get("free_mib") or {})),
-        one_line(settings + " (the preset)" * bool(row.get("is_preset"))),
-    )
+def _expert_facts(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield memory and speedup of each setting for experts in system RAM."""
+    for row in result.get("expert_memory") or ():
+        yield one_line(f"{row['param']} {param(row['value'])}"), one_line(_expert_text(row))
 
 
-def meanwhile(host: Mapping[str, Any]) -> str:
-    """How quiet the machine was while launches were measured."""
-    if host["words"]:
-        return one_line(f"NOT QUIET: {'; '.join(host['words'])}")
-    others = host.get("others_cores")
-    if others is None:
-        return "nothing disturbed it, as far as could be told"
-    return f"quiet: others kept at most {others['high']:.1f} of {host['cores']} cores busy"
+def _expert_text(row: Mapping[str, Any]) -> str:
+    ratio, launches = row.get("time_ratio"), row.get("launches") or 0
+    if row.get("source") is None:
+        if not launches:
+            return "off; not measured"
+        tried = "1 launch" if launches == 1 else f"the fastest of {launches} launches"
+        return f"off: {tried} with it {_relative_speed(ratio, 'was')}"
+    memory = _expert_memory(row)
+    return memory if ratio is None else f"{memory}; {_relative_speed(ratio)} as without it"
 
 
-def _metrics(baseline: Mapping[str, Any], winner: Mapping[str, Any]) -> list[Row]:
+def _relative_speed(time_ratio: float | None, verb: str = "") -> str:
+    if time_ratio is None:
+        return "cannot be compared"
+    is_equal = abs(time_ratio - 1) < _EQUAL_SHARE
+    return f"{verb} {'equally fast' if is_equal else as_fast(1 / time_ratio)}".strip()
+
+
+def _expert_memory(row: Mapping[str, Any]) -> str:
+    amounts = row.get("mib") or {}
+    asked, taken = row.get("slots_asked"), row.get("slots_taken")
+    if not amounts:
+        if row.get("source") == "log":
+            return "needs no memory: the runtime turned it off"
+        return "needs no memory" + ": no batch was large enough" * bool(asked)
+    where = ", ".join(f"{mib(amount)} on {one_line(name)}" for name, amount in amounts.items())
+    fewer = f", {taken} of {asked} slots" if asked and taken is not None and taken < asked else ""
+    return where + fewer + " (estimated)" * (row.get("source") == "estimate")
+
+
+def caveats(study: Study) -> list[str]:
+    """Return what a reader must know before relying on a study."""
     return [
-        (words, estimate(baseline.get(name)), estimate(winner.get(name)))
-        for name, words in _METRICS
-        if baseline.get(name) or winner.get(name)
+        *_conclusion_caveats(study),
+        *make_conclusion(study.result).notes,
+        *_folder_caveats(study),
+        *map(one_line, study.notices),
     ]
 
 
-def _boundary_row(row: Mapping[str, Any]) -> Row:
-    # A probe tells only what it launched, one side or none where it is not proven.
-    guessed = "" if "launches" in row else f" ({row.get('source') or 'estimate'})"
-    proven = "yes" if row.get("proven") else f"no{guessed}"
-    cells = (
-        row.get("layout"),
-        row.get("cache_type"),
-        holds_for(row),
-        _layers(row, "fits"),
-        _layers(row, "fails"),
-        _kind(row.get("outcome")),
-        proven,
-    )
-    return tuple(one_line("" if cell is None else cell) for cell in cells)
+def _conclusion_caveats(study: Study) -> Iterator[str]:
+    result, header = study.result, study.header
+    if result is None or "winner" not in result:
+        return
+    if result["winner"]:
+        workload = header.workload
+        yield one_line(
+            f"measured for the workload {workload.name} at {workload.context} tokens of context "
+            "on this machine and build; other settings may be best for others"
+        )
+    gain = result.get("gain") or {}
+    if gain.get("median") is not None and gain.get("low") is None:
+        yield "a speedup from fewer than 3 rounds has no interval: use a larger --budget"
+    open_count = sum(not row.get("proven") for row in result.get("boundary") or ())
+    if open_count:
+        boundaries = "1 boundary is" if open_count == 1 else f"{open_count} boundaries are"
+        yield f"{boundaries} partly estimated; `autofit probe` launches both sides"
+    limits = header.options.get("devices_mib") or {}
+    if limits:
+        amounts = ", ".join(f"{name} {mib(amount)}" for name, amount in limits.items())
+        yield one_line(f"--device limited the memory to {amounts}")
 
 
-def _layers(row: Mapping[str, Any], side: str) -> str:
-    """One side of a boundary; of a probe that left it open, none is not known to be none."""
-    if row.get(side) is not None:
-        return f"{row[side]} layer{'s' * (row[side] != 1)}"
-    return UNKNOWN if "launches" in row and not row.get("proven") else "none"
+def _folder_caveats(study: Study) -> Iterator[str]:
+    skipped, cut_off = len(study.skipped()), study.cut_off()
+    if skipped:
+        yield skipped_text(skipped)
+    if cut_off:
+        numbers = ", ".join(f"#{number}" for number in cut_off)
+        yield f"launches that a stop cut off are no trials: {numbers}"
 
 
-def _kind(outcome: object) -> str:
-    kind = outcome.get("kind") if isinstance(outcome, Mapping) else outcome
-    return str(kind or "").replace("_", " ")
-
-
-def _cliff_row(row: Mapping[str, Any]) -> Row:
-    ratio, low, high = row.get("ratio"), row.get("low"), row.get("high")
-    loss = f"{row.get('metric')} times {number(ratio)}"
-    if low is not None and high is not None:
-        loss += f" ({number(low)} to {number(high)})"
-    step = f"{row.get('from')} to {row.get('to')}"
-    cells = (row.get("param"), step, loss, row.get("layout"), row.get("cache_type"))
-    return tuple(one_line("" if cell is None else cell) for cell in cells)
+def skipped_text(count: int) -> str:
+    """Return how many candidates needed no launch."""
+    candidates = "1 candidate was" if count == 1 else f"{count} candidates were"
+    return f"{candidates} ruled out without a launch"

@@ -1,4 +1,4 @@
-"""Events of a tune as lines of a log, the same words that the live view uses."""
+"""Events of a run as lines of a log; the live view uses the same texts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from autofit.session.events import (
     PhaseStarted,
     RoundEnded,
 )
-from autofit.text_format import duration, number, one_line, speedup
+from autofit.text_format import as_fast, duration, number, one_line
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
 
-# An interval whose ends differ by more than this factor is no news: after three rounds of a
-# wild machine it may span forty powers of ten.
-_TELLING = 100.0
+# An interval is not shown if its ends differ by a larger factor. After three rounds on a noisy
+# machine it may cover forty powers of ten.
+_MAX_SHOWN_FACTOR = 100.0
 _METRIC_UNITS: dict[Metric, str] = {
     "request_s": "s/request",
     "pp": "pp/s",
@@ -30,20 +30,20 @@ _METRIC_UNITS: dict[Metric, str] = {
 
 
 def event_line(event: Event, workload: Workload, numbers: Mapping[str, int]) -> str:
-    """The event as one line of a log; empty where it is not worth one.
+    """Return the event as one line of a log, empty for an event that is not logged.
 
-    `numbers` tell by a candidate's key its first launch.
+    `numbers` has the first launch of each candidate, by the candidate's key.
     """
     if isinstance(event, PhaseStarted):
         limit = f" (at most {event.max_launches} launches)" if event.max_launches else ""
         return f"phase {event.phase}{limit}"
     if isinstance(event, LaunchEnded):
-        known = " (known from before)" if event.is_reused else ""
-        return _trial_line(trial_row(event.trial, workload)) + known
+        reused = " (from an earlier run)" if event.is_reused else ""
+        return _trial_line(trial_row(event.trial, workload)) + reused
     if isinstance(event, Incumbent):
         return incumbent_line(event)
     if isinstance(event, BoundaryMoved):
-        return boundary_line(event)
+        return _boundary_line(event)
     if isinstance(event, RoundEnded):
         return round_line(event, numbers)
     if isinstance(event, Notice):
@@ -52,10 +52,10 @@ def event_line(event: Event, workload: Workload, numbers: Mapping[str, int]) -> 
 
 
 def _trial_line(row: TrialRow) -> str:
-    what = " ".join(part for part in (f"#{row.number}", row.phase, row.layout, row.params) if part)
-    told = f"{what}: {row.outcome} in {row.seconds}"
+    name = " ".join(part for part in (f"#{row.number}", row.phase, row.layout, row.params) if part)
+    ended = f"{name}: {row.outcome} in {row.seconds}"
     if not row.is_completed:
-        return f"{told}: {row.evidence}" if row.evidence else told
+        return f"{ended}: {row.evidence}" if row.evidence else ended
     speeds = zip(
         _METRIC_UNITS.values(),
         (row.request_s, row.pp_per_s, row.tg_per_s, row.ttft_s),
@@ -64,24 +64,31 @@ def _trial_line(row: TrialRow) -> str:
     measured = ", ".join(f"{value} {unit}" for unit, value in speeds if value)
     free = f"; free {row.free_mib}" if row.free_mib else ""
     notes = "".join(f"; {note}" for note in row.notes)
-    # A launch at the boundary is there to hold the longest prompt, not to be timed.
-    nothing = "fits" if row.phase == "boundary" else "nothing measured"
+    return f"{ended}: {measured or _unmeasured(row)}{free}{notes}"
+
+
+def _unmeasured(row: TrialRow) -> str:
+    """Return the finding of a completed launch that measured no speed."""
     if row.phase == "prove":
-        nothing = "holds at full context" if row.role == "proof" else row.purpose
-    return f"{told}: {measured or nothing}{free}{notes}"
+        return "runs at full context" if row.role == "proof" else row.purpose
+    return "fits" if row.phase == "boundary" else "nothing measured"
 
 
-def boundary_line(event: BoundaryMoved) -> str:
-    """What is known of a boundary."""
-    fits = "nothing known to fit" if event.fits is None else f"{event.fits} fit"
-    fails = "nothing known to fail" if event.fails is None else f"{event.fails} fail"
+def _boundary_line(event: BoundaryMoved) -> str:
     where = one_line(f"{event.layout} {event.cache_type} ubatch={event.ubatch}")
-    return f"host expert layers, {where}: {fits}, {fails}"
+    if event.fits is None:
+        known = "" if event.fails is None else f"{event.fails} does not fit; "
+        found = f"{known}nothing that fits found yet"
+    elif event.fails is None:
+        found = f"{event.fits} fits; limit not found yet"
+    else:
+        found = f"{event.fits} fits, {event.fails} does not"
+    return f"layers with experts in RAM, {where}: {found}"
 
 
 def incumbent_line(event: Incumbent) -> str:
-    """The best so far, which a confirmation has yet to confirm."""
-    gain = f", {speedup(event.gain)} the baseline" if event.gain is not None else ""
+    """Return the best so far, which the rounds have yet to confirm."""
+    gain = f", {as_fast(event.gain, other='the baseline')}" if event.gain is not None else ""
     is_slower = event.gain is not None and event.gain < 1
     best = "best candidate so far" if is_slower else "best so far"
     value = f"{number(event.value)} {_METRIC_UNITS[event.metric]}"
@@ -89,34 +96,37 @@ def incumbent_line(event: Incumbent) -> str:
 
 
 def round_line(event: RoundEnded, numbers: Mapping[str, int]) -> str:
-    """What the rounds so far say of the fastest; its interval holds at every look."""
-    rounds = f"round {event.number} of at most {event.max_rounds}"
+    """Return which contender leads after a round, and its speed with an interval.
+
+    The interval is valid after every round.
+    """
+    rounds = f"Round {event.number} of {event.max_rounds}"
     if event.leader is None:
-        return f"{rounds}: nothing is left to compare"
+        return f"{rounds}: no contender is left"
     first = numbers.get(event.leader)
     leader = one_line(event.leader) if first is None else f"#{first}"
     if event.ratio is None:
-        return f"{rounds}: {leader} leads"
-    low, high = event.ratio.low, event.ratio.high
-    interval = "no interval yet"
-    if low is not None and high is not None:
-        interval = f"interval {number(low)} to {number(high)}"
-        if high > _TELLING * low:
-            interval = "its interval is still too wide to tell anything"
-    # The sides of a comparison are no candidates' keys.
+        is_baseline = first is not None and event.leader == event.baseline
+        return f"{rounds}: {'own settings' if is_baseline else leader} ahead"
+    # The sides of a comparison are no keys of candidates.
     is_side = first is None and event.baseline is not None
     other = one_line(event.baseline) if is_side else "the baseline"
-    return f"{rounds}: {leader} is {speedup(event.ratio.median)} {other}, {interval}"
+    ratio, low, high = event.ratio.median, event.ratio.low, event.ratio.high
+    if low is None or high is None:
+        return f"{rounds}: {leader} is {as_fast(ratio, other=other)} (no interval yet)"
+    if high > _MAX_SHOWN_FACTOR * low:
+        return f"{rounds}: {leader} ahead, but far from decided"
+    return f"{rounds}: {leader} is {as_fast(ratio, low, high, other=other)}"
 
 
 def overrun_line(phase: str, budget_s: float, spent_s: float) -> str:
-    """That a phase goes on past the budget, for how long and why."""
-    what = (
-        "prove goes on: without a proof there is no result"
+    """Return by how much the budget is exceeded, and why the phase continues."""
+    reason = (
+        "prove continues: without a proof there is no result"
         if phase == "prove"
-        else "confirm takes a little more while there are too few rounds to say anything"
+        else "confirm continues until there are enough rounds to compare"
         if phase == "confirm"
-        else f"{phase} ends with this launch, which is not cut off"
+        else f"{phase} ends after this launch"
     )
     over = duration(spent_s - budget_s)
-    return f"the budget of {duration(budget_s)} is spent ({over} over); {what}"
+    return f"budget of {duration(budget_s)} used up ({over} over); {reason}"

@@ -1,4 +1,4 @@
-"""A plan as tables for people."""
+"""A memory plan as tables: what each layout needs on each device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofit.plan.memory_plan import Plan, PlannedLayout
 _COLUMNS = (
     "device",
     "layers",
-    "host experts",
+    "experts in RAM",
     "weights",
     "KV",
     "compute",
@@ -25,22 +25,22 @@ _COLUMNS = (
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print a table per layout, the prices, and the arguments to paste."""
+    """Print a table per layout, the memory of each step, and the arguments to paste."""
     for layout in plan.layouts:
         print_layout(layout, console, is_recommended=plan.recommended is layout)
     for notice in plan.notices:
         console.print(Text(f"notice: {notice}"))
     rates = plan.exchange
     if rates.expert_layer_mib:
-        console.print(Text(f"one layer's experts: {rates.expert_layer_mib:,.0f} MiB"))
-    prices = ", ".join(f"{name} {mib:,.1f}" for name, mib in rates.context_1k_mib.items())
-    console.print(Text(f"1,000 tokens of context, MiB: {prices}"))
-    console.print(Text(f"512 more of ubatch: {rates.ubatch_512_mib:,.0f} MiB"))
+        console.print(Text(f"experts of one layer: {rates.expert_layer_mib:,.0f} MiB"))
+    context_mib = ", ".join(f"{name} {mib:,.1f}" for name, mib in rates.context_1k_mib.items())
+    console.print(Text(f"1,000 tokens of context, MiB: {context_mib}"))
+    console.print(Text(f"ubatch larger by 512: {rates.ubatch_512_mib:,.0f} MiB"))
     contexts = ", ".join(
         f"{name} {count:,}" if count else f"{name} none"
         for name, count in plan.max_context.items()
     )
-    console.print(Text(f"largest context that fits: {contexts}{_widening(plan)}"))
+    console.print(Text(f"largest context that fits: {contexts}{_f16_remark(plan)}"))
     if plan.recommended is None:
         return
     console.print(Text(f"\narguments for {plan.recommended.name}:"))
@@ -50,16 +50,16 @@ def print_plan(plan: Plan, console: Console) -> None:
         console.print(Text(f"variables: {shlex.join(settings)}"), soft_wrap=True)
 
 
-def _widening(plan: Plan) -> str:
-    """Why a narrower type reaches less far than f16, where one does."""
+def _f16_remark(plan: Plan) -> str:
+    """Return why a narrower type allows less context than f16, empty if none does."""
     contexts = plan.max_context
     if not any(count < contexts.get("f16", 0) for count in contexts.values()):
         return ""
-    return " (attention over long prompts makes f16 of a layer's narrower cache)"
+    return " (for long prompts, attention converts a narrower cache to f16)"
 
 
 def print_layout(layout: PlannedLayout, console: Console, *, is_recommended: bool = False) -> None:
-    """Print what one layout takes on each device."""
+    """Print the memory of one layout on each device."""
     mark = " (recommended)" if is_recommended else "" if layout.fits else " (does not fit)"
     title, caption = f"{layout.name}{mark}", _caption(layout)
     if layout.estimate.devices:
@@ -71,9 +71,9 @@ def print_layout(layout: PlannedLayout, console: Console, *, is_recommended: boo
 
 def _caption(layout: PlannedLayout) -> str:
     host = layout.estimate.host
-    parts = _for_experts(layout)
+    parts = _expert_memory(layout)
     parts += (
-        f"host: weights {host.weights_mib:,.0f}, repacked {host.repack_mib:,.0f}, "
+        f"RAM: weights {host.weights_mib:,.0f}, repacked {host.repack_mib:,.0f}, "
         f"KV {host.kv_mib:,.0f}, compute {host.compute_mib:,.0f} MiB; "
     )
     if layout.host_mib is not None:
@@ -81,18 +81,18 @@ def _caption(layout: PlannedLayout) -> str:
         parts += (
             f"total {host.total_mib:,.0f} of {layout.host_mib:,.0f} MiB, {_verdict(free_mib)}; "
         )
-    return f"{parts}by {_BY[layout.estimate.estimator]}"
+    return f"{parts}{_SOURCES[layout.estimate.estimator]}"
 
 
-def _for_experts(layout: PlannedLayout) -> str:
-    """What of a device's other memory is there for experts in system RAM."""
-    told = [
-        f"{what} {mib:,.0f} MiB on {row.name}"
+def _expert_memory(layout: PlannedLayout) -> str:
+    """Return how much of `other` is for experts in system RAM, by device."""
+    amounts = [
+        f"{use} {mib:,.0f} MiB on {row.name}"
         for row in layout.estimate.devices
-        for what, mib in (("prefetch", row.prefetch_mib), ("expert cache", row.expert_cache_mib))
+        for use, mib in (("prefetch", row.prefetch_mib), ("expert cache", row.expert_cache_mib))
         if mib
     ]
-    return f"of other: {', '.join(told)}; " if told else ""
+    return f"of other: {', '.join(amounts)}; " if amounts else ""
 
 
 def _table(layout: PlannedLayout, title: str, caption: str) -> Table:
@@ -133,4 +133,4 @@ def _verdict(free_mib: float) -> str:
     return f"{free_mib:,.0f} free" if free_mib >= 0 else f"{-free_mib:,.0f} too much"
 
 
-_BY = {"runtime": "the runtime's own planner", "arithmetic": "arithmetic"}
+_SOURCES = {"runtime": "calculated by the runtime", "arithmetic": "estimated"}

@@ -1,85 +1,97 @@
-"""`autofit show`: a study on the terminal, and one launch to repeat by hand."""
+"""A study on the terminal: its conclusion, its launches, both sides of a comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from autofit.errors import UsageError
 from autofit.output.text.conclusion import (
+    Conclusion,
+    conditions_text,
+    make_conclusion,
+    skipped_text,
+)
+from autofit.output.text.console import print_facts, print_table
+from autofit.output.text.result_table import (
     BOUNDARY_HEAD,
+    BOUNDARY_TITLE,
     CLIFF_HEAD,
     FRONT_HEAD,
+    FRONT_TITLE,
     METRIC_HEAD,
-    Answer,
-    answer,
+    METRIC_NAMES,
+    SPENT_HEAD,
+    SPENT_TITLE,
 )
-from autofit.output.text.spending_table import SPENT_HEAD, SPENT_TITLE
 from autofit.output.text.trial_row import TrialRow, command_line, grouped_notes, trial_rows
 from autofit.presets.preset_heading import workload_line
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
-from autofit.text_format import mib, one_line
+from autofit.text_format import UNKNOWN, as_fast, duration, estimate, mib, one_line
 
 TRIAL_HEAD = ("#", "phase", "layout", "outcome", "s/request", "pp/s", "tg/s", "time", "params")
-_LEFT = {"phase", "layout", "outcome", "params"}
+_NUMERIC = ("#", "s/request", "pp/s", "tg/s", "time")
+COMPARISON_HEAD = ("", "A", "B", "speed of B")
+_REQUESTS = (("first_request", "first request"), ("second_request", "second request"))
 
 
 def print_study(study: Study, console: Console) -> None:
-    """Print what a study is about, what it concluded, and all its trials."""
+    """Print the task of a study, its conclusion and all its trials."""
     rows, common = trial_rows(study.trials(), study.header.workload)
     skipped = len(study.skipped())
-    _print_facts(console, header_facts(study.header))
-    print_answer(answer(study.result, study.path), console)
+    print_facts(console, header_facts(study.header))
+    print_conclusion(make_conclusion(study.result, study.path), console)
     if rows:
         console.print()
-        console.print(_trial_table(rows))
+        styles = ["" if row.is_completed else "yellow" for row in rows]
+        cells = map(launch_cells, rows)
+        print_table(console, "launches", TRIAL_HEAD, cells, right=_NUMERIC, styles=styles)
         if common:
-            _print_facts(console, [("the same in all", common)])
+            print_facts(console, [("the same in all", common)])
     for row in rows:
         if not row.is_completed and row.evidence:
             console.print(Text(f"#{row.number} {row.outcome}: {row.evidence}", style="dim"))
     if skipped:
-        candidates = "1 candidate was" if skipped == 1 else f"{skipped} candidates were"
-        console.print(Text(f"{candidates} ruled out without a launch"))
+        console.print(Text(skipped_text(skipped)))
     for notice in (*grouped_notes(rows), *study.notices):
         console.print(Text(f"notice: {one_line(notice)}"))
 
 
-def print_answer(found: Answer, console: Console) -> None:
-    """Print a conclusion: what was found, how sure that is, what it costs."""
+def print_conclusion(found: Conclusion, console: Console) -> None:
+    """Print a conclusion with all its tables, and the command that starts the winner."""
     console.print()
     console.print(Text(found.headline, style="bold"))
-    _print_facts(console, found.facts)
+    print_facts(console, (*found.facts, *found.effort))
     if found.settings:
         settings = " ".join(f"{name}={value}" for name, value in found.settings)
-        _print_facts(console, [("settings", settings)])
+        print_facts(console, [("settings", settings)])
     for title, head, rows in (
         ("", METRIC_HEAD, found.metrics),
-        ("fit boundary (host expert layers)", BOUNDARY_HEAD, found.boundary),
+        (BOUNDARY_TITLE, BOUNDARY_HEAD, found.boundary),
         ("cliffs", CLIFF_HEAD, found.cliffs),
-        ("beaten by nothing in all of", FRONT_HEAD, found.front),
+        (FRONT_TITLE, FRONT_HEAD, found.front),
         (SPENT_TITLE, SPENT_HEAD, found.spent),
     ):
         if rows:
             console.print()
-            console.print(_table(title, head, rows))
+            print_table(console, title, head, rows)
     for note in found.notes:
         console.print(Text(f"notice: {note}"))
     if found.command:
         console.print()
-        console.print(Text("to start it, paste:", style="dim"))
-        # Whole, for a terminal to break: what rich breaks cannot be pasted.
+        console.print(Text("start it with:", style="dim"))
+        # Only the terminal may break it: a line that rich breaks cannot be pasted.
         console.print(Text(found.command), soft_wrap=True)
 
 
 def launch_command(study: Study, number: int, *, port: int, unset: Iterable[str] = ()) -> str:
-    """The command that starts by hand what a trial started.
+    """Return the command that repeats a trial's launch by hand.
 
-    `unset` are variables of the reader's environment that autofit would have taken away.
+    `unset` are variables of the reader's environment that autofit removes.
 
     Raises:
         UsageError: there is no such trial.
@@ -96,7 +108,7 @@ def launch_command(study: Study, number: int, *, port: int, unset: Iterable[str]
 
 
 def header_facts(header: StudyHeader) -> list[tuple[str, str]]:
-    """What a study is about, as names and texts."""
+    """Return the task and the machine of a study as names and texts."""
     environment = header.environment
     devices = ", ".join(environment.devices) or "none"
     machine = f"{environment.cpu}, {environment.cpu_count} CPUs, {mib(environment.memory_mib)}"
@@ -111,37 +123,51 @@ def header_facts(header: StudyHeader) -> list[tuple[str, str]]:
 
 
 def launch_cells(row: TrialRow) -> tuple[str, ...]:
-    """A launch as cells under `TRIAL_HEAD`."""
+    """Return a launch as cells under `TRIAL_HEAD`."""
     return (
         *(str(row.number), row.phase, row.layout, row.outcome, row.request_s),
         *(row.pp_per_s, row.tg_per_s, row.seconds, row.params),
     )
 
 
-def _print_facts(console: Console, facts: Iterable[tuple[str, str]]) -> None:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, text in facts:
-        grid.add_row(Text(name, style="dim"), Text(text))
-    if grid.row_count:
-        console.print(grid)
+def print_comparison(result: Mapping[str, Any], console: Console) -> None:
+    """Print the document of `compare --json` as text."""
+    console.print()
+    headline, *others = result["words"]
+    console.print(Text(one_line(headline), style="bold"))
+    for message in others:
+        console.print(Text(one_line(message)))
+    rows = ([one_line(cell) for cell in row] for row in comparison_rows(result))
+    console.print()
+    print_table(console, "", COMPARISON_HEAD, rows)
+    most = result["max_rounds"]
+    rounds = f"{result['rounds']} of at most {most} round{'s' * (most != 1)}"
+    time = duration(result["seconds"])
+    console.print(Text(f"{rounds}, {result['launches']} launches in {time}"))
+    if result.get("conditions"):
+        console.print(Text(conditions_text(result["conditions"])))
+    console.print(Text(f"study {one_line(result['study'])}"))
 
 
-def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    for name in head:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+def comparison_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield each figure of both sides as cells under `COMPARISON_HEAD`."""
+    a, b, ratios = result["a"], result["b"], result["ratios"]
+    yield "preset", a["name"], b["name"], ""
+    yield "runtime", a["runtime"], b["runtime"], ""
+    for key, name in METRIC_NAMES:
+        sides = (estimate(side["estimates"].get(key)) for side in (a, b))
+        yield (name, *sides, _speed(ratios.get(key)))
+    for request, request_name in _REQUESTS:
+        for key, unit in (("pp_per_s", "prompt tokens/s"), ("ttft_s", "s to first token")):
+            sides = (estimate(side[request].get(key)) for side in (a, b))
+            yield (f"{request_name}, {unit}", *sides, _speed(ratios.get(f"{request}_{key}")))
+    yield "seconds to load", estimate(a["load_s"]), estimate(b["load_s"]), ""
+    for device in dict.fromkeys((*a["peak_mib"], *b["peak_mib"])):
+        used = (mib(side["peak_mib"].get(device)) for side in (a, b))
+        yield (f"{device} at the peak", *used, "")
+        free = (mib(side["free_mib"].get(device)) for side in (a, b))
+        yield (f"{device} left free", *free, "")
 
 
-def _trial_table(rows: Sequence[TrialRow]) -> Table:
-    table = Table(title="launches", title_justify="left", box=None, pad_edge=False)
-    for name in TRIAL_HEAD:
-        table.add_column(name, justify="left" if name in _LEFT else "right", overflow="fold")
-    for row in rows:
-        style = "" if row.is_completed else "yellow"
-        table.add_row(*(Text(cell) for cell in launch_cells(row)), style=style)
-    return table
+def _speed(ratio: Mapping[str, Any] | None) -> str:
+    return as_fast(ratio["median"], ratio["low"], ratio["high"]) if ratio else UNKNOWN

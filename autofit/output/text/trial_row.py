@@ -1,4 +1,4 @@
-"""One trial in short texts, the same in every table."""
+"""One trial as short texts, the same in every table."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from autofit.trial.purpose import Role
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
-# The layout's name stands for where layers lie, the workload for the rest.
-_TOLD_ELSEWHERE = {
+# The layout's name says where the layers are; the workload says the rest.
+_SHOWN_ELSEWHERE = {
     "devices",
     "n_gpu_layers",
     "tensor_split",
@@ -49,13 +49,13 @@ class TrialRow:
 
 
 def trial_rows(trials: Sequence[Trial], workload: Workload) -> tuple[list[TrialRow], str]:
-    """The cells of all trials, and apart from them the params that all have in common."""
+    """Return the cells of all trials, and apart from them the params that all share."""
     common = _common_params([trial.candidate.params for trial in trials])
     return [trial_row(trial, workload, common) for trial in trials], brief_params(common)
 
 
 def trial_row(trial: Trial, workload: Workload, common: Params | None = None) -> TrialRow:
-    """The cells of one trial; what was not measured is empty, `common` params are left out."""
+    """Return the cells of one trial without `common` params; unmeasured cells are empty."""
     measurement = trial.measurement
 
     def value(metric: str) -> str:
@@ -84,7 +84,7 @@ def trial_row(trial: Trial, workload: Workload, common: Params | None = None) ->
 
 
 def grouped_notes(rows: Iterable[TrialRow]) -> list[str]:
-    """Every remark on launches once, with the launches it was made on."""
+    """Return each remark once, with the numbers of its launches."""
     numbers: dict[str, list[int]] = {}
     for row in rows:
         for note in row.notes:
@@ -93,7 +93,7 @@ def grouped_notes(rows: Iterable[TrialRow]) -> list[str]:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Rising numbers with runs drawn together: `#1 to #4, #9`."""
+    """Return ascending numbers with consecutive ones joined: `#1 to #4, #9`."""
     spans: list[list[int]] = []
     for each in numbers:
         if spans and each == spans[-1][-1] + 1:
@@ -105,7 +105,7 @@ def _spans(numbers: Sequence[int]) -> str:
 
 def _common_params(every: Sequence[Params]) -> Params:
     several = [params for params in every if brief_params(params)]
-    if len(several) < 2:  # noqa: PLR2004 - one alone has nothing in common
+    if len(several) < 2:  # noqa: PLR2004 - a single one shares nothing
         return {}
     first, *others = several
     return {k: v for k, v in first.items() if all(k in o and o[k] == v for o in others)}
@@ -113,29 +113,29 @@ def _common_params(every: Sequence[Params]) -> Params:
 
 def _params_cell(params: Params, common: Params) -> str:
     if not brief_params(params):
-        return "runtime's defaults"
+        return "runtime's own settings"
     own = {k: v for k, v in params.items() if k not in common or common[k] != v}
     return brief_params(own) or "as in all"
 
 
 def brief_params(params: Params) -> str:
-    """The params that the layout's name and the workload do not tell already."""
-    told = {k: v for k, v in params.items() if k not in _TOLD_ELSEWHERE}
+    """Return the params that neither the layout's name nor the workload implies."""
+    shown = {k: v for k, v in params.items() if k not in _SHOWN_ELSEWHERE}
     hosted = _hosted_layers(str(params.get("override_tensor", "")))
-    return params_line({**({"host_experts": hosted} if hosted else {}), **told})
+    return params_line({**({"host_experts": hosted} if hosted else {}), **shown})
 
 
 def _hosted_layers(overrides: str) -> int:
-    """How many layers an override sends to system RAM, in part or whole."""
+    """Return how many layers an override places in system RAM, in part or whole."""
     to_host = (rule for rule in overrides.split(",") if rule.endswith("=CPU"))
     return len({number for rule in to_host for number in re.findall(r"\d+", rule)})
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """What came of a launch, in a few words."""
-    words = outcome.kind.replace("_", " ")
+    """Return an outcome as a few words: its kind, stage and details."""
+    kind = outcome.kind.replace("_", " ")
     if outcome.kind in ("completed", "skipped"):
-        return words
+        return kind
     details: list[str | None] = []
     if isinstance(outcome, OutOfMemory):
         details = [outcome.buffer, outcome.device or outcome.where]
@@ -147,16 +147,16 @@ def outcome_text(outcome: Outcome) -> str:
         details = [outcome.reason.replace("_", " ")]
     elif isinstance(outcome, TimedOut) and outcome.limit_s is not None:
         details = [f"after {duration(outcome.limit_s)}"]
-    told = ", ".join(one_line(detail) for detail in details if detail)
-    return f"{words} at {outcome.stage}" + (f" ({told})" if told else "")
+    known = ", ".join(one_line(detail) for detail in details if detail)
+    return f"{kind} at {outcome.stage}" + (f" ({known})" if known else "")
 
 
 def command_line(
     argv: Sequence[str], env: Mapping[str, str], *, port: int, unset: Iterable[str] = ()
 ) -> str:
-    """A command to paste into a POSIX shell that starts exactly what a trial started.
+    """Return a POSIX shell command that starts exactly what a trial started.
 
-    `unset` are variables of the reader's environment that autofit would have taken away.
+    `unset` are variables of the reader's environment that autofit removes.
     """
     without = [word for name in sorted(set(unset) - set(env)) for word in ("-u", name)]
     settings = [f"{name}={value}" for name, value in env.items()]

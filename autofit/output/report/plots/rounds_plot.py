@@ -17,7 +17,7 @@ from autofit.output.report.plots.figure import (
 )
 from autofit.output.report.plots.plot_data import PlotData
 from autofit.output.text.trial_row import brief_params
-from autofit.text_format import gain_sentence, number
+from autofit.text_format import number, speedup_text
 from autofit.trial.candidate import Candidate
 
 _TITLE = "Rounds"
@@ -58,11 +58,11 @@ def rounds_plot(data: PlotData) -> Plot | NoPlot:
             },
         )
     result = data.result or {}
-    gain = gain_sentence(result.get("gain"), tie=bool(result.get("tie"))) if result else ""
+    gain = speedup_text(result.get("gain"), tie=bool(result.get("tie"))) if result else ""
     return Plot(
         _TITLE,
         f"{len(rounds)} rounds of {len(by_contender)} contenders, launched in random order."
-        + (f" {gain[:1].upper()}{gain[1:]}." if gain and result.get("winner") else ""),
+        + (f" {gain}." if gain and result.get("winner") else ""),
         figure,
         head=("contender", *(f"round {each}" for each in rounds)),
         rows=[

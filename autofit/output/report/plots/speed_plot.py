@@ -26,7 +26,7 @@ from autofit.output.report.plots.plot_data import (
     launch_numbers,
     metric_text,
 )
-from autofit.output.text.expert_cost_text import holds_for
+from autofit.output.text.result_table import ubatch_cell
 from autofit.text_format import number, one_line
 from autofit.trial.trial import Trial
 
@@ -222,7 +222,7 @@ def _boundary(figure: go.Figure, row: Mapping[str, Any], groups: Sequence[str]) 
             layer="below",
         )
     sure = "both sides launched" if row.get("proven") else "partly estimated"
-    label = one_line(f"{name}, ubatch {holds_for(row)}" if row.get("ubatch") else name)
+    label = one_line(f"{name}, ubatch {ubatch_cell(row)}" if row.get("ubatch") else name)
     return [f"Fit boundary of {label}: {fits} fit, {fails} do not ({sure})."]
 
 

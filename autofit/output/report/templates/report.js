@@ -50,7 +50,7 @@ async function draw() {
     }
   } catch (error) {
     for (const plot of plots) {
-      if (!plot.querySelector("svg")) plot.textContent = "This browser cannot draw the plot; the words below say what it shows.";
+      if (!plot.querySelector("svg")) plot.textContent = "This browser cannot draw the plot; the text below says what it shows.";
       plot.style.minHeight = "0";
     }
   }

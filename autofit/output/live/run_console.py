@@ -1,0 +1,215 @@
+"""The display of a run on stderr: a line for each launch, and below them the live view.
+
+The view is a few lines, none wider than the terminal. It needs no colour to be read.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from autofit.output.live.live_state import LEGEND, LiveState, MemoryBars
+from autofit.output.text.console import make_console
+from autofit.output.text.event_line import (
+    event_line,
+    incumbent_line,
+    overrun_line,
+    round_line,
+)
+from autofit.output.text.trial_row import brief_params
+from autofit.session.events import (
+    Event,
+    Incumbent,
+    LaunchEnded,
+    LaunchStarted,
+    MemoryRead,
+    PhaseStarted,
+    RoundEnded,
+)
+from autofit.text_format import duration, one_line
+from autofit.trial.purpose import PHASES
+from autofit.trial.workload import Workload
+
+# How many layouts and KV types have a strip: those that changed last.
+_SHOWN_STRIPS = 2
+
+
+class RunConsole:
+    """A listener that shows a run: one line stays for each launch.
+
+    `budget_s` is the time limit of the run, None without one; `limits_mib` has the limits of
+    devices; `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        budget_s: float | None = None,
+        limits_mib: Mapping[str, float] | None = None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._workload = workload
+        self._budget_s = budget_s
+        self._clock = clock
+        self._began_s = clock()
+        self._console = make_console(stream or sys.stderr)
+        self._state = LiveState()
+        # Apart from the state, because a thread of its own reports it.
+        self._memory = MemoryBars(limits_mib or {})
+        self._overrun_phase = ""
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(
+                console=self._console,
+                get_renderable=self.view,
+                refresh_per_second=4,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def __call__(self, event: Event) -> None:
+        """Show an event, and log it if it has a line."""
+        if isinstance(event, MemoryRead):
+            self._memory = self._memory.read(event.reading)
+            return
+        if isinstance(event, LaunchStarted):
+            self._memory = self._memory.restarted()
+            self._note_overrun(event)
+        self._state = self._state.after(event, self._clock())
+        self._print(event_line(event, self._workload, self._state.numbers), _style(event))
+
+    def view(self) -> RenderableType:
+        """Return the live view at this moment."""
+        return Group(
+            *_draw(
+                self._state,
+                self._memory,
+                now_s=self._clock(),
+                time_text=self._time_text(),
+                columns=self._console.width,
+            )
+        )
+
+    @property
+    def _spent_s(self) -> float:
+        return self._clock() - self._began_s
+
+    def _time_text(self) -> str:
+        if self._budget_s is None:
+            return f"{duration(self._spent_s)} so far"
+        left_s = self._budget_s - self._spent_s
+        if left_s < 0:
+            return f"{duration(-left_s)} over budget"
+        return f"budget left {_minutes(left_s)} (usually ends sooner)"
+
+    def _note_overrun(self, event: LaunchStarted) -> None:
+        """Print once for each phase that it continues although the budget is used up."""
+        if self._budget_s is None or self._spent_s <= self._budget_s:
+            return
+        phase = event.purpose.phase
+        if self._overrun_phase != phase:
+            self._overrun_phase = phase
+            line = overrun_line(phase, self._budget_s, self._spent_s)
+            self._print(f"notice: {line}", "yellow")
+
+    def _print(self, line: str, style: str) -> None:
+        if line:
+            self._console.print(Text(line, style=style))
+
+
+def _minutes(seconds: float) -> str:
+    """Return a time without the seconds beyond a minute."""
+    return duration(seconds) if seconds < 60 else f"{int(seconds // 60)} min"  # noqa: PLR2004
+
+
+def _style(event: Event) -> str:
+    if isinstance(event, LaunchEnded) and not event.trial.is_completed:
+        return "yellow"
+    if isinstance(event, Incumbent | RoundEnded):
+        return "green"
+    return "bold" if isinstance(event, PhaseStarted) else ""
+
+
+def _draw(
+    state: LiveState, memory: MemoryBars, *, now_s: float, time_text: str, columns: int
+) -> list[Text]:
+    """Return the lines of the view; `time_text` is the state of the budget."""
+    lines = [
+        Text(_progress(state, time_text), style="bold"),
+        *_launch_lines(state, now_s),
+        *(memory.draw(columns) if state.launch is not None else ()),
+        *_strip_lines(state, columns),
+    ]
+    if state.round is not None:
+        lines.append(Text(round_line(state.round, state.numbers), style="green"))
+    elif state.incumbent is not None:
+        lines.append(Text(incumbent_line(state.incumbent), style="green"))
+    for line in lines:
+        line.truncate(columns, overflow="ellipsis")
+    return lines
+
+
+def _progress(state: LiveState, time_text: str) -> str:
+    steps = f"{PHASES.index(state.phase) + 1}/{len(PHASES)} " if state.phase in PHASES else ""
+    phase = state.phase or "preparing"
+    limit = f" of {state.max_launches}" if state.max_launches is not None else ""
+    count = f"{state.launches_in_phase}{limit}"
+    plural = "" if count == "1" else "es"
+    launches = f" · {count} launch{plural}" if state.phase else ""
+    skipped = f" · {state.skipped} ruled out" if state.skipped else ""
+    return f"{steps}{phase}{launches}{skipped} · {time_text}"
+
+
+def _launch_lines(state: LiveState, now_s: float) -> Iterator[Text]:
+    launch = state.launch
+    if launch is None:
+        return
+    purpose = launch.purpose
+    phase = purpose.phase if purpose.phase != state.phase else ""
+    began = " ".join(
+        part for part in (f"launch {launch.number}", phase, one_line(launch.layout)) if part
+    )
+    yield Text(f"{began}: {one_line(purpose.description) or purpose.phase}")
+    settings = brief_params(launch.candidate.params) or "runtime's own settings"
+    yield Text(f"  {settings}", style="dim")
+    own = state.stages.get(state.stage, 0.0) + now_s - state.stage_began_s
+    over = [f"{stage} {duration(s)}" for stage, s in state.stages.items() if stage != state.stage]
+    text = Text("  ")
+    text.append(f"{state.stage or 'start'} {duration(own)}", style="bold")
+    yield text.append(f" (before: {', '.join(over)})" if over else "", style="dim")
+
+
+def _strip_lines(state: LiveState, columns: int) -> Iterator[Text]:
+    shown = list(state.strips.values())[-_SHOWN_STRIPS:]
+    if not shown:
+        return
+    yield Text(f"layers with experts in RAM  {LEGEND}", style="dim")
+    width = min(max(len(one_line(strip.name)) for strip in shown), columns // 3)
+    for strip in shown:
+        name = Text(f"  {one_line(strip.name)}")
+        name.truncate(width + 2, overflow="ellipsis", pad=True)
+        yield name.append(" ").append(strip.draw(state.max_layers(), columns - width - 3))
