@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from model.layout_samples import MEASURED, SERVED, devices, handmade, synthesized
+from model_headers import MODELS
 
-from autofit.model.sizes.inventory import ModelInventory
+from autofit.model.sizes.inventory import ModelInventory, read_inventory
 from autofit.model.sizes.memory_estimate import MemoryEstimate, apply_reported, estimate_memory
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
@@ -180,6 +181,40 @@ def test_pipeline_parallelism_is_derived_from_the_settings(measured):
         measured, SERVED.with_params(tensor_split="20,21"), CARDS, is_pipelined=False
     )
     assert [d.compute_mib for d in given.devices] == [d.compute_mib for d in harmless.devices]
+
+
+@pytest.mark.parametrize(
+    ("params", "kv_mib"),
+    [
+        ({"swa_full": "on"}, 1536),
+        ({"kv_unified": True}, 792),
+        ({"kv_unified": "off"}, 840),
+        ({}, 840),
+    ],
+)
+def test_cells_follow_the_settings_of_the_cache(tmp_path, params, kv_mib):
+    """Whole windows or one cache for all slots change the KV cache as in llama.cpp b11434."""
+    model = read_inventory(MODELS["gpt_oss_20b"]().write(tmp_path / "model.gguf"))
+    settings = {"context": 32768, "parallel": 4, "batch": 512, "ubatch": 512, **params}
+    estimate = estimate_memory(model, Candidate(settings), devices(24080))
+    assert estimate.devices[0].kv_mib + estimate.host.kv_mib == kv_mib
+
+
+def test_whole_windows_have_a_mask_of_their_own(tmp_path):
+    """`swa_full` needs 7 MiB more for masks, as llama-fit-params b11434 reports."""
+    model = read_inventory(MODELS["gpt_oss_20b"]().write(tmp_path / "model.gguf"))
+    settings = Candidate({"context": 32768, "parallel": 4, "batch": 512, "ubatch": 512})
+    windowed = estimate_memory(model, settings, ())
+    whole = estimate_memory(model, settings.with_params(swa_full="on"), ())
+    assert whole.host.compute_mib - windowed.host.compute_mib == pytest.approx(7, abs=0.5)
+
+
+def test_without_op_offload_no_batch_is_large_enough_for_the_device(measured):
+    """`op_offload` off has the memory of a minimum that no batch reaches."""
+    settings = {"devices": "CUDA0", "n_cpu_moe": 24, "ubatch": 4096}
+    unstaged = estimated(measured, op_offload="off", **settings)
+    assert unstaged == estimated(measured, op_offload_min_batch=8192, **settings)
+    assert unstaged != estimated(measured, **settings)
 
 
 def test_cache_can_stay_on_the_host(measured):

@@ -37,7 +37,8 @@ class GraphLayer:
     `expert_tensors` are the bytes of the layer's up, gate and down experts (or gate_up and
     down). They are copied if they are computed in another place than `experts_on`.
     `weight_bytes` is the largest other matrix, which is copied if the layer or `ffn_on` is on
-    the host. `cells` are the cached tokens that attention sees, `index_k` is the width of an
+    the host. `cells` are the cached tokens that attention sees. `window` separates the mask of
+    a windowed layer from that of others with as many cells. `index_k` is the width of an
     indexer's keys, `channels` the width of a recurrent layer. With `is_gated` there are two
     matrices before `down`.
     """
@@ -51,6 +52,7 @@ class GraphLayer:
     head_k: int = 0
     head_v: int = 0
     cells: int = 0
+    window: int = 0
     index_k: int = 0
     is_gated: bool = True
     channels: int = 0
@@ -138,6 +140,7 @@ def _graph_layer(
         head_k=block.head_k,
         head_v=block.head_v,
         cells=run.cells.windowed(block.window) if has_cells else 0,
+        window=block.window if run.cells.swa_full else 0,
         index_k=block.index_k,
         is_gated=_is_gated(inventory, block),
         channels=block.state_r // (_CONVOLUTION_WIDTH - 1) if is_recurrent else 0,
@@ -226,7 +229,7 @@ class _Graph:
         self.sizes = sizes
         self.settings = settings
         self.nodes: list[Tensor] = []
-        self.masks: dict[int, Tensor] = {}
+        self.masks: dict[tuple[int, int], Tensor] = {}
         self.place = HOST
         # The place that computes with weights in host memory.
         self.staging = HOST if settings.staging_device is None else settings.staging_device
@@ -292,7 +295,7 @@ class _Graph:
         for width in (layer.n_head_kv * layer.head_k, layer.n_head_kv * layer.head_v):
             if width:
                 self._new(0, self._view(self._matrix(layer, width, normed)))
-        mask = self._mask(layer.cells)
+        mask = self._mask(layer)
         if layer.index_k:
             mask = self._indexer_mask(layer, normed, mask)
         if self.settings.flash_attn:
@@ -391,12 +394,13 @@ class _Graph:
         weights = [Tensor(HOST, layer.weight_bytes, is_weight=True)] if is_staged else []
         return self._new(width, *weights, source)
 
-    def _mask(self, cells: int) -> Tensor:
-        if cells not in self.masks:
+    def _mask(self, layer: GraphLayer) -> Tensor:
+        key = (layer.cells, layer.window)
+        if key not in self.masks:
             width = 2 if self.settings.flash_attn else 4
-            nbytes = cells * self.settings.ubatch * width
-            self.masks[cells] = Tensor(HOST, nbytes, is_input=True)
-        return self.masks[cells]
+            nbytes = layer.cells * self.settings.ubatch * width
+            self.masks[key] = Tensor(HOST, nbytes, is_input=True)
+        return self.masks[key]
 
     def _new(self, width: int, *sources: Tensor, inplace: bool = False) -> Tensor:
         """Add a result with `width` elements per row."""

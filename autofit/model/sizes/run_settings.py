@@ -53,7 +53,13 @@ class RunSettings:
         parallel = max(1, candidate.get_int("parallel", 1))
         flash_attn = candidate.get_str("flash_attn", "auto").lower() not in _OFF
         _, ubatch = batch_sizes(candidate, context)
-        cells = Cells(context=context, parallel=parallel, ubatch=ubatch)
+        cells = Cells(
+            context=context,
+            parallel=parallel,
+            ubatch=ubatch,
+            unified=_is_on(candidate, "kv_unified"),
+            swa_full=_is_on(candidate, "swa_full"),
+        )
         types = kv_types(candidate)
         attention = kv_cache_bytes(inventory, cells, types, flash_attn=flash_attn)
         states = recurrent_bytes(inventory, parallel)
@@ -77,6 +83,11 @@ class RunSettings:
         )
 
 
+def _is_on(candidate: Candidate, switch: str) -> bool:
+    """Return whether a switch is set that the runtime leaves off unless it is given."""
+    return candidate.get_str(switch, "off").lower() not in _OFF
+
+
 def batch_sizes(candidate: Candidate, context: int) -> tuple[int, int]:
     """Return the tokens per batch and per ubatch after the runtime's limits."""
     batch = min(candidate.get_int("batch", _BATCH), context)
@@ -95,6 +106,7 @@ def _may_pipeline(placement: Placement) -> bool:
 
 
 def _staging_device(candidate: Candidate, placement: Placement, ubatch: int) -> int | None:
-    if ubatch < candidate.get_int("op_offload_min_batch", _MIN_STAGED_BATCH):
+    is_off = candidate.get_str("op_offload", "on").lower() in _OFF
+    if is_off or ubatch < candidate.get_int("op_offload_min_batch", _MIN_STAGED_BATCH):
         return None
     return next((i for i, d in enumerate(placement.devices) if can_stage(d.name)), None)
