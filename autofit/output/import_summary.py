@@ -1,4 +1,4 @@
-"""A user's command as `autofit import` shows it: for people, as JSON, and as a script."""
+"""The output of `autofit import`: a user's command for people, as JSON, and as a script."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def import_lines(found: PresetCommand, output: str | None = None) -> Iterator[st
         ("read from", f"{preset.label} ({kind})"),
         ("program", shlex.join(found.program)),
         ("model", _model_text(found.model)),
-        ("settings", params_line(command.params) or "none: all is left to the runtime"),
+        ("settings", params_line(command.params) or "none: the runtime decides"),
         ("passed through", shlex.join(command.rest)),
         ("remote devices", command.rpc),
         ("variables", " ".join(f"{n}={shlex.quote(v)}" for n, v in command.env.items())),
@@ -84,7 +84,7 @@ def _model_text(model: Path | None) -> str:
 
 
 def _preset_arguments(preset: ParsedPreset) -> str:
-    """Return the preset as arguments; a long command's label is cut, so a word replaces it."""
+    """Return the preset as arguments, `COMMAND` for a command, whose label may be cut."""
     if preset.kind == "command":
         return "COMMAND"
     section = f" --section {shlex.quote(preset.section)}" if preset.section else ""

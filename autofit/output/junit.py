@@ -1,7 +1,7 @@
-"""A sweep as JUnit XML, as CI systems show it: a suite for each entry, a case for each metric.
+"""A sweep as JUnit XML for CI systems: a suite for each entry, a case for each metric.
 
-Valid against the schemas of both Ant's and Jenkins' readers, which differ: properties, output
-and a package are a must for the one, and the root must not carry figures of its own.
+The document is valid against the schemas of both Ant and Jenkins, which differ. Ant requires
+properties, output and a package, and allows no counts at the root.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNNAMED = "unnamed"
 
 
 class _Suite(TestSuite):
-    """A suite with what Ant's schema asks for besides."""
+    """A suite with the further attributes that Ant's schema requires."""
 
     __test__ = False
     package = Attr()
@@ -38,24 +38,25 @@ class _Suite(TestSuite):
 
 
 def junit_xml(verdicts: Sequence[EntryVerdict], *, sweep: str, hostname: str = "localhost") -> str:
-    """The verdicts as an XML document; the case of a regression fails, with how to see it again.
+    """Return the verdicts as an XML document.
 
-    What could not be compared, known failures and entries that were not run are skipped.
+    The case of a regression fails, and its text has the command that reproduces it. Metrics that
+    could not be compared, known failures and entries that did not run are skipped.
     """
     root = JUnitXml()
-    for place, verdict in enumerate(verdicts):
-        root.append(_suite(verdict, place, _name(sweep), _name(hostname)))
+    for index, verdict in enumerate(verdicts):
+        root.append(_suite(verdict, index, _name(sweep), _name(hostname)))
     file = io.BytesIO()
     root.write(file)
     return file.getvalue().decode("utf-8") + "\n"
 
 
-def _suite(verdict: EntryVerdict, place: int, package: str, hostname: str) -> TestSuite:
+def _suite(verdict: EntryVerdict, index: int, package: str, hostname: str) -> TestSuite:
     suite = _Suite(_name(verdict.name))
-    suite.package, suite.id, suite.hostname = package, place, hostname
+    suite.package, suite.id, suite.hostname = package, index, hostname
     suite.timestamp = _timestamp(verdict.date)
     _fill(suite, verdict, package)
-    # The entry took the time, not one of its figures.
+    # The time is that of the entry; its metrics have none.
     suite.time = round(verdict.seconds, 3)
     return suite
 
@@ -78,7 +79,7 @@ def _facts(verdict: EntryVerdict) -> Iterator[tuple[str, str]]:
 
 
 def _cases(verdict: EntryVerdict, package: str) -> Iterator[TestCase]:
-    # A dot would part the name: readers group classes by what stands before the last one.
+    # Readers take the part before the last dot for a package.
     classname = f"{package}.{_name(verdict.name).replace('.', '_')}"
     if not verdict.metrics:
         case = TestCase("outcome", classname, 0.0)
@@ -98,11 +99,11 @@ def _cases(verdict: EntryVerdict, package: str) -> Iterator[TestCase]:
 def _failure_lines(metric: MetricVerdict, verdict: EntryVerdict) -> Iterator[str]:
     yield f"{one_line(verdict.name)}, {one_line(metric.metric)}: {one_line(metric.message)}"
     if metric.p is not None:
-        yield f"p = {metric.p:.2g}, from {metric.threshold:.1%} on a change counts"
+        yield f"p = {metric.p:.2g}; a change counts from {metric.threshold:.1%} of the time"
     elif metric.threshold is not None:
-        yield f"from {metric.threshold:g} on a change counts"
+        yield f"a change counts from {metric.threshold:g}"
     for change in verdict.environment_changes:
-        yield f"changed beside it: {one_line(change)}"
+        yield f"changed in the environment: {one_line(change)}"
     for note in verdict.notes:
         yield f"note: {one_line(note)}"
     if verdict.reproduce:
@@ -119,7 +120,7 @@ def _name(text: str) -> str:
 
 
 def _timestamp(date: str) -> str:
-    """The date in UTC, without the zone that Ant's schema does not allow."""
+    """Return the date in UTC without its zone, which Ant's schema does not allow."""
     moment = datetime.fromisoformat(date)
     if moment.tzinfo is not None:
         moment = moment.astimezone(UTC)

@@ -1,4 +1,4 @@
-"""Where each layer of a model lies for a candidate, as far as its params alone tell."""
+"""The device of each layer of a candidate's model, as far as its params alone determine it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from autofit.trial.parameter_groups import HOST_LAYER_PARAMS
 
 Experts = Literal["on the device", "partly in system RAM", "in system RAM"]
 _PARTS = ("gate", "up", "down")
-# What sends layers to system RAM, in the order in which the runtime asks.
-_SENDING = ("override_tensor", *HOST_LAYER_PARAMS)
+# The params that place layers in system RAM, in the order in which the runtime reads them.
+_HOST_PARAMS = ("override_tensor", *HOST_LAYER_PARAMS)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedLayer:
-    """One layer: its device, `host` where it is not offloaded, and where its experts are."""
+    """A layer with its device, `host` if it is not offloaded, and the place of its experts."""
 
     number: int
     device: str
@@ -29,10 +29,10 @@ class PlacedLayer:
 
 
 def layer_map(candidate: Candidate, layers: int) -> tuple[PlacedLayer, ...]:
-    """The layers of a model in order; empty where the params leave it to the runtime.
+    """Return the layers of a model in order; empty if the runtime decides where they are.
 
-    A candidate with several devices tells it by its `tensor_split`; the output layer, which
-    comes after the last, is left out.
+    With several devices, `tensor_split` decides. The output layer, which follows the last one,
+    is left out.
     """
     units = layers + 1
     offloaded = candidate.get_int("n_gpu_layers", -1)
@@ -44,15 +44,15 @@ def layer_map(candidate: Candidate, layers: int) -> tuple[PlacedLayer, ...]:
     if devices is None:
         return ()
     hosted = hosted_parts(candidate, layers)
-    places = [HOST_NAME] * (units - offloaded) + devices
+    all_devices = [HOST_NAME] * (units - offloaded) + devices
     return tuple(
-        PlacedLayer(number, place, _experts(place, hosted.get(number, 0)))
-        for number, place in enumerate(places[:layers])
+        PlacedLayer(number, device, _experts(device, hosted.get(number, 0)))
+        for number, device in enumerate(all_devices[:layers])
     )
 
 
 def _devices(candidate: Candidate, names: Sequence[str], offloaded: int) -> list[str] | None:
-    """The device of each offloaded unit, None where the runtime decides."""
+    """Return the device of each offloaded unit, None if the runtime decides."""
     if not offloaded:
         return []
     if not names:
@@ -69,20 +69,20 @@ def _devices(candidate: Candidate, names: Sequence[str], offloaded: int) -> list
     return [names[index] for index in split_units(split, offloaded)]
 
 
-def _experts(place: str, hosted: int) -> Experts:
-    if place == HOST_NAME or hosted == len(_PARTS):
+def _experts(device: str, hosted: int) -> Experts:
+    if device == HOST_NAME or hosted == len(_PARTS):
         return "in system RAM"
     return "partly in system RAM" if hosted else "on the device"
 
 
 def host_layers(candidate: Candidate, layers: int | None) -> int | None:
-    """In how many layers experts, or dense feed-forwards, are in system RAM.
+    """Return the number of layers whose experts, or dense feed-forwards, are in system RAM.
 
-    Those of layers that are not offloaded at all are, too. None where the params do not say,
-    so that the runtime decides, or where only a model of a known number of `layers` could tell.
+    Layers that are not offloaded at all count, too. None if the runtime decides, or if the
+    number depends on that of all `layers` and this is unknown.
     """
     offloaded = candidate.get_int("n_gpu_layers", -1)
-    if not sends_layers(candidate):
+    if not places_host_layers(candidate):
         if offloaded <= 0 or layers is None or candidate.params.get("devices", "none") == "none":
             return None
         return max(0, layers + 1 - offloaded)  # the output, too, counts as offloaded
@@ -94,21 +94,23 @@ def host_layers(candidate: Candidate, layers: int | None) -> int | None:
     return len({*left, *hosted_parts(candidate, layers)} & {*range(layers)})
 
 
-def sends_layers(candidate: Candidate) -> bool:
-    """Whether the params say of which layers experts, or feed-forwards, go to system RAM."""
-    return any(name in candidate.params for name in _SENDING)
+def places_host_layers(candidate: Candidate) -> bool:
+    """Return whether the params place experts, or feed-forwards, of layers in system RAM."""
+    return any(name in candidate.params for name in _HOST_PARAMS)
 
 
 def hosted_parts(candidate: Candidate, layers: int) -> dict[int, int]:
-    """By layer, how many of the three expert tensors are sent to system RAM."""
-    chosen = tuple((name, candidate.params[name]) for name in _SENDING if name in candidate.params)
-    return dict(_hosted_parts(chosen, layers))
+    """Return by layer how many of the three expert tensors are in system RAM."""
+    params = tuple(
+        (name, candidate.params[name]) for name in _HOST_PARAMS if name in candidate.params
+    )
+    return dict(_hosted_parts(params, layers))
 
 
 @lru_cache(maxsize=256)
-def _hosted_parts(chosen: tuple[tuple[str, ParamValue], ...], layers: int) -> dict[int, int]:
+def _hosted_parts(params: tuple[tuple[str, ParamValue], ...], layers: int) -> dict[int, int]:
     try:
-        rules = read_overrides(Candidate(dict(chosen)))
+        rules = read_overrides(Candidate(dict(params)))
     except UsageError:
         return {}
     found: dict[int, int] = {}

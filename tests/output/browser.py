@@ -1,4 +1,4 @@
-"""A page in headless Chromium: what it says on its console, and what a script finds in it."""
+"""A page in headless Chromium: its console, and the value that a script returns in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ addEventListener("unhandledrejection", (event) => alarms.push(String(event.reaso
 window.alert = (text) => alarms.push(`alert ${text}`);
 addEventListener("load", async () => {
   while (document.querySelector(".plot") && !document.documentElement.dataset.plots)
-    await new Promise((resume) => setTimeout(resume, 50));
+    await new Promise((resume) => setTimeout(resume, 50));  // wording: quote
   let found;
   try { found = await (async () => { %s })(); } catch (error) { alarms.push(String(error)); }
   parent.postMessage(JSON.stringify({ alarms, found }), "*");
@@ -43,7 +43,7 @@ addEventListener("load", async () => {
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a script found in a page, its alarms, and the browser's console."""
+    """The value that a script returned in a page, its alarms, and the browser's console."""
 
     found: Any
     alarms: list[str]
@@ -59,7 +59,7 @@ class Browser:
     """Headless Chromium with a profile of its own in a folder.
 
     Raises:
-        FileNotFoundError: there is none; says how to get it.
+        FileNotFoundError: no Chromium is installed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,8 +83,8 @@ class Browser:
         frame = self._folder / "frame.html"
         frame.write_text(_FRAME.format(width=width, height=height), encoding="utf-8")
         done = self._run(frame, "--dump-dom", width, height, dark=dark)
-        told = re.search(r'<script id="found"[^>]*>(.*?)</script>', done.out, re.DOTALL)
-        data = json.loads(told[1]) if told else None
+        answered = re.search(r'<script id="found"[^>]*>(.*?)</script>', done.out, re.DOTALL)
+        data = json.loads(answered[1]) if answered else None
         assert data is not None, f"the page never answered:\n{done.log[-2000:]}"
         return Seen(data.get("found"), data["alarms"], _console(done.log))
 
@@ -138,5 +138,5 @@ class Browser:
 
 
 def _console(log: str) -> list[str]:
-    """What pages said on the console."""
+    """Return the lines of pages on the console."""
     return [line for line in log.splitlines() if ":CONSOLE" in line]

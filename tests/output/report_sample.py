@@ -1,4 +1,4 @@
-"""Studies of every kind that a report must cope with, for the tests of plots and of the page."""
+"""Studies of every kind, for the tests of plots and of the page."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory
 from autofit.trial.outcome import Crashed, OutOfMemory
 from autofit.trial.trial import Trial
 
-# What a page that is drawn as HTML, or that plotly takes for its own markup, would obey.
+# Text that would be markup in HTML or for plotly.
 MARKUP = '<img src=x onerror="alert(1)"><b>bold</b><a href="javascript:alert(2)">x</a>&lt;i&gt;'
 
 LAYERS = 48
 
 
-def told(measured: Measurement, **applied: Any) -> Measurement:
-    """A measurement of a model of 48 layers, with memory before and after."""
+def with_memory(measured: Measurement, **applied: Any) -> Measurement:
+    """Return a measurement of a model of 48 layers, with memory before and after."""
     return replace(
         measured,
         applied={"layers": LAYERS, **applied},
@@ -34,7 +34,7 @@ def told(measured: Measurement, **applied: Any) -> Measurement:
 
 
 def written(path: Path, trials: Sequence[Trial], result: dict | None, **head: Any) -> Study:
-    """A study of these trials, closed again."""
+    """Return a closed study of these trials."""
     with Study.create(path, header(**head)) as study:
         for one in trials:
             study.write_trial(one)
@@ -44,17 +44,19 @@ def written(path: Path, trials: Sequence[Trial], result: dict | None, **head: An
 
 
 def whole(path: Path, *, text: str = "") -> Study:
-    """A tune with every plot: failures, a cliff, rounds, a proof; `text` is put everywhere."""
+    """Return a tune with every plot: failures, a cliff, rounds, a proof; `text` is in all."""
     evidence = text or "cudaMalloc failed: out of memory"
     oom = OutOfMemory("context", evidence, buffer="kv", device="CUDA0", requested_mib=931.5)
     winner = {**RESULT["winner"]["params"], "devices": "CUDA0", "n_gpu_layers": LAYERS + 1}
-    first = trial(1, phase="baseline", measured=told(measurement(22.0, 800.0)))
+    first = trial(1, phase="baseline", measured=with_memory(measurement(22.0, 800.0)))
     trials = [replace(first, candidate=Candidate({"context": 8192, "parallel": 1}))]
     number = 2
     for ubatch in (512, 2048):
         for host in (30, 24, 20, 18, 16):
             is_short = host < (18 if ubatch < 2048 else 20)
-            measured = None if is_short else told(measurement(60.0 - host, 900.0 + ubatch / 8))
+            measured = (
+                None if is_short else with_memory(measurement(60.0 - host, 900.0 + ubatch / 8))
+            )
             params = {**winner, "n_cpu_moe": host, "ubatch": ubatch}
             made = trial(number, oom if is_short else None, measured=measured)
             trials.append(replace(made, candidate=Candidate(params)))
@@ -62,7 +64,9 @@ def whole(path: Path, *, text: str = "") -> Study:
     for each in range(1, 5):
         for params, speed in (({"context": 8192, "parallel": 1}, 22.0), (winner, 42.0)):
             made = trial(
-                number, phase="confirm", measured=told(measurement(speed + each / 5, 1000.0))
+                number,
+                phase="confirm",
+                measured=with_memory(measurement(speed + each / 5, 1000.0)),
             )
             made = replace(
                 made, candidate=Candidate(params), purpose=purpose_of("confirm", round=each)
@@ -73,7 +77,7 @@ def whole(path: Path, *, text: str = "") -> Study:
     deep = tuple(
         replace(s, depth=8000, request=-1, prompt_tokens=8000, prompt_s=8.4) for s in proof.samples
     )
-    made = trial(number, phase="prove", measured=told(replace(proof, samples=deep)))
+    made = trial(number, phase="prove", measured=with_memory(replace(proof, samples=deep)))
     trials.append(replace(made, candidate=Candidate(winner), purpose=purpose_of("prove")))
     if text:
         trials = [
@@ -113,7 +117,7 @@ def three_devices(path: Path) -> Study:
             "ubatch": 1024,
         }
     )
-    measured = told(measurement(31.0))
+    measured = with_memory(measurement(31.0))
     measured = replace(
         measured,
         peak_mib={"CUDA0": 11000.0, "CUDA1": 7900.0, "RPC0": None, "host": 9000.0},
@@ -122,7 +126,7 @@ def three_devices(path: Path) -> Study:
         readings=(MemoryReading(0.0, {"CUDA0": 10.0, "CUDA1": 5000.0}, {}),),
     )
     trials = [
-        trial(1, phase="baseline", measured=told(measurement(20.0))),
+        trial(1, phase="baseline", measured=with_memory(measurement(20.0))),
         replace(trial(2, measured=measured), candidate=candidate),
     ]
     won = {**RESULT["winner"], "params": dict(candidate.params), "trial": 2}
@@ -145,12 +149,12 @@ def cpu_only(path: Path) -> Study:
 
 
 def one_trial(path: Path) -> Study:
-    """A tune that was stopped in its first search."""
+    """Return a tune that was stopped in its search."""
     return written(path, [trial(1, phase="baseline")], None)
 
 
 def all_failed(path: Path) -> Study:
-    """Nothing ran."""
+    """Return a tune without a completed launch."""
     crash = Crashed("load", "GGML_ASSERT failed", reason="device_lost", exit_status=-6)
     trials = [trial(n, crash, phase="search", n_cpu_moe=10 + n) for n in range(1, 4)]
     result = {
@@ -165,11 +169,15 @@ def all_failed(path: Path) -> Study:
 
 
 def comparison(path: Path) -> Study:
-    """Two sides that were launched in turn."""
+    """Return a comparison of two sides."""
     candidate = Candidate({"devices": "CUDA0", "n_gpu_layers": LAYERS + 1, "n_cpu_moe": 20})
     trials = [
         replace(
-            trial(2 * each + index, phase="confirm", measured=told(measurement(30.0 + 5 * index))),
+            trial(
+                2 * each + index,
+                phase="confirm",
+                measured=with_memory(measurement(30.0 + 5 * index)),
+            ),
             candidate=candidate,
             purpose=purpose_of("confirm", round=each, side=side),
         )
@@ -188,7 +196,7 @@ def comparison(path: Path) -> Study:
     }
     result = {
         "because": "speed",
-        "words": ["better: B has 1.1 times the speed of A", "the same answers as A to 8 prompts"],
+        "words": ["better: B is 1.10x as fast as A", "the same answers as A to 8 prompts"],
         "a": side,
         "b": side,
         "ratios": {},
@@ -199,8 +207,8 @@ def comparison(path: Path) -> Study:
 
 
 def probe(path: Path) -> Study:
-    """Launches that only had to fit, on both sides of a boundary."""
-    fits = told(replace(measurement(), samples=()))
+    """Return a probe with both sides of a boundary."""
+    fits = with_memory(replace(measurement(), samples=()))
     trials = [
         trial(1, phase="boundary", n_cpu_moe=20, measured=fits),
         trial(2, OutOfMemory("context", "failed"), phase="boundary", n_cpu_moe=19),
@@ -210,12 +218,15 @@ def probe(path: Path) -> Study:
 
 
 def large(path: Path, count: int = 500) -> Study:
-    """As many launches as no one should make, a third of them failed."""
+    """Return a tune with very many launches, a third of them failed."""
     line = "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 931.50 MiB on device 0: "
     oom = OutOfMemory("context", f"{line}cudaMalloc failed: out of memory", buffer="kv")
     trials = [
         trial(
-            n, n_cpu_moe=n % 48, ubatch=2 ** (7 + n % 5), measured=told(measurement(20 + n / 50))
+            n,
+            n_cpu_moe=n % 48,
+            ubatch=2 ** (7 + n % 5),
+            measured=with_memory(measurement(20 + n / 50)),
         )
         if n % 3
         else trial(n, oom, n_cpu_moe=n % 48, ubatch=2 ** (7 + n % 5))

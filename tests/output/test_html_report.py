@@ -143,4 +143,4 @@ def test_report_of_a_comparison_has_a_table_of_both_sides(tmp_path):
 
     assert page.texts["title"] == ["Qwen3-30B-A3B-Q4_K_M: comparison"]
     assert "speed of B" in page.texts["th"]
-    assert "better: B has 1.1 times the speed of A" in page.texts["p"]
+    assert "better: B is 1.10x as fast as A" in page.texts["p"]

@@ -1,4 +1,4 @@
-"""JUnit XML of a sweep: valid for Ant and Jenkins whatever the names, one case a metric."""
+"""JUnit XML of a sweep: valid for Ant and Jenkins with any names, a case for each metric."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVIL = "]]>&<b a='\"'>\x00\x1b[31m\r\nline\u2028two \ud800\ufffe|`${x}`"
 
 
 def check(text: str) -> JUnitXml:
-    """The document, once both schemas have taken it."""
+    """Return the document after both schemas accepted it."""
     assert set(SCHEMAS) == {"ant", "jenkins"}
     for schema in SCHEMAS.values():
         schema.validate(text)
@@ -38,7 +38,7 @@ def check(text: str) -> JUnitXml:
 
 
 def some_verdicts() -> list[EntryVerdict]:
-    """One entry of each kind."""
+    """Return one entry of each kind."""
     return [
         judge_entry(kept(), night(20, name="good")),
         judge_entry(kept(), night(20, launches=launches(slowdown=1.1, seed=20), name="slow")),
@@ -49,7 +49,7 @@ def some_verdicts() -> list[EntryVerdict]:
 
 
 def test_every_kind_of_entry_is_valid():
-    """Both readers' schemas take it, and the counts are those of the cases."""
+    """Both schemas accept the document, and the counts are those of the cases."""
     document = check(junit_xml(some_verdicts(), sweep="nightly", hostname="a-host"))
 
     suites = {suite.name: suite for suite in document}
@@ -66,7 +66,7 @@ def test_every_kind_of_entry_is_valid():
 
 
 def test_a_failure_has_the_numbers_and_the_command():
-    """Who opens the report sees how much, how sure, what else changed, and how to see it again."""
+    """It has the change, its p-value, changes of the environment, and the command."""
     around = replace(night().environment, driver="590.2")
     record = night(20, launches=launches(slowdown=1.1, seed=20), environment=around)
     (suite,) = check(junit_xml([judge_entry(kept(), record)], sweep="nightly"))
@@ -83,8 +83,8 @@ def test_a_failure_has_the_numbers_and_the_command():
     assert "driver: 580.1, now 590.2" in result.text
 
 
-def test_what_is_not_known_is_skipped_and_not_passed():
-    """Missing hardware, known failures and figures without a kept one are no successes."""
+def test_unknown_results_are_skipped():
+    """Missing hardware, known failures and metrics without a baseline do not pass."""
     before = replace(kept(), record=failed())
     verdicts = [
         judge_entry(kept(), failed(status="missing_hardware")),
@@ -101,13 +101,13 @@ def test_what_is_not_known_is_skipped_and_not_passed():
 
 
 def test_a_sweep_of_nothing_is_valid():
-    """A shard without entries still writes its file."""
+    """A shard without entries has a document."""
     assert len(check(junit_xml([], sweep="nightly"))) == 0
 
 
 @pytest.mark.parametrize("text", [EVIL, HOSTILE, "", " ", "\n", "a.b", "x" * 5000])
 def test_hostile_text_breaks_nothing(text):
-    """Markup, control characters and nothing at all are shown, never obeyed."""
+    """Markup, control characters and empty texts leave the document valid."""
     document = check(junit_xml([hostile_verdict(text)], sweep=text, hostname=text))
 
     (suite,) = document
@@ -119,7 +119,7 @@ def test_hostile_text_breaks_nothing(text):
 @settings(max_examples=40)
 @given(st.text(st.characters(codec=None), max_size=20), st.floats(0, 1e7))
 def test_any_text_is_valid(text, seconds):
-    """Whatever a name, a message or a command consists of."""
+    """Any name, message and command leaves the document valid."""
     verdict = replace(hostile_verdict(text), seconds=seconds)
 
     check(junit_xml([verdict, verdict], sweep=text, hostname=text))
@@ -127,8 +127,8 @@ def test_any_text_is_valid(text, seconds):
 
 @settings(max_examples=60)
 @given(records, records, st.integers(0, 2))
-def test_whatever_two_nights_held_can_be_judged_and_reported(before, now, kept_nights):
-    """No record, however odd, breaks the verdict, its JSON, its XML or its Markdown."""
+def test_any_two_nights_can_be_judged_and_reported(before, now, kept_nights):
+    """Every record has a verdict with valid JSON, XML and Markdown."""
     now = replace(now, date=night().date)
     dates = ("2026-01-01", "2026-01-02")[:kept_nights]
     baseline = Baseline().updated(replace(before, date=date, name=now.name) for date in dates)
@@ -140,8 +140,8 @@ def test_whatever_two_nights_held_can_be_judged_and_reported(before, now, kept_n
     assert markdown_summary([verdict], sweep="nightly").startswith("# Sweep nightly: 1 ")
 
 
-def test_a_name_keeps_its_dots_and_its_class_does_not():
-    """Readers take what stands before the last dot for a package."""
+def test_class_of_a_case_has_no_dots_of_its_name():
+    """Readers take the part before the last dot for a package."""
     (suite,) = check(junit_xml([judge_entry(None, night(name="qwen3.6"))], sweep="nightly"))
 
     assert suite.name == "qwen3.6"
@@ -149,7 +149,7 @@ def test_a_name_keeps_its_dots_and_its_class_does_not():
 
 
 def hostile_verdict(text: str) -> EntryVerdict:
-    """A verdict all of whose texts are the same."""
+    """Return a verdict with the same text everywhere."""
     around = EnvironmentSnapshot(driver="1", remarks=(text,))
     record = night(20, name=text, notes=(text,), reproduce=text, environment=around)
     judged = judge_entry(None, record)

@@ -1,4 +1,4 @@
-"""Layers over devices, read from params alone."""
+"""The device of each layer, from params alone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from autofit.output.layer_map import PlacedLayer, host_layers, layer_map
 from autofit.trial.candidate import Candidate
 
 
-def test_layers_that_are_not_offloaded_lie_on_the_host():
-    """The first layers stay where they are when fewer units than all go to the device."""
+def test_layers_that_are_not_offloaded_are_on_the_host():
+    """If fewer units than all are offloaded, the first layers stay on the host."""
     placed = layer_map(Candidate({"devices": "CUDA0", "n_gpu_layers": 3, "n_cpu_moe": 3}), 4)
 
     assert placed == (
@@ -30,8 +30,8 @@ def test_layers_that_are_not_offloaded_lie_on_the_host():
         {"n_gpu_layers": 9, "devices": "CUDA0,CUDA1", "tensor_split": "0,0"},
     ],
 )
-def test_what_the_runtime_decides_is_not_told(params):
-    """Without devices and a split that say it, nothing is claimed."""
+def test_map_is_empty_if_the_runtime_decides(params):
+    """Without devices and a valid split the place of layers is unknown."""
     assert layer_map(Candidate(params), 8) == ()
 
 
@@ -66,6 +66,6 @@ def test_two_devices_share_layers_by_their_split():
         ({"n_gpu_layers": 0}, 8, None),
     ],
 )
-def test_host_layers_are_counted_in_every_spelling(params, layers, expected):
-    """The count is the same however experts are sent to system RAM."""
+def test_host_layers_are_counted_from_every_param(params, layers, expected):
+    """Each param that places experts in system RAM counts."""
     assert host_layers(Candidate(params), layers) == expected

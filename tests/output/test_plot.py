@@ -1,4 +1,4 @@
-"""What the plots of a report draw, and what they say in words."""
+"""The plots of a report, and their captions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from output.report_sample import (
     cpu_only,
     probe,
     three_devices,
-    told,
     whole,
+    with_memory,
 )
 from output.tune_sample import HOSTILE
 from study.study_sample import WORKLOAD, measurement, trial
@@ -43,7 +43,7 @@ SPEED, MAP, MEMORY, LAYERS, ROUNDS, RATES, DEPTH, TIME = (
 
 
 def drawn(study: Study) -> tuple[dict[str, Plot], dict[str, NoPlot]]:
-    """The plots of a study by title, and those left out."""
+    """Return the plots of a study by title, and those left out."""
     head = study.header
     made, left_out = plots(PlotData(study.trials(), head.workload, head.objective, study.result))
     return {plot.title: plot for plot in made}, {plot.title: plot for plot in left_out}
@@ -58,12 +58,12 @@ def full(tmp_path_factory) -> dict[str, Plot]:
 
 
 def traces(plot: Plot) -> dict[str, dict]:
-    """A plot's traces by name."""
+    """Return the traces of a plot by name."""
     return {trace.get("name", ""): trace for trace in json.loads(plot.to_json())["data"]}
 
 
-def test_a_whole_tune_has_every_plot_with_words_and_units(full):
-    """Each plot has words beside it, and each of its axes a title."""
+def test_whole_tune_has_every_plot_with_caption_and_units(full):
+    """Each plot has a caption, and its axes have titles."""
     assert list(full) == [SPEED, MAP, MEMORY, LAYERS, ROUNDS, RATES, DEPTH, TIME]
     for plot in full.values():
         assert plot.alternative.endswith(".")
@@ -74,7 +74,7 @@ def test_a_whole_tune_has_every_plot_with_words_and_units(full):
 
 
 def test_speed_marks_failures_boundary_and_cliff(full):
-    """Failures have a strip of their own; boundary and cliff are drawn and told."""
+    """Failures have a strip of their own; boundary and cliff are drawn and in the caption."""
     plot = full[SPEED]
     failed = traces(plot)["out of memory"]
     layout = json.loads(plot.to_json())["layout"]
@@ -91,13 +91,13 @@ def test_speed_marks_failures_boundary_and_cliff(full):
     )
 
 
-def test_what_was_asked_for_its_fit_only_has_no_speed(tmp_path):
-    """Such a launch stands beside the failures, not on the curve."""
+def test_launch_that_tested_only_the_fit_has_no_speed(tmp_path):
+    """Such a launch is in the strip of the failures, not on the curve."""
     study = whole(tmp_path / "study")
     measured = measurement(30.0)
     warmup = tuple(replace(sample, is_warmup=True) for sample in measured.samples[:1])
     loaded = replace(
-        trial(99, phase="boundary", measured=told(replace(measured, samples=warmup))),
+        trial(99, phase="boundary", measured=with_memory(replace(measured, samples=warmup))),
         candidate=study.trials()[3].candidate.with_params(n_cpu_moe=14),
         fidelity="load",
     )
@@ -111,10 +111,10 @@ def test_what_was_asked_for_its_fit_only_has_no_speed(tmp_path):
     assert "#99 tested only the fit." in plot.alternative
 
 
-def test_a_launch_with_all_experts_on_the_device_is_drawn_at_none(tmp_path):
-    """Nothing then says how many layers keep experts in system RAM; that is none, not unknown."""
+def test_launch_with_all_experts_on_the_device_is_drawn_at_zero(tmp_path):
+    """Without a param for host layers their number is zero, not unknown."""
     study = whole(tmp_path / "study")
-    fast = trial(99, measured=told(measurement(90.0)))
+    fast = trial(99, measured=with_memory(measurement(90.0)))
     params = {"devices": "CUDA0", "n_gpu_layers": 49, "ubatch": 512}
     trials = [*study.trials(), replace(fast, candidate=Candidate(params))]
     made = plots(PlotData(trials, study.header.workload, study.header.objective, study.result))[0]
@@ -126,7 +126,7 @@ def test_a_launch_with_all_experts_on_the_device_is_drawn_at_none(tmp_path):
 
 
 def test_map_shades_what_failures_rule_out(full):
-    """The region grows with ubatch: what fails at a smaller one fails at a larger one."""
+    """The region grows with ubatch, because memory does."""
     shapes = json.loads(full[MAP].to_json())["layout"]["shapes"]
 
     assert [shape["x1"] for shape in shapes] == [16.5, 18.5]
@@ -134,8 +134,8 @@ def test_map_shades_what_failures_rule_out(full):
     assert len(full[MAP].rows) == 10
 
 
-def test_map_shades_nothing_for_want_of_host_memory(tmp_path):
-    """Fewer layers in system RAM want less of it: a cross, and no region."""
+def test_map_shades_nothing_if_host_memory_is_full(tmp_path):
+    """With fewer layers in system RAM a launch may fit, so there is only a cross."""
     study = whole(tmp_path / "study")
     killed = OutOfMemory("load", "SIGKILL (-9)", where="host")
     trials = [
@@ -150,29 +150,29 @@ def test_map_shades_nothing_for_want_of_host_memory(tmp_path):
     assert ("512", "16", "out of memory") in by_ubatch.rows
 
 
-def test_layers_are_told_by_device_and_place_of_experts(tmp_path):
-    """Slices over three devices, with experts sent away in whole and in part."""
-    told = drawn(three_devices(tmp_path / "study"))[0][LAYERS].alternative
+def test_caption_of_layers_has_devices_and_places_of_experts(tmp_path):
+    """It lists slices over three devices, with experts in system RAM in whole and in part."""
+    caption = drawn(three_devices(tmp_path / "study"))[0][LAYERS].alternative
 
     assert (
         "CUDA0 has layers 0 to 19, with the experts of 0 to 5 in system RAM, with the experts of "
         "7 partly in system RAM; CUDA1 has layers 20 to 36, with the experts of 20 to 23 in "
         "system RAM; RPC0 has layers 37 to 47, with the experts of 40 in system RAM"
-    ) in told
+    ) in caption
 
 
-def test_devices_without_counters_are_drawn_from_what_the_runtime_tells(tmp_path):
-    """A remote device has its buffers; what nothing counts is unknown, not 0."""
+def test_device_without_a_counter_has_what_the_runtime_reports(tmp_path):
+    """A remote device has its buffers; memory that nothing counts is unknown, not 0."""
     plot = drawn(three_devices(tmp_path / "study"))[0][MEMORY]
     row = next(row for row in plot.rows if row[0] == "RPC0")
 
     assert row[2:] == ("6,000 MiB", "700 MiB", "300 MiB", "unknown", "unknown")
-    held = "Used by other programs and not drawn: 700 MiB on CUDA0, 5,000 MiB on CUDA1."
-    assert held in plot.alternative
+    others = "Used by other programs and not drawn: 700 MiB on CUDA0, 5,000 MiB on CUDA1."
+    assert others in plot.alternative
 
 
-def test_memory_of_a_device_is_what_the_server_took():
-    """Pools are what was taken since the start beside the runtime's buffers, never below 0."""
+def test_memory_of_a_device_is_that_of_the_server():
+    """Pools are the memory taken since the start without the buffers, and never below 0."""
     measured = Measurement(
         peak_mib={"CUDA0": 11000.0, "host": 500.0},
         free_mib={"CUDA0": 900.0, "host": None},
@@ -202,19 +202,19 @@ def test_rounds_are_paired_and_in_a_table(full):
 
 
 def test_depth_goes_to_the_full_context(full):
-    """The proof's prompt is the deepest point of the winner; the baseline has none there."""
+    """The prompt of the proof is the deepest point of the winner."""
     assert full[DEPTH].rows[-1] == ("8,000", "", "", "36", "952")
 
 
 def test_no_point_of_the_front_is_beaten():
-    """The line holds every launch that no other beats in both rates."""
+    """The line has every launch that no other beats in both rates."""
     points = [(trial(n), pp, tg) for n, (pp, tg) in enumerate([(1, 9), (5, 5), (4, 4), (6, 1)])]
 
     assert [(pp, tg) for _, pp, tg in pareto_front(points)] == [(1, 9), (5, 5), (6, 1)]
 
 
 def test_long_pauses_are_left_out_of_the_time_line():
-    """A study that was gone on with the next day is drawn without the night."""
+    """A study that was resumed the next day is drawn without the night."""
     first = trial(1)
     later = replace(trial(2), started_at=first.started_at + 90_000.0)
     starts, paused_s = starts_s([first, later])
@@ -223,7 +223,7 @@ def test_long_pauses_are_left_out_of_the_time_line():
     assert paused_s == pytest.approx(90_000.0 - first.seconds)
 
 
-def test_a_study_on_the_cpu_alone_has_no_plots_of_devices(tmp_path):
+def test_study_on_the_cpu_has_no_plots_of_devices(tmp_path):
     """Without experts to place, plots of placement are left out, each with its reason."""
     made, left_out = drawn(cpu_only(tmp_path / "study"))
 
@@ -235,15 +235,15 @@ def test_a_study_on_the_cpu_alone_has_no_plots_of_devices(tmp_path):
 
 @pytest.mark.parametrize("kind", ["empty", "all_failed", "one_trial"])
 def test_studies_with_little_data_draw_little(tmp_path, kind):
-    """Whatever is missing, each of the eight is drawn or says why not."""
+    """Each of the eight plots is drawn or has a reason."""
     made, left_out = drawn(KINDS[kind](tmp_path / kind))
 
     assert len(made) + len(left_out) == 8
     assert (kind == "empty") == (not made)
 
 
-def test_json_of_a_plot_can_end_no_script_and_hold_no_markup(tmp_path):
-    """Neither the page nor plotly finds a tag in a name, an evidence or a purpose."""
+def test_json_of_a_plot_has_no_markup(tmp_path):
+    """No name, evidence or purpose can end a script or become a tag."""
     made, _ = drawn(KINDS["hostile"](tmp_path / "study"))
 
     for plot in made.values():
@@ -257,7 +257,7 @@ def test_json_of_a_plot_can_end_no_script_and_hold_no_markup(tmp_path):
 
 
 def test_hover_labels_break_lines_and_end():
-    """A long evidence takes a few lines, each escaped on its own."""
+    """A long evidence has a few lines, each escaped on its own."""
     shown = lines("#1 <b>", (HOSTILE + MARKUP) * 10, "x" * 500)
 
     pieces = shown.split("<br>")
@@ -266,8 +266,8 @@ def test_hover_labels_break_lines_and_end():
     assert "<" not in "".join(pieces)
 
 
-def test_a_rate_as_objective_is_drawn_as_such():
-    """The best is the largest where more is better."""
+def test_best_launch_of_a_rate_is_the_largest():
+    """With a rate as objective, the plot names the launch with the largest value."""
     trials = [trial(n, n_cpu_moe=n, measured=measurement(10.0 * n)) for n in (1, 2, 3)]
     made, _ = plots(PlotData(trials, WORKLOAD, "tg", None))
 
@@ -275,8 +275,8 @@ def test_a_rate_as_objective_is_drawn_as_such():
     assert "the best single launch is #3 with 30 at 3" in made[0].alternative
 
 
-def test_sides_of_a_comparison_are_told_apart_by_name(tmp_path):
-    """The same settings on two builds are two sides: in rounds, memory and depth."""
+def test_sides_of_a_comparison_are_separate(tmp_path):
+    """The same settings on two builds are two sides in rounds, memory and depth."""
     made, _ = drawn(comparison(tmp_path / "study"))
 
     assert [row[0] for row in made[ROUNDS].rows] == ["A", "B"]
@@ -284,8 +284,8 @@ def test_sides_of_a_comparison_are_told_apart_by_name(tmp_path):
     assert made[DEPTH].rows[0] == ("1,024", "30", "1,000", "35", "1,000")
 
 
-def test_launches_that_only_had_to_fit_are_drawn_beside_those_that_did_not(tmp_path):
-    """Without a speed, the plot shows both sides of the boundary alone."""
+def test_plot_without_speeds_shows_the_boundary(tmp_path):
+    """Launches that tested only the fit are drawn on both sides of the boundary."""
     plot = next(iter(drawn(probe(tmp_path / "study"))[0].values()))
 
     assert plot.title == "Host expert layers that fit, and that do not"
@@ -294,10 +294,10 @@ def test_launches_that_only_had_to_fit_are_drawn_beside_those_that_did_not(tmp_p
     assert json.loads(plot.to_json())["layout"]["yaxis2"]["ticktext"] == ["balanced, KV f16"]
 
 
-def test_a_dense_model_is_not_said_to_have_experts(tmp_path):
-    """Where feed-forwards are sent to system RAM, titles and axes say so."""
+def test_plots_of_a_dense_model_name_feed_forwards(tmp_path):
+    """If feed-forwards are in system RAM, titles and axes say so."""
     params = {"devices": "CUDA0", "n_gpu_layers": 49, "n_cpu_ffn": 3}
-    dense = replace(trial(1, measured=told(measurement())), candidate=Candidate(params))
+    dense = replace(trial(1, measured=with_memory(measurement())), candidate=Candidate(params))
     made, _ = plots(PlotData([dense], WORKLOAD, "request_s", None))
     plot, layers = made[0], next(plot for plot in made if plot.title == LAYERS)
 

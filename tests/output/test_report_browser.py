@@ -28,7 +28,7 @@ const contrast = (element, name) => {
 };
 const all = (selector, name) =>
   [...document.querySelectorAll(selector)].map((element) => contrast(element, name));
-const words = "p, h1, h2, h3, td, th, dt, dd, a, li, figcaption, summary, .evidence, .outcome";
+const texts = "p, h1, h2, h3, td, th, dt, dd, a, li, figcaption, summary, .evidence, .outcome";
 """
 
 
@@ -41,7 +41,7 @@ def browser(tmp_path) -> Browser:
 
 
 def page_of(kind: str, folder) -> str:
-    """The report of a kind of study."""
+    """Return the report of a kind of study."""
     return html_report(KINDS[kind](folder / kind), preset=PRESET)
 
 
@@ -70,7 +70,7 @@ def test_every_study_is_drawn_without_an_error(browser, tmp_path, kind):
 
 
 def test_hostile_text_is_text_also_in_hover_labels(browser, tmp_path):
-    """Points of every trace are pointed at: no tag, no link and no script comes of it."""
+    """The hover label of every trace has no tag, no link and no script."""
     seen = browser.see(
         page_of("hostile", tmp_path),
         """
@@ -104,15 +104,15 @@ def test_hostile_text_is_text_also_in_hover_labels(browser, tmp_path):
 @pytest.mark.parametrize("kind", ["whole", "three_devices", "hostile"])
 @pytest.mark.parametrize("width", [360, 768])
 def test_nothing_is_wider_than_a_phone(browser, tmp_path, kind, width):
-    """The page is never scrolled sideways; what is wide scrolls within itself."""
+    """The page never scrolls sideways; wide parts scroll within themselves."""
     seen = browser.see(
         page_of(kind, tmp_path),
         """
         const wide = [...document.querySelectorAll("main *")].filter((element) =>
           element.getBoundingClientRect().right > innerWidth + 1
           && !element.closest(".wide, svg, pre, .plot"));
-        const told = wide.map((element) => element.outerHTML.slice(0, 80));
-        return [innerWidth, document.documentElement.scrollWidth, told];
+        const sources = wide.map((element) => element.outerHTML.slice(0, 80));
+        return [innerWidth, document.documentElement.scrollWidth, sources];
         """,
         width=width,
     )
@@ -124,13 +124,13 @@ def test_nothing_is_wider_than_a_phone(browser, tmp_path, kind, width):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_words_can_be_read_in_light_and_dark(browser, tmp_path, dark):
-    """Words have a contrast of 4.5 with the page, in plots as beside them."""
+def test_text_can_be_read_in_light_and_dark(browser, tmp_path, dark):
+    """Text has a contrast of 4.5 with the page, also within plots."""
     seen = browser.see(
         page_of("failures", tmp_path),
         CONTRAST
         + """
-        return [page, Math.min(...all(words, "color")),
+        return [page, Math.min(...all(texts, "color")),
                 Math.min(...all(".plot .xtick text, .plot .ytick text", "fill")),
                 Math.min(...all(".plot .legendtext, .plot .xtitle, .plot .ytitle", "fill"))];
         """,
@@ -142,7 +142,7 @@ def test_words_can_be_read_in_light_and_dark(browser, tmp_path, dark):
 
 
 def test_all_can_be_reached_by_keyboard(browser, tmp_path):
-    """Buttons, links, folded parts and wide tables take the focus, and show it."""
+    """Buttons, links, folded parts and wide tables can have the focus, and show it."""
     seen = browser.see(
         page_of("whole", tmp_path),
         """
@@ -165,16 +165,16 @@ def test_all_can_be_reached_by_keyboard(browser, tmp_path):
 
 
 def test_the_button_copies_the_preset_or_selects_it(browser, tmp_path):
-    """Where the clipboard is closed to the page, the preset is selected to be copied by hand."""
+    """If the page cannot use the clipboard, it selects the preset."""
     seen = browser.see(
         page_of("whole", tmp_path),
         """
         const button = document.querySelector("button[data-copy=preset]");
         button.click();
-        await new Promise((resume) => setTimeout(resume, 1000));
-        let held = getSelection().toString();
-        if (button.textContent === "Copied") held = await navigator.clipboard.readText();
-        return [button.textContent, held];
+        await new Promise((resume) => setTimeout(resume, 1000));  // wording: quote
+        let copied = getSelection().toString();
+        if (button.textContent === "Copied") copied = await navigator.clipboard.readText();
+        return [button.textContent, copied];
         """,
     )
 
@@ -182,8 +182,8 @@ def test_the_button_copies_the_preset_or_selects_it(browser, tmp_path):
     assert seen.found[1].strip() == PRESET.strip()
 
 
-def test_a_browser_that_cannot_unpack_says_so(browser, tmp_path):
-    """Without what unpacks the plots' script, each says so, and its words stay."""
+def test_browser_that_cannot_unpack_plots_shows_text(browser, tmp_path):
+    """If the browser cannot unpack the script of the plots, each plot says so."""
     page = page_of("whole", tmp_path)
     old = page.replace("<head>", "<head><script>delete window.DecompressionStream;</script>", 1)
     seen = browser.see(
@@ -195,14 +195,14 @@ def test_a_browser_that_cannot_unpack_says_so(browser, tmp_path):
     assert all("cannot draw the plot" in text for text in seen.found)
 
 
-def test_plots_are_drawn_anew_when_the_window_changes(browser, tmp_path):
-    """Turning a phone makes the plots as wide as the page again."""
+def test_plots_are_redrawn_when_the_window_changes(browser, tmp_path):
+    """Plots are as wide as the page after it changes its width."""
     seen = browser.see(
         page_of("whole", tmp_path),
         """
         document.body.style.maxWidth = "500px";
         dispatchEvent(new Event("resize"));
-        await new Promise((resume) => setTimeout(resume, 2000));
+        await new Promise((resume) => setTimeout(resume, 2000));  // wording: quote
         return [...document.querySelectorAll(".plot")].map((plot) =>
           plot.querySelector("svg.main-svg").getBoundingClientRect().width / plot.clientWidth);
         """,

@@ -17,23 +17,23 @@ from autofit.sweep.judge import judge_entry
 
 
 def cells(line: str) -> list[str]:
-    """The cells of a line of a table."""
+    """Return the cells of a line of a table."""
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def prose(text: str) -> str:
-    """A document without its blocks of code, whose lines mean nothing."""
+    """Return a document without its blocks of code."""
     return re.sub(r"^(```+)sh\n.*?\n\1$", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def tables(text: str) -> list[list[list[str]]]:
-    """All tables of a document: lines, each of them cells."""
+    """Return all tables of a document as lines of cells."""
     blocks = re.findall(r"(?:^\|.*\n)+", prose(text), flags=re.MULTILINE)
     return [[cells(line) for line in block.splitlines()] for block in blocks]
 
 
-def test_the_headline_counts_verdicts_worst_first():
-    """One glance tells whether to read on."""
+def test_headline_counts_verdicts_worst_first():
+    """The headline has the number of entries of each verdict."""
     verdicts = some_verdicts()
 
     assert headline(verdicts) == "2 regressions, 1 same, 1 new, 1 skipped"
@@ -41,7 +41,7 @@ def test_the_headline_counts_verdicts_worst_first():
     assert markdown_summary([], sweep="nightly") == "# Sweep nightly: no entries\n"
 
 
-def test_regressions_stand_on_top_with_numbers_and_command():
+def test_regressions_are_first_with_numbers_and_command():
     """The first table has a line for each entry, and each regression its details."""
     text = markdown_summary(some_verdicts(), sweep="nightly")
     overview = tables(text)[0]
@@ -55,7 +55,7 @@ def test_regressions_stand_on_top_with_numbers_and_command():
 
 
 def test_the_trend_is_drawn_over_the_kept_nights():
-    """Five calm nights and a slow one are a flat line with a step."""
+    """Five equal nights and a slow one are a flat line with a step."""
     slow = night(20, launches=launches(slowdown=1.2, seed=20))
     overview = tables(markdown_summary([judge_entry(kept(5), slow)], sweep="nightly"))[0]
 
@@ -65,8 +65,8 @@ def test_the_trend_is_drawn_over_the_kept_nights():
     assert trend[5] > trend[0]
 
 
-def test_details_tell_each_metric():
-    """Kept and tonight's value, ratio with interval, chance and trend."""
+def test_details_have_each_metric():
+    """Each metric has both values, ratio with interval, p and trend."""
     slow = night(20, launches=launches(slowdown=1.1, seed=20))
     detail = tables(markdown_summary([judge_entry(kept(), slow)], sweep="nightly"))[1]
     by_name = {line[0]: line for line in detail[2:]}
@@ -78,8 +78,8 @@ def test_details_tell_each_metric():
     assert {len(line) for line in detail} == {8}
 
 
-def test_a_reference_is_named_where_it_decides():
-    """So that nobody looks for the number in the baseline."""
+def test_reference_is_named_if_it_decides():
+    """A number of the reference is not in the baseline, so the row says it."""
     both = launches(seed=3)
     verdict = judge_entry(kept(), night(20, launches=both, reference=both))
 
@@ -88,7 +88,7 @@ def test_a_reference_is_named_where_it_decides():
 
 @pytest.mark.parametrize("text", [EVIL, HOSTILE, "a|b", "<script>x</script>", "# not a heading"])
 def test_hostile_text_breaks_no_table_and_no_block(text):
-    """Pipes, markup and control characters are shown, never obeyed."""
+    """Pipes, markup and control characters become plain text."""
     shown = markdown_summary([hostile_verdict(text)], sweep=text)
 
     for table in tables(shown):
@@ -102,7 +102,7 @@ def test_hostile_text_breaks_no_table_and_no_block(text):
 
 @given(st.text(st.characters(codec=None), max_size=20))
 def test_any_text_keeps_the_shape(text):
-    """Whatever a name or a message consists of, tables stay tables."""
+    """With any name or message, tables stay tables."""
     verdict = hostile_verdict(text)
     shown = markdown_summary([verdict, replace(verdict, verdict="same")], sweep=text)
 
@@ -119,8 +119,8 @@ def test_a_sparkline_has_a_bar_for_each_value_in_their_order(values):
     assert [bar for _, bar in ordered] == sorted(bar for _, bar in ordered)
 
 
-def test_a_sparkline_of_noise_is_calm():
-    """One percent is drawn within two steps, twenty percent over all of them."""
+def test_sparkline_of_noise_is_flat():
+    """Values within 1% have at most two heights, values 20% apart have all."""
     noise = sparkline([1.00, 1.01, 0.99, 1.0, 1.01])
 
     assert len(set(noise)) <= 2

@@ -116,7 +116,7 @@ RESULT = {
 
 
 def make_study(path: Path, *, hostile: bool = False, result: dict | None = RESULT) -> Study:
-    """A study with completed trials and one of every failure, closed again."""
+    """Return a closed study with completed trials and one of every failure."""
     evidence = HOSTILE if hostile else "cudaMalloc failed: out of memory"
     head = header(model_name=HOSTILE if hostile else "Qwen3-30B-A3B-Q4_K_M")
     oom = OutOfMemory("context", evidence, buffer="kv", device="CUDA0", requested_mib=931.5)

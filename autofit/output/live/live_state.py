@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from rich.text import Text
 
 from autofit.model.sizes.kv_cache import kv_types
-from autofit.output.layer_map import host_layers, sends_layers
+from autofit.output.layer_map import host_layers, places_host_layers
 from autofit.session.events import (
     BoundaryMoved,
     CandidateSkipped,
@@ -242,7 +242,7 @@ class LiveState:
         strips = self.strips
         layers = host_layers(trial.candidate, model_layers)
         line = trial.layout, kv_types(trial.candidate)[0]
-        if layers is not None and (sends_layers(trial.candidate) or line in strips):
+        if layers is not None and (places_host_layers(trial.candidate) or line in strips):
             is_full = lacks_device_memory(trial.outcome)  # so is one with fewer host layers
             mark = "x" if is_full else "o" if trial.is_completed else "!"
             strips = _changed(strips, line, _strip(strips, line).marked(layers, mark))

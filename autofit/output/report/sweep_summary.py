@@ -27,23 +27,23 @@ _SPEEDS = (
     ("ttft_s", "first token"),
 )
 _PLURALS = {"regression": "regressions", "improvement": "improvements"}
-_METRIC_HEAD = ("metric", "verdict", "kept", "now", "ratio", "p", "trend", "")
+_METRIC_HEAD = ("metric", "verdict", "baseline", "now", "ratio", "p", "trend", "")
 _BARS = "▁▂▃▄▅▆▇█"
-# Nights that differ by less than this share of their middle draw a line that looks calm.
-_CALM = 0.1
+# Nights that differ by less than this share of their median are drawn as a flat line.
+_FLAT_SHARE = 0.1
 
 
 def markdown_summary(verdicts: Sequence[EntryVerdict], *, sweep: str) -> str:
-    """The verdicts as Markdown: what changed on top, then all entries, then the details."""
+    """Return the verdicts as Markdown: a table of all entries, worst first, then the details."""
     ranked = sorted(verdicts, key=lambda one: _ORDER.index(one.verdict))
     parts = [f"# Sweep {escape(sweep)}: {headline(verdicts)}"]
     if ranked:
         head = ("", "entry", "verdict", *(words for _, words in _SPEEDS), "trend")
         parts.append(table(head, map(_row, ranked)))
         parts.append(
-            "Speeds are times the kept one: 0.94 is 6% slower; each interval holds by itself, p "
-            "is corrected for the entry's other metrics. The trend is that of seconds per request "
-            "over the kept nights, tonight's last."
+            "Speeds are relative to the baseline: 0.94 means 0.94x as fast. Each interval is "
+            "valid by itself, and p is corrected for the entry's other metrics. The trend has the "
+            "seconds per request of the baseline's nights, then tonight's."
         )
     for one in ranked:
         parts += _details(one)
@@ -51,28 +51,28 @@ def markdown_summary(verdicts: Sequence[EntryVerdict], *, sweep: str) -> str:
 
 
 def headline(verdicts: Sequence[EntryVerdict]) -> str:
-    """How many entries there are of each verdict, the worst first."""
+    """Return the number of entries of each verdict, the worst first."""
     counts = {name: sum(one.verdict == name for one in verdicts) for name in _ORDER}
-    told = [
+    parts = [
         f"{count} {_PLURALS.get(name, name) if count > 1 else name}"
         for name, count in counts.items()
         if count
     ]
-    return ", ".join(told) or "no entries"
+    return ", ".join(parts) or "no entries"
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Values as bars; small differences stay small, so that noise draws no cliffs."""
+    """Return values as bars; small differences stay small, so that noise draws no steps."""
     known = [value for value in values if math.isfinite(value)]
     if not known:
         return ""
     low, high = min(known), max(known)
-    span = max(high - low, _CALM * abs(median(known)))
+    span = max(high - low, _FLAT_SHARE * abs(median(known)))
     if span == 0:
         return _BARS[0] * len(known)
     start = (low + high - span) / 2
-    places = (int((value - start) / span * len(_BARS)) for value in known)
-    return "".join(_BARS[min(max(place, 0), len(_BARS) - 1)] for place in places)
+    heights = (int((value - start) / span * len(_BARS)) for value in known)
+    return "".join(_BARS[min(max(height, 0), len(_BARS) - 1)] for height in heights)
 
 
 def _row(verdict: EntryVerdict) -> tuple[str, ...]:
@@ -94,11 +94,11 @@ def _details(verdict: EntryVerdict) -> Iterator[str]:
     yield f"## {_MARKS[verdict.verdict]} {escape(verdict.name)}"
     changed = [*verdict.regressions, *verdict.improvements]
     changed += [one for one in verdict.metrics if one.verdict in ("failing", "undecided")]
-    told = [(one.metric, one.message) for one in changed]
-    told += [("changed beside it", change) for change in verdict.environment_changes]
-    told += [("note", note) for note in verdict.notes]
-    if told:
-        yield facts(told)
+    listed = [(one.metric, one.message) for one in changed]
+    listed += [("environment change", change) for change in verdict.environment_changes]
+    listed += [("note", note) for note in verdict.notes]
+    if listed:
+        yield facts(listed)
     if verdict.metrics:
         yield table(_METRIC_HEAD, (_metric_row(one) for one in verdict.metrics))
     if verdict.reproduce and verdict.verdict not in ("same", "skipped"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from autofit.output.layer_map import host_layers, sends_layers
+from autofit.output.layer_map import host_layers, places_host_layers
 from autofit.output.report.plots.figure import lines
 from autofit.output.text.trial_row import brief_params, outcome_text
 from autofit.text_format import METRIC_WORDS, number
@@ -57,8 +57,8 @@ class PlotData:
         return None
 
     @cached_property
-    def _sends_layers(self) -> bool:
-        return any(sends_layers(trial.candidate) for trial in self.trials)
+    def _places_host_layers(self) -> bool:
+        return any(places_host_layers(trial.candidate) for trial in self.trials)
 
     @cached_property
     def hosted(self) -> str:
@@ -98,7 +98,7 @@ class PlotData:
 
         None if the launch left it to the runtime, or if no launch of the study has any.
         """
-        return host_layers(trial.candidate, self.layers) if self._sends_layers else None
+        return host_layers(trial.candidate, self.layers) if self._places_host_layers else None
 
     def shown_pair(self) -> list[tuple[str, Trial]]:
         """Return baseline and winner (or best so far), each by its last completed launch.
