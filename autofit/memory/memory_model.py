@@ -5,8 +5,8 @@ launch shows the true memory. `MemoryModel.observe` is the only place that takes
 account, and every later answer uses it:
 
 - `predict` is arithmetic, corrected by the planner and by launches (`calibration`);
-- `free_mib` starts from a launch with similar settings where there is one, and predicts only
-  the difference;
+- `free_mib` starts from a launch with similar settings if there is one, and predicts only the
+  difference; `excess_mib` is the least error that failed launches show;
 - `unreported_mib` and `expected_slots` say how much a launch should use, so that it can be
   judged;
 - `spill_review` judges finished launches again by those that came after them.
@@ -17,7 +17,7 @@ probability that a candidate runs, by how many launches with such margins failed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
@@ -44,7 +44,7 @@ from autofit.runtime.server.request_plan import FullContextCheck, make_full_cont
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import Device
 from autofit.trial.measurement import Measurement
-from autofit.trial.outcome import Spilled
+from autofit.trial.outcome import Spilled, lacks_device_memory
 from autofit.trial.parameter_groups import (
     EXPERT_MEMORY_PARAMS,
     KV_TYPE_PARAMS,
@@ -221,6 +221,19 @@ class MemoryModel:
             and not any(is_at_full_level(measured, name, full) for name in measured.reported)
         ]
         return min(self._free_on(row, candidate, similar) for row in predicted.devices)
+
+    def excess_mib(self, launches: Iterable[Trial]) -> float:
+        """Return the least by which predictions are too low, as launches without room show.
+
+        A failed launch measures nothing, so it calibrates no other prediction than those for
+        which a caller passes it.
+        """
+        free = [
+            self.free_mib(trial.candidate) or 0.0
+            for trial in launches
+            if lacks_device_memory(trial.outcome)
+        ]
+        return max([0.0, *(mib + 1.0 for mib in free)])
 
     def _free_on(
         self,

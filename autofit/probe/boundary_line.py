@@ -15,7 +15,6 @@ from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point, Spa
 from autofit.session.candidate_factory import CandidateFactory, reported_host_layers
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
-from autofit.trial.outcome import lacks_device_memory
 from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 from autofit.trial.trial import Trial
 
@@ -84,13 +83,8 @@ class BoundaryLine:
 
     @property
     def excess_mib(self) -> float:
-        """The least by which predictions must be too low, as launches that failed show."""
-        predicted = [
-            self.memory.free_mib(trial.candidate) or 0.0
-            for trial in self.launches.values()
-            if lacks_device_memory(trial.outcome)
-        ]
-        return max([0.0, *(free + 1.0 for free in predicted)])
+        """The least by which predictions are too low, as the failures of this line show."""
+        return self.memory.excess_mib(self.launches.values())
 
     def exceeds_host(self, host_layers: int) -> bool:
         """Return whether a launch shows that the host has too little memory for so much."""

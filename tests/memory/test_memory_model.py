@@ -242,6 +242,17 @@ def test_free_memory_is_predicted_from_the_nearest_launch(card):
     assert unused.free_mib(here) == pytest.approx(unused.predict(here).devices[0].free_mib)
 
 
+def test_failure_with_predicted_room_shows_the_least_error(card):
+    """A device that was full in spite of predicted free memory lacks at least that much."""
+    memory = card.memory()
+    failed = card.trial(20, 5000, outcome=OutOfMemory("prompt", "full", device="CUDA0"))
+    free_mib = memory.free_mib(failed.candidate)
+
+    assert free_mib > 0
+    assert memory.excess_mib([failed]) == pytest.approx(free_mib + 1.0)
+    assert memory.excess_mib([card.trial(20, 5000)]) == 0.0
+
+
 def test_margins_of_the_search_follow_the_model(about):
     """A launch that used more than predicted lowers the margin of every candidate."""
     memory = about.memory_model()
