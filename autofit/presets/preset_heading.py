@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autofit.presets.preset import Preset
@@ -14,11 +15,13 @@ _WORKLOAD = re.compile(
     r"tuned for: (?P<name>.*): context (?P<context>\d+), parallel (?P<parallel>\d+), "
     r"prompt\+generated tokens (?P<requests>.*); judged by "
 )
+_MEMORY = re.compile(r"([^\s,]+) (\d+) MiB")
 _REQUEST = re.compile(r"(\d+)\+(\d+) \(weight ([-+.e\d]+)\)")
 _FIRST = "Written by autofit "
+_USED = "used at the peak: "
 # The beginnings of every line, so that a later export finds the lines of an earlier one.
 _BEGINNINGS = (
-    *(_FIRST, "model: ", "taken from: ", "tuned for: ", "gain: ", "headroom: "),
+    *(_FIRST, "model: ", "taken from: ", "tuned for: ", "gain: ", "headroom: ", _USED),
     *("machine: ", "devices: ", "build: ", "check: ", "NOTE: "),
 )
 
@@ -39,6 +42,7 @@ def heading(preset: Preset, notices: Sequence[str] = ()) -> list[str]:
         f"tuned for: {workload_line(preset.workload)}; judged by {preset.objective}",
         f"gain: {speedup_text(preset.gain, tie=preset.tie).removeprefix('Speedup ')}",
         f"headroom: {headroom(preset.free_mib)}",
+        *_memory_lines(preset.taken_mib),
         f"machine: {environment.cpu}, {environment.cpu_count} CPUs, {mib(environment.memory_mib)}",
         f"devices: {devices}; driver: {environment.driver or 'none'}",
         f"build: {environment.build}",
@@ -46,6 +50,12 @@ def heading(preset: Preset, notices: Sequence[str] = ()) -> list[str]:
         *(f"NOTE: {notice}" for notice in notices),
     ]
     return [one_line(line) for line in lines]
+
+
+def _memory_lines(taken_mib: Mapping[str, float | None]) -> list[str]:
+    """Return the memory that the server used at the peak, for a later check of the machine."""
+    known = [f"{name} {math.ceil(mib)} MiB" for name, mib in taken_mib.items() if mib is not None]
+    return [_USED + ", ".join(known)] if known else []
 
 
 def without_heading(lines: Sequence[str], comment: re.Pattern[str]) -> list[str]:
@@ -93,7 +103,7 @@ def heading_workload(line: str) -> Workload | None:
 
 
 def heading_metadata(text: str) -> dict[str, Any]:
-    """Return what the heading in a file records: the check value and the workload."""
+    """Return what the heading in a file records: check value, workload and used memory."""
     metadata: dict[str, Any] = {}
     for line in text.splitlines():
         comment = line.lstrip()
@@ -105,4 +115,7 @@ def heading_metadata(text: str) -> dict[str, Any]:
         plain = comment.lstrip("#; ")
         if plain.startswith("check: "):
             metadata.setdefault("check", plain.removeprefix("check: ").strip())
+        if plain.startswith(_USED):
+            used = {name: float(number) for name, number in _MEMORY.findall(plain)}
+            metadata.setdefault("taken_mib", used)
     return metadata

@@ -97,6 +97,80 @@ def test_a_preset_that_fits(checked, form, machine, tmp_path):
     assert any("another machine" in note for note in found["notes"])
 
 
+@pytest.mark.parametrize("form", ["json", "ini"])
+def test_measured_memory_replaces_the_prediction(checked, machine, tmp_path, form):
+    """A preset fits or does not by the memory that its proof measured, in JSON and a heading."""
+    preset = _preset(form, machine, tmp_path)
+    runtime = _runtime(preset, machine)
+    (predicted, _) = checked(preset, *runtime)[1]["devices"]
+    plain = preset.read_text()
+
+    found = {}
+    for taken_mib in (predicted["free_mib"] - 5, predicted["free_mib"] + 192):
+        if form == "json":
+            memory = {"taken_mib": {"CUDA0": taken_mib, "host": 1.0}}
+            preset.write_text(json.dumps({**json.loads(plain), **memory}))
+        else:
+            preset.write_text(
+                f"; used at the peak: CUDA0 {int(taken_mib)} MiB, host 1 MiB\n{plain}"
+            )
+        code, document = checked(preset, *runtime)
+        found[taken_mib] = (code, document["fits"], document["devices"][0]["source"])
+
+    assert predicted["source"] == "predicted"
+    assert [*found.values()] == [(0, True, "measured"), (5, False, "measured")]
+
+
+@pytest.mark.parametrize("words", ["--device CUDA0,CUDA1", "--tensor-split 12,1"])
+def test_a_missing_device(checked, machine, tmp_path, words):
+    """A preset for two devices does not fit a machine that has one of them."""
+    path = tmp_path / "mine.args"
+    path.write_text(f"{machine.server} -m {machine.model} {PLACED} {words}\n")
+
+    code, found = checked(path)
+
+    assert (code, found["fits"]) == (5, False)
+    assert [reason["kind"] for reason in found["reasons"]] == ["device"]
+
+
+def test_a_missing_device_that_was_measured(checked, machine, tmp_path):
+    """The recorded memory shows which devices a command uses that names none."""
+    preset = _preset("json", machine, tmp_path)
+    memory = {"taken_mib": {"CUDA0": 300.0, "CUDA1": 2100.0, "host": 90.0}}
+    preset.write_text(json.dumps({**json.loads(preset.read_text()), **memory}))
+
+    code, found = checked(preset)
+
+    assert code == 5
+    assert ["CUDA1" in reason["message"] for reason in found["reasons"]] == [True]
+
+
+def test_memory_that_cannot_be_estimated_does_not_fit(checked, machine, tmp_path):
+    """Neither measured nor predicted memory is a reason."""
+    path = tmp_path / "mine.args"
+    override = "-ot 'blk.*=CUDA7'"
+    path.write_text(f"{machine.server} -m {machine.model} {PLACED} {override}\n")
+
+    code, found = checked(path)
+
+    assert (code, found["fits"]) == (5, False)
+    assert [reason["kind"] for reason in found["reasons"]] == ["memory"]
+
+
+def test_a_changed_context_is_predicted(checked, machine, tmp_path):
+    """The measured memory does not apply to another context."""
+    preset = _preset("json", machine, tmp_path)
+    workload = {"name": "x", "context": 1024, "parallel": 1, "text": ""}
+    workload["requests"] = [{"prompt_tokens": 9, "predicted_tokens": 9, "weight": 1.0}]
+    memory = {"taken_mib": {"CUDA0": 9e6}, "workload": workload}
+    preset.write_text(json.dumps({**json.loads(preset.read_text()), **memory}))
+
+    code, found = checked(preset)
+
+    assert (code, found["devices"][0]["source"]) == (0, "predicted")
+    assert any("context 1024" in note for note in found["notes"])
+
+
 def test_a_device_that_is_full(checked, altered, tmp_path):
     """The exit code is 5, with the device that is full."""
     preset = _preset("ini", altered, tmp_path)

@@ -17,6 +17,7 @@ from autofit.presets.verify.machine_check import MemoryNeed, memory_notes, memor
         ),
         (MemoryNeed("CUDA0", 900.0, 1000.0, 1500.0, taken_mib=950.0), None),
         (MemoryNeed("CUDA0", 900.0, 1000.0), None),
+        (MemoryNeed("CUDA0", 900.0, 1000.0, 1500.0, source="measured"), None),
         (MemoryNeed("CUDA0", 1100.0, 1000.0, 1500.0, taken_mib=1100.0), None),
     ],
 )

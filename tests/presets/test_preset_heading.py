@@ -67,6 +67,16 @@ def test_a_preset_has_its_workload(format_name, tmp_path):
     assert found == (workload if format_name == "json" else replace(workload, text=""))
 
 
+@pytest.mark.parametrize("format_name", ["json", *HEADED])
+def test_a_preset_has_its_measured_memory(format_name, tmp_path):
+    """The memory of the server is read back from every format."""
+    changed = make_preset(taken_mib={"CUDA0": 9100.0, "RPC0": None, "host": 3999.2})
+    metadata = read_preset(str(write_file(format_name, tmp_path, changed))).metadata
+
+    known = {name: mib for name, mib in metadata["taken_mib"].items() if mib is not None}
+    assert known == {"CUDA0": 9100.0, "host": 3999.2 if format_name == "json" else 4000.0}
+
+
 @pytest.mark.parametrize(
     "line",
     [

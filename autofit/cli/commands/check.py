@@ -95,7 +95,8 @@ def _check_preset(given: str, section: str | None, runtime: str | None, *, as_js
         click.echo(json.dumps(check.to_dict()))
     else:
         for need in check.needs:
-            click.echo(f"{need.name}: needs {mib(need.needed_mib)}, {mib(need.free_mib)} free")
+            needed = f"{mib(need.needed_mib)} ({need.source})"
+            click.echo(f"{need.name}: needs {needed}, {mib(need.free_mib)} free")
         click.echo(f"{check.preset.label}: {'does not fit now' if check.reasons else 'fits'}")
     for note in check.notes:
         click.echo(f"notice: {one_line(note)}", err=True)

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from autofit.errors import UsageError
 from autofit.machine.lock import machine_lock
 from autofit.memory.calibration import CalibrationStore
 from autofit.model.sizes.inventory import read_inventory
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
+from autofit.model.sizes.unreported_memory import context_mib
 from autofit.presets.command_options import CPU_MOE, named_files
 from autofit.presets.formats.ini import refused_keys
 from autofit.presets.preset_command import PresetCommand, find_preset_runtime, parse_preset_command
@@ -27,12 +28,17 @@ from autofit.session.task import Task
 from autofit.session.task_setup import make_planner, read_environment
 from autofit.study.fingerprint import Environment, file_digest
 from autofit.trial.candidate import Candidate
+from autofit.trial.device import HOST_NAME, Device
 from autofit.yaml_files import did_you_mean
 
 # The parts of a check value that presets carry.
 _PARTS = ("machine", "build", "model file")
+Source = Literal["measured", "predicted"]
+
 _FLAG = re.compile(r"--?[A-Za-z]")
 _VARIABLE = re.compile(r"LLAMA_ARG_(?:NO_)?(\w+)")
+# Memory that a server takes on an unused device, in addition to the driver's context.
+_UNUSED_MIB = 128.0
 # Values of `n_gpu_layers` that leave the placement to the runtime's own fit.
 _PLACED_BY_RUNTIME = (None, "auto", -1)
 
@@ -50,8 +56,9 @@ class CheckReason:
 class MemoryNeed:
     """The memory that a device, or `host`, must provide, and the free memory there.
 
-    `peak_mib` was in use at the peak of the proof, other programs included; the server itself
-    used `taken_mib` of it. None where it is unknown.
+    `needed_mib` is measured or predicted, as `source` says. `peak_mib` was in use at the peak
+    of the proof, other programs included; the server itself used `taken_mib` of it. None where
+    it is unknown.
     """
 
     name: str
@@ -59,6 +66,7 @@ class MemoryNeed:
     free_mib: float
     peak_mib: float | None = None
     taken_mib: float | None = None
+    source: Source = "predicted"
 
     @property
     def fits(self) -> bool:
@@ -237,21 +245,97 @@ def _check_memory(check: MachineCheck, task: Task, own: PresetCommand) -> None:
     """Compare the memory that the preset needs with the free memory."""
     candidate = task.baseline
     check.reasons += _value_reasons(task.runtime, candidate)
-    if task.devices and _is_placed_by_runtime(candidate, own.command.rest):
+    peak_mib, taken_mib = _measured_memory(check, own)
+    missing = list(_missing_devices(candidate, task.devices, taken_mib))
+    check.reasons += missing
+    if task.devices and not missing and _is_placed_by_runtime(candidate, own.command.rest):
         check.notes.append("the runtime itself places layers by what is free: it always fits")
         return
-    predicted = _predict_memory(_with_counts(candidate, task, own), task)
-    if predicted is None:
-        check.notes.append("memory could not be estimated for this placement")
-        return
-    measured = (check.preset.metadata.get(key) for key in ("peak_mib", "taken_mib"))
-    peak_mib, taken_mib = (value if isinstance(value, dict) else {} for value in measured)
-    check.needs = _needs(predicted, task.host_available_mib, peak_mib, taken_mib)
+    # Without one of its devices the settings cannot be placed.
+    predicted = None if missing else _predict_memory(_with_counts(candidate, task, own), task)
+    check.needs = tuple(_needs(task, predicted, peak_mib, taken_mib))
+    if predicted is None and not missing:
+        check.reasons += _unknown_reasons(candidate, task.devices, check.needs)
     others = named_files(own.command.rest, task.runtime.help, Path())
-    if others:
+    if others and any(need.source == "predicted" for need in check.needs):
         check.notes.append(f"the memory of {', '.join(map(str, others))} is not counted")
     check.reasons += memory_reasons(check.needs)
     check.notes += memory_notes(check.needs)
+
+
+def _measured_memory(
+    check: MachineCheck, own: PresetCommand
+) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """Return by device the memory at the peak of the proof: all that was used, and the server's.
+
+    Both are empty if the command has another context or other slots than were measured.
+    """
+    measured, params = check.preset.workload, own.command.params
+    if measured is not None:
+        for name, proven in (("context", measured.context), ("parallel", measured.parallel)):
+            if params.get(name, proven) != proven:
+                check.notes.append(
+                    f"the preset was measured with {name} {proven} and now has {params[name]}: "
+                    "its memory is predicted"
+                )
+                return {}, {}
+    peak_mib, taken_mib = (check.preset.metadata.get(key) for key in ("peak_mib", "taken_mib"))
+    return _numbers(peak_mib), _numbers(taken_mib)
+
+
+def _numbers(values: object) -> dict[str, float]:
+    """Return the numbers of a JSON object, which a user may have edited."""
+    items = values.items() if isinstance(values, dict) else ()
+    return {name: float(value) for name, value in items if type(value) in (int, float)}
+
+
+def _missing_devices(
+    candidate: Candidate, devices: Sequence[Device], taken_mib: Mapping[str, float]
+) -> Iterator[CheckReason]:
+    """Yield the devices that the preset uses and this machine does not have."""
+    present = [device.name for device in devices]
+    listed = ", ".join(present) or "none"
+    hint = f"the runtime lists: {listed}; tune here: `autofit tune MODEL`"
+    named = candidate.get_str("devices", "")
+    if named:
+        used = [] if named == "none" else [name.strip() for name in named.split(",")]
+    else:
+        used = [
+            name
+            for name, mib in taken_mib.items()
+            if name != HOST_NAME and mib > context_mib(name) + _UNUSED_MIB
+        ]
+    missing = [name for name in used if name not in present]
+    for name in missing:
+        yield CheckReason(
+            "device", f"the preset uses {name}, and this machine has no such device", hint
+        )
+    shares = len(re.split(r"[,/;]", candidate.get_str("tensor_split", "0")))
+    expected = len(used) if named else len(present)
+    if not missing and shares > max(1, expected):
+        yield CheckReason(
+            "device",
+            f"the preset splits the model among {shares} devices, and {expected} are there",
+            hint,
+        )
+
+
+def _unknown_reasons(
+    candidate: Candidate, devices: Sequence[Device], needs: Sequence[MemoryNeed]
+) -> Iterator[CheckReason]:
+    """Yield a reason if the memory of a device is neither measured nor predicted."""
+    named = candidate.get_str("devices", "")
+    used = named.split(",") if named else [device.name for device in devices]
+    known = {need.name for need in needs}
+    unknown = [name for name in used if name not in known and name != "none"]
+    if unknown or not needs:
+        where = ", ".join(unknown) or "system RAM"
+        yield CheckReason(
+            "memory",
+            f"the memory that the preset needs on {where} could not be estimated",
+            "export the preset from its study: the file then has the measured memory; or tune "
+            "again: `autofit tune MODEL`",
+        )
 
 
 def _predict_memory(candidate: Candidate, task: Task) -> MemoryEstimate | None:
@@ -285,18 +369,25 @@ def _is_placed_by_runtime(candidate: Candidate, arguments: Sequence[str]) -> boo
 
 
 def _needs(
-    predicted: MemoryEstimate,
-    host_available_mib: float,
-    peak_mib: Mapping[str, float | None],
-    taken_mib: Mapping[str, float | None],
-) -> tuple[MemoryNeed, ...]:
-    """Return the needs of each device and of the host, with the measured peaks."""
-
-    def need(name: str, needed_mib: float, free_mib: float) -> MemoryNeed:
-        return MemoryNeed(name, needed_mib, free_mib, peak_mib.get(name), taken_mib.get(name))
-
-    found = [need(row.name, row.total_mib, row.usable_mib) for row in predicted.devices]
-    return (*found, need("host", predicted.host.resident_mib, host_available_mib))
+    task: Task,
+    predicted: MemoryEstimate | None,
+    peak_mib: Mapping[str, float],
+    taken_mib: Mapping[str, float],
+) -> Iterator[MemoryNeed]:
+    """Yield the needs of each device and of the host; a measurement replaces a prediction."""
+    free_mib = {device.name: device.usable_mib for device in task.devices}
+    predicted_mib = {row.name: row.total_mib for row in predicted.devices} if predicted else {}
+    measured_mib = dict(taken_mib)
+    if predicted is not None:
+        predicted_mib[HOST_NAME] = predicted.host.resident_mib
+        # The measured memory of a mapped model includes pages that the system can drop.
+        if predicted.host.is_mapped and predicted_mib[HOST_NAME] < measured_mib.get(HOST_NAME, 0):
+            del measured_mib[HOST_NAME]
+    for name, free in {**free_mib, HOST_NAME: task.host_available_mib}.items():
+        source: Source = "measured" if name in measured_mib else "predicted"
+        needed = measured_mib.get(name, predicted_mib.get(name))
+        if needed is not None:
+            yield MemoryNeed(name, needed, free, peak_mib.get(name), taken_mib.get(name), source)
 
 
 def memory_reasons(needs: Sequence[MemoryNeed]) -> Iterator[CheckReason]:
@@ -305,11 +396,11 @@ def memory_reasons(needs: Sequence[MemoryNeed]) -> Iterator[CheckReason]:
         if need.fits:
             continue
         missing = need.needed_mib - need.free_mib
-        where = "system RAM" if need.name == "host" else need.name
+        where = "system RAM" if need.name == HOST_NAME else need.name
         yield CheckReason(
             "memory",
             f"{where} has {need.free_mib:,.0f} MiB free, {missing:,.0f} MiB too little for the "
-            f"{need.needed_mib:,.0f} MiB that the preset needs",
+            f"{need.needed_mib:,.0f} MiB that the preset needs ({need.source})",
             "end other programs that use it, or tune again: `autofit tune MODEL`",
         )
 
@@ -317,8 +408,10 @@ def memory_reasons(needs: Sequence[MemoryNeed]) -> Iterator[CheckReason]:
 def memory_notes(needs: Sequence[MemoryNeed]) -> Iterator[str]:
     """Yield the devices with less free memory than was used at the measured peak."""
     for need in needs:
+        if not need.fits or need.source == "measured":
+            continue
         peak_mib = need.peak_mib if need.taken_mib is None else need.taken_mib
-        if need.fits and peak_mib is not None and peak_mib > need.free_mib:
+        if peak_mib is not None and peak_mib > need.free_mib:
             whose = "all programs" if need.taken_mib is None else "the server"
             yield (
                 f"{need.name} has {need.free_mib:,.0f} MiB free; at the peak of the proof "
