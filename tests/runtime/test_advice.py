@@ -166,3 +166,18 @@ def test_without_sizes_the_advice_has_no_numbers():
     outcome = OutOfMemory("prompt", "CUDA error: out of memory", "device", "pool")
 
     assert changes(advise(outcome, ServerLog())) == [("ubatch", []), ("n_gpu_layers", [])]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, case in CASES.items()
+        if case.kind == "crashed" and case.expect.get("reason", 0) is None
+    ],
+)
+def test_crash_of_a_device_has_no_advice_about_memory(name: str):
+    """An operation that a device refuses is not avoided by less memory."""
+    diagnosis = diagnose_case(name)
+    if diagnosis.log.devices and diagnosis.reason is None:
+        assert not any("memory" in text for text in diagnosis.advice)

@@ -299,7 +299,7 @@ class FailureTracker:
             stage=_first(hit.pattern.stage for hit in related) or first.stage,
             where=first.pattern.where,
             buffer=_first(hit.pattern.buffer for hit in related),
-            reason=_first(hit.pattern.reason for hit in related),
+            reason=first.pattern.reason,
             device=_first(hit.pattern.device for hit in related),
             index=_first(hit.groups.get("index") for hit in related),
             buffer_type=_first(hit.groups.get("buffer_type") for hit in related),
