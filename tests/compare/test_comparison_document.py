@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from session.confirm_sample import WORKLOAD, Bench
+from session.rounds_sample import WORKLOAD, Bench
 
 from autofit.compare.comparison import SIDES, ComparisonResult
 from autofit.compare.comparison_document import comparison_document, judge_comparison

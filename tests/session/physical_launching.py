@@ -1,4 +1,4 @@
-"""What a runner needs of a runtime, answered by the simulated physics instead of a process."""
+"""Launches of the simulated physics instead of processes, for a runner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PhysicalLaunching(AnsweredLaunching):
     made: list[tuple[Candidate, Run]] = field(default_factory=list)
 
     def result(self, plan: LaunchPlan, request_plan: RequestPlan) -> LaunchResult:
-        """What the physics says, judged as a launch is."""
+        """The simulated result, judged as that of a launch."""
         asked = request_plan.within(self.context).requests
         run = self.simulation.launch(
             dict(plan.candidate.params),
@@ -48,13 +48,13 @@ class PhysicalLaunching(AnsweredLaunching):
         return LaunchResult(outcome, measured)
 
     def _refused(self, candidate: Candidate, run: Run, measured: Measurement) -> Outcome | None:
-        wanted = self.expected_slots(candidate)
-        if wanted is None or not run.refused_slot_mib:
+        expected = self.expected_slots(candidate)
+        if expected is None or not run.refused_slot_mib:
             return None
         return find_refused_slots(
             measured.readings,
-            wanted,
-            buffers_mib=measured.reported[wanted.device].buffers_mib,
+            expected,
+            buffers_mib=measured.reported[expected.device].buffers_mib,
             refused_mib=(run.refused_slot_mib,),
         )
 

@@ -1,4 +1,4 @@
-"""What a runner needs of a runtime, answered by a rule instead of a process."""
+"""Launches by rules instead of processes, for a runner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_ROOM = OutOfMemory("prompt", "CUDA error: out of memory", "device", "pool", "
 
 
 def measured(request_plan: RequestPlan, seconds: float, free_mib: float = 900.0) -> Measurement:
-    """An request_plan's requests, each of which took so long."""
+    """A measurement of a plan's requests, each of which took some seconds."""
     samples = tuple(
         Sample(
             prompt_tokens=request.prompt_tokens,
@@ -50,7 +50,7 @@ class SimulatedLaunching(AnsweredLaunching):
     def plan(
         self, candidate: Candidate, *, is_verbatim: bool, as_served: bool
     ) -> LaunchPlan | Rejected:
-        """A command, unless the candidate is one that cannot be told."""
+        """A command, unless the runtime lacks a parameter."""
         self.served.append(as_served)
         if "unknown" in candidate.params:
             return Rejected("plan", "no such parameter", "unknown_flag")
@@ -59,7 +59,7 @@ class SimulatedLaunching(AnsweredLaunching):
         )
 
     def result(self, plan: LaunchPlan, request_plan: RequestPlan) -> LaunchResult:
-        """What the rules say."""
+        """The result by the rules."""
         self.made.append((plan.candidate, request_plan))
         outcome = self.outcome_of(plan.candidate, request_plan)
         seconds = self.seconds_of(plan.candidate)

@@ -1,4 +1,4 @@
-"""A task on a fake or real runtime, and what runs its launches, for tests of whole phases."""
+"""A task on a fake or real runtime, and the runner of its launches, for tests of whole phases."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def options(model: Path, runtime: Path, **changes: Any) -> TaskOptions:
 
 
 def task(model: Path, runtime: Path, workload: Workload, **changes: Any) -> Task:
-    """What is known before the first launch."""
+    """A task with that workload."""
     return replace(build_task(options(model, runtime, **changes)), workload=workload)
 
 
@@ -53,7 +53,7 @@ def problem_of(about: Task, memory: MemoryModel | None = None) -> Problem:
 
 
 def runner(about: Task, folder: Path) -> TrialRunner:
-    """Runs trials of a new study in that folder, or goes on with the one that is there."""
+    """A runner for a new study in that folder, or for the one that is there."""
     head = search_header(about, options(about.model_path, about.runtime.program), seed=1, argv=[])
     has_one = (folder / "study.json").exists()
     study = Study.resume(folder, head) if has_one else Study.create(folder, head)

@@ -1,4 +1,4 @@
-"""Time and launches that a run may spend."""
+"""The time and launches of a run: limits and what was spent."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def test_every_duration_is_read_as_written(amount, unit):
 @pytest.mark.parametrize(
     "text", ["", "soon", "1d", "-5m", "0", "0h", "1e3", "5 minutes", "nan", "inf", "m"]
 )
-def test_what_is_no_duration_is_told(text):
-    """Words, other units, and nothing at all."""
+def test_other_texts_are_no_duration(text):
+    """Words, other units and an empty text are refused."""
     with pytest.raises(UsageError, match="is not a duration") as caught:
         parse_duration_s(text)
     assert "30m" in caught.value.hint
 
 
 def test_without_limits_everything_is_allowed():
-    """A run without a budget goes on until it is done."""
+    """Every phase may launch at any time."""
     budget = Budget(Clock())
 
     assert all(budget.allows(phase, 1e9) for phase in PHASES)
@@ -84,7 +84,7 @@ def test_launches_limit_the_search_alone(limit, made):
 
 @given(st.floats(1, 1e5), st.floats(0, 2), st.integers(0, 20), st.floats(0, 1e5))
 def test_later_phases_keep_their_share(total_s, share_spent, launches, expected_s):
-    """What the boundary may still take, the search may; what that may, the confirmation may."""
+    """A later phase may use the time that an earlier one may use."""
     clock = Clock()
     budget = Budget(clock, total_s, launches=launches)
     clock.now_s += total_s * share_spent
@@ -98,7 +98,7 @@ def test_later_phases_keep_their_share(total_s, share_spent, launches, expected_
 
 
 def test_the_search_leaves_time_to_confirm_what_it_found():
-    """After two thirds of the time no search launch begins, but the confirmation may."""
+    """After two thirds of the time no search launch begins, but rounds may."""
     clock = Clock()
     budget = Budget(clock, 600.0, launches=10)
     clock.now_s += 400.0
@@ -109,7 +109,7 @@ def test_the_search_leaves_time_to_confirm_what_it_found():
     assert budget.spent_s == 400.0
 
 
-def test_time_of_an_earlier_run_is_spent():
+def test_the_time_of_an_earlier_run_counts():
     """What an earlier run spent on a launch counts, as if the run had not stopped."""
     clock = Clock()
     budget = Budget(clock, 600.0, launches=10)
@@ -122,8 +122,8 @@ def test_time_of_an_earlier_run_is_spent():
 
 
 @given(st.floats(0, 60))
-def test_what_is_proven_early_takes_nothing_from_the_phases_before(seconds):
-    """A score made before the rounds need not be made after them; the end stays the end."""
+def test_an_early_proof_takes_no_time_from_earlier_phases(seconds):
+    """A score before the rounds needs no time after them; the total is the same."""
     clock = Clock()
     budget = Budget(clock, 600.0, launches=10)
     left_s = budget.left_for_s("confirm")
@@ -135,8 +135,8 @@ def test_what_is_proven_early_takes_nothing_from_the_phases_before(seconds):
     assert budget.left_for_s("prove") == pytest.approx(600.0 - seconds)
 
 
-def test_the_share_that_is_used_is_that_of_time_or_launches():
-    """Whichever is used up sooner; without limits nothing ever is."""
+def test_the_used_share_is_that_of_time_or_launches():
+    """It is the larger of the two, and 0 without limits."""
     clock = Clock()
     assert Budget(clock).share_used == 0.0
 
@@ -172,7 +172,7 @@ def test_a_restarted_timer_counts_nothing_twice():
 
 
 def test_a_question_is_counted_even_when_it_fails():
-    """It took its seconds all the same."""
+    """It took its seconds, too."""
     usage = PlannerUsage()
     with pytest.raises(ZeroDivisionError), usage.counting():
         _ = 1 / 0
@@ -182,7 +182,7 @@ def test_a_question_is_counted_even_when_it_fails():
 
 
 def test_a_budget_has_one_timer():
-    """Launches of the other side of a comparison are not own computing of this one."""
+    """Both sides of a comparison share it, so that launches are no overhead."""
     usage = PlannerUsage()
     budget = Budget(lambda: 0.0, planner_usage=usage)
 
@@ -190,7 +190,7 @@ def test_a_budget_has_one_timer():
 
 
 def trial(number, phase, fidelity, seconds, overhead=None) -> Trial:
-    """A launch of so many seconds."""
+    """A launch of some seconds."""
     return Trial(
         number, purpose_of(phase), Candidate({}), Completed(), seconds=seconds, fidelity=fidelity,
         overhead=overhead,
@@ -206,11 +206,11 @@ TRIALS = [
 ]
 
 
-def test_launches_are_told_by_phase_and_fidelity():
-    """In the order of the phases, each with how closely it looked, its launches and seconds."""
-    told = spending(TRIALS, Overhead())["by_phase"]
+def test_launches_are_counted_by_phase_and_fidelity():
+    """The rows are in the order of the phases."""
+    spent = spending(TRIALS, Overhead())["by_phase"]
 
-    assert [tuple(row.values()) for row in told] == [
+    assert [tuple(row.values()) for row in spent] == [
         ("baseline", "short", 1, 10.0),
         ("boundary", "load", 1, 5.0),
         ("search", "short", 2, 17.0),
@@ -218,25 +218,25 @@ def test_launches_are_told_by_phase_and_fidelity():
     ]
 
 
-def test_every_fidelity_is_told_also_one_without_a_launch():
-    """Questions to the planner are no launches; what came after the last launch counts, too."""
-    told = spending(TRIALS, Overhead(3, 1.0, 0.5))
+def test_every_fidelity_has_a_row():
+    """Questions to the planner are no launches; the time after the last launch counts, too."""
+    spent = spending(TRIALS, Overhead(3, 1.0, 0.5))
 
-    assert told["by_fidelity"] == {
+    assert spent["by_fidelity"] == {
         "estimate": {"questions": 6, "seconds": 1.8},
         "load": {"launches": 1, "seconds": 5.0},
         "short": {"launches": 3, "seconds": 27.0},
         "full": {"launches": 1, "seconds": 20.0},
     }
-    assert told["own_seconds"] == 2.8
-    assert json.loads(json.dumps(told)) == told
+    assert spent["own_seconds"] == 2.8
+    assert json.loads(json.dumps(spent)) == spent
 
 
-def test_launches_of_before_fidelities_were_recorded_are_told_as_such():
-    """They count in their phase, and in no fidelity."""
-    told = spending([trial(1, "search", None, 7.0)], Overhead())
+def test_launches_without_a_fidelity_have_a_row():
+    """Older versions recorded none; they count in their phase alone."""
+    spent = spending([trial(1, "search", None, 7.0)], Overhead())
 
-    assert told["by_phase"] == [
+    assert spent["by_phase"] == [
         {"phase": "search", "fidelity": None, "launches": 1, "seconds": 7.0}
     ]
-    assert not any(row.get("launches") for row in told["by_fidelity"].values())
+    assert not any(row.get("launches") for row in spent["by_fidelity"].values())

@@ -1,4 +1,4 @@
-"""How quiet the machine was, told beside a result."""
+"""The conditions of the machine during a run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which of several equally fast candidates is recommended."""
+"""The preferred one of several equally fast candidates."""
 
 from __future__ import annotations
 
-from session.confirm_sample import trial_of
+from session.rounds_sample import trial_of
 
 from autofit.session.ranking import Standing, headroom_mib, prefer
 from autofit.trial.candidate import Candidate
@@ -14,7 +14,7 @@ def _standing(name, free_mib, **params):
 
 
 def test_more_headroom_comes_first():
-    """Memory left at the worst of its launches decides."""
+    """The least free memory of any launch decides."""
     spiky = _standing("spiky", [2000.0, 100.0])
     steady = _standing("steady", [500.0, 520.0])
 
@@ -30,12 +30,12 @@ def test_the_wider_kv_type_comes_next():
 
 
 def test_the_first_wins_when_all_is_equal():
-    """The order given, fastest first, settles the rest."""
+    """The order is that of their speeds."""
     assert prefer([_standing("a", [500.0]), _standing("b", [510.0])]).id == "a"
 
 
 def test_unknown_headroom_does_not_count():
-    """Where a counter is missing, the KV type decides, not a zero."""
+    """If a counter is missing, the KV type decides."""
     unknown = _standing("unknown", [None], cache_type_k="f16", cache_type_v="f16")
     known = _standing("known", [5000.0], cache_type_k="q8_0", cache_type_v="q8_0")
 

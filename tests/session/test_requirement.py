@@ -1,11 +1,11 @@
-"""Limits that a winner must keep."""
+"""Requirements that a winner must keep."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from session.confirm_sample import WORKLOAD, trial_of
+from session.rounds_sample import WORKLOAD, trial_of
 
 from autofit.errors import UsageError
 from autofit.session.requirement import Requirement, are_kept, parse_requirement, total_shortfall
@@ -16,8 +16,8 @@ COMPARISON = st.sampled_from([">=", "<="])
 
 
 @given(METRIC, COMPARISON, st.integers(0, 10**6))
-def test_what_is_written_is_read_again(metric, comparison, value):
-    """A requirement's text is one that can be given."""
+def test_the_text_of_a_requirement_can_be_read(metric, comparison, value):
+    """It is the same requirement then, with any blanks."""
     requirement = Requirement(metric, comparison, value)
 
     assert parse_requirement(str(requirement)) == requirement
@@ -27,7 +27,7 @@ def test_what_is_written_is_read_again(metric, comparison, value):
 @pytest.mark.parametrize(
     "text", ["", "tg", "tg>20", "tg=20", "tg>=", "tg>=fast", "speed>=2", "tg>=-1", "20<=tg"]
 )
-def test_what_is_none_is_told(text):
+def test_another_text_is_refused(text):
     """The form, the metrics and an example are in the message."""
     with pytest.raises(UsageError, match="is not 'metric>=number'") as caught:
         parse_requirement(text)
@@ -36,7 +36,7 @@ def test_what_is_none_is_told(text):
 
 @given(METRIC, COMPARISON, st.floats(0.1, 10), st.floats(0.2, 50))
 def test_a_shortfall_is_the_share_that_is_missing(metric, comparison, factor, seconds):
-    """Nothing where the limit is kept, growing with the distance where it is not."""
+    """It is 0 if the limit is kept, and grows with the distance."""
     measured = trial_of(seconds).measurement
     value = median_metric(measured, WORKLOAD, metric)
     requirement = Requirement(metric, comparison, value * factor)
@@ -49,8 +49,8 @@ def test_a_shortfall_is_the_share_that_is_missing(metric, comparison, factor, se
         assert shortfall == pytest.approx(abs(factor - 1) / factor)
 
 
-def test_what_was_not_measured_misses_everything():
-    """A failed launch keeps no requirement."""
+def test_a_failed_launch_misses_every_requirement():
+    """Each counts as missed in full."""
     requirement = Requirement("tg", ">=", 20.0)
 
     assert requirement.shortfall(None, WORKLOAD) == 1.0
@@ -68,7 +68,7 @@ def test_what_was_not_measured_misses_everything():
         ([], False),
     ],
 )
-def test_the_middle_launch_decides(seconds, kept):
+def test_the_median_launch_decides(seconds, kept):
     """One slow launch of several does not break a requirement, most of them do."""
     measured = [trial_of(each).measurement for each in seconds]
 
@@ -76,5 +76,5 @@ def test_the_middle_launch_decides(seconds, kept):
 
 
 def test_without_requirements_all_that_ran_keeps_them():
-    """There is nothing to miss."""
+    """No limit can be missed."""
     assert are_kept([], [trial_of(5.0).measurement], WORKLOAD)

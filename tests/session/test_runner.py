@@ -1,4 +1,4 @@
-"""Trials run one by one: numbered, kept, and none repeated."""
+"""Trials are launched one by one, numbered, written, and never repeated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CANDIDATE = Candidate({"n_cpu_moe": 3})
 
 @pytest.fixture
 def make(tmp_path):
-    """Makes a runner of one study, again and again as a resumed run would."""
+    """A function that makes runners of one study, as resumed runs do."""
 
     def of(launching: SimulatedLaunching | None = None, **fields) -> TrialRunner:
         path = tmp_path / "study"
@@ -59,8 +59,8 @@ def run(runner: TrialRunner, candidate=CANDIDATE, phase="search", request_plan=N
     )
 
 
-def test_a_trial_is_kept_before_anybody_is_told(make):
-    """When the end of a launch is told, its trial is on the disk as it was returned."""
+def test_a_trial_is_written_before_its_event(make):
+    """At the event of its end, the trial is on the disk as it is returned."""
     events = []
 
     def emit(event) -> None:
@@ -89,16 +89,16 @@ def test_a_trial_is_kept_before_anybody_is_told(make):
     [("baseline", False), ("boundary", False), ("search", False), ("confirm", True),
      ("prove", True)],
 )  # fmt: skip
-def test_what_is_recommended_is_launched_as_it_will_be_served(make, phase, as_served):
-    """Confirming and proving leave out what only measuring needs."""
+def test_rounds_and_proofs_launch_as_served(make, phase, as_served):
+    """They leave out the switches that only measuring needs."""
     launching = SimulatedLaunching()
     run(make(launching), phase=phase)
 
     assert launching.served == [as_served]
 
 
-def test_what_cannot_be_told_is_a_trial_without_a_launch(make):
-    """A runtime without the parameter has its say in the study."""
+def test_an_unsupported_setting_is_a_trial_without_a_launch(make):
+    """The refusal is written to the study."""
     launching = SimulatedLaunching()
     runner = make(launching)
     trial = run(runner, Candidate({"unknown": 1}))
@@ -129,8 +129,8 @@ def test_a_resumed_run_repeats_no_launch(make):
     assert len(launching.made) == 1
 
 
-def test_what_a_resumed_run_spent_adds_up_with_its_time(make):
-    """Deciding on the launches of an earlier run took its time, too."""
+def test_the_spending_of_a_resumed_run_adds_up_to_its_time(make):
+    """The overhead of an earlier run's launches counts, too."""
     clock = itertools.count(0.0, 1.0)
     budget = Budget(lambda: next(clock))
     first = replace(make(budget=budget), wall_clock=lambda: next(clock))
@@ -142,16 +142,16 @@ def test_what_a_resumed_run_spent_adds_up_with_its_time(make):
     again = replace(make(budget=budget), wall_clock=lambda: next(clock))
     assert again.untaken_s == sum(trial.spent_s for trial in earlier)
     run(again), run(again, side="B"), run(again, phase="confirm")
-    told = spending(again.trials, budget.timer.overhead)
+    spent = spending(again.trials, budget.timer.overhead)
 
-    launches_s = sum(row["seconds"] for row in told["by_phase"])
+    launches_s = sum(row["seconds"] for row in spent["by_phase"])
     # Each look at this clock takes a second.
-    assert budget.spent_s == pytest.approx(launches_s + told["own_seconds"], abs=4.0)
+    assert budget.spent_s == pytest.approx(launches_s + spent["own_seconds"], abs=4.0)
     assert budget.spent_s - launches_s > sum(trial.overhead.own_s for trial in earlier)
 
 
 @pytest.mark.parametrize(
-    ("phase", "outcome", "is_told"),
+    ("phase", "outcome", "has_advice"),
     [
         ("boundary", NO_ROOM, False),
         ("search", NO_ROOM, False),
@@ -162,18 +162,16 @@ def test_what_a_resumed_run_spent_adds_up_with_its_time(make):
         ("boundary", Rejected("load", "bad magic", "model_file"), True),
     ],
 )
-def test_nothing_is_advised_on_a_boundary_that_was_crossed_on_purpose(
-    make, phase, outcome, is_told
-):
-    """A search that steps over a device's edge knows what to change; other failures are told."""
+def test_an_expected_lack_of_device_memory_has_no_advice(make, phase, outcome, has_advice):
+    """A search expects it; other failures have advice."""
     trial = run(make(SimulatedLaunching(outcome_of=lambda *_: outcome)), phase=phase)
 
-    assert trial.notes == (*("raise n_cpu_moe by 1",) * is_told, "a note")
+    assert trial.notes == (*("raise n_cpu_moe by 1",) * has_advice, "a note")
 
 
 @pytest.mark.parametrize("asked", ["load", "short"])
-def test_what_is_known_must_have_looked_closely_enough(make, asked):
-    """That a candidate fits says nothing of its speed, but a measured one is known to fit."""
+def test_a_known_trial_must_have_measured_enough(make, asked):
+    """A test of fit has no speed, but a measured candidate is known to fit."""
     efforts = {
         "load": plan_fit_test(WORKLOAD, 512),
         "short": plan_measurement(WORKLOAD, 512, repeats=1, is_short=True),
@@ -191,8 +189,8 @@ def test_what_is_known_must_have_looked_closely_enough(make, asked):
     assert len(launching.made) == (asked == "short")
 
 
-def test_what_does_not_fit_need_not_be_measured(make):
-    """A failure is one however closely was looked."""
+def test_a_known_failure_is_not_measured(make):
+    """A failure of a test of fit counts for a measurement, too."""
     first = make(SimulatedLaunching(outcome_of=lambda *_: NO_ROOM))
     known = run(first, request_plan=plan_fit_test(WORKLOAD, 512))
     first.study.close()
@@ -201,8 +199,8 @@ def test_what_does_not_fit_need_not_be_measured(make):
     assert run(again, request_plan=plan_measurement(WORKLOAD, 512, repeats=1)) == known
 
 
-def test_a_trial_tells_what_was_spent_before_it(make):
-    """Questions and own computing since the launch before, kept with the launch."""
+def test_a_trial_has_the_overhead_before_it(make):
+    """It has the questions and own computing since the launch before."""
     clock = iter([0.0, 0.0, 7.0, 20.0, 22.0, 30.0])
     asked = PlannerUsage()
     runner = make(budget=Budget(lambda: next(clock), planner_usage=asked))
@@ -214,8 +212,8 @@ def test_a_trial_tells_what_was_spent_before_it(make):
     assert runner.study.trials() == (first, second)
 
 
-def test_failures_are_kept_like_all(make):
-    """A failed launch is not tried again either."""
+def test_a_failure_is_not_launched_again(make):
+    """It is taken from the study, too."""
     first = make(SimulatedLaunching(outcome_of=lambda *_: NO_ROOM))
     run(first)
     first.study.close()
@@ -226,7 +224,7 @@ def test_failures_are_kept_like_all(make):
 
 
 def test_a_stop_is_asked_before_and_during_a_launch(make):
-    """The launch under way is not kept, what was before is, and the hint says how to go on."""
+    """The launch under way leaves no trial, those before stay, and the hint resumes."""
     answers = iter([False] * 4 + [False, False, True])
     runner = make(should_stop=lambda: next(answers))
     run(runner)
@@ -241,7 +239,7 @@ def test_a_stop_is_asked_before_and_during_a_launch(make):
 
 
 def test_known_launches_are_taken_even_while_stopping(make):
-    """Nothing is started for them."""
+    """They start no server."""
     first = make()
     run(first)
     first.study.close()
@@ -250,7 +248,7 @@ def test_known_launches_are_taken_even_while_stopping(make):
 
 
 def test_an_error_of_the_run_leaves_no_trial(make):
-    """A full disk or a missing program is nobody's outcome."""
+    """A full disk or a missing program is no outcome of a candidate."""
 
     def fail(*_):
         raise AutofitError("the disk is full")
@@ -269,7 +267,7 @@ def test_the_hint_quotes_the_folder(tmp_path):
 
 
 def _refusing(make, *outcomes):
-    """A runner whose launches end so, in order."""
+    """A runner whose launches have these outcomes, in order."""
     left = iter(outcomes)
     return make(SimulatedLaunching(lambda *_: next(left)))
 
@@ -279,8 +277,8 @@ NO_CONTEXT = Rejected("load", "context 65536 was asked, the runtime applied 3276
 
 
 @pytest.mark.parametrize("refusal", [NO_FLAG, NO_CONTEXT])
-def test_a_run_of_which_every_launch_is_refused_alike_ends(make, refusal):
-    """It lies in what all share; the launches are kept, and a resumed run says it at once."""
+def test_a_run_ends_if_every_launch_is_refused(make, refusal):
+    """The trials are kept, and a resumed run ends at once."""
     runner = _refusing(make, refusal, refusal, refusal)
     run(runner, Candidate({}), phase="baseline")
     run(runner, phase="boundary")
@@ -309,8 +307,8 @@ def test_a_run_of_which_every_launch_is_refused_alike_ends(make, refusal):
         ("boundary", (NO_FLAG, NO_FLAG, NO_FLAG)),
     ],
 )
-def test_a_run_goes_on_while_something_else_may_come_of_a_launch(make, first, outcomes):
-    """Other words, another outcome, or no baseline: another candidate may do better."""
+def test_a_run_continues_if_another_launch_may_be_accepted(make, first, outcomes):
+    """It has another text, another outcome, or no baseline."""
     runner = _refusing(make, *outcomes)
     for number, phase in enumerate((first, "boundary", "boundary")):
         run(runner, Candidate({"n_cpu_moe": number}), phase=phase)

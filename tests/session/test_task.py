@@ -1,4 +1,4 @@
-"""What a run knows before its first launch, and what it refuses."""
+"""Devices, search space and baseline of a task."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def values(space: Space) -> dict:
 
 @given(st.permutations(["CUDA0", "CUDA1"]), st.floats(1, 1e5), st.floats(1, 1e5))
 def test_devices_are_used_in_the_order_given(names, first, second):
-    """With their own sizes where the user lends less or more."""
+    """They have the sizes that the user gave."""
     lent = dict(zip(names, (first, second), strict=True))
     found = usable_devices(FOUND, lent)
 
@@ -77,12 +77,12 @@ def test_devices_are_used_in_the_order_given(names, first, second):
 
 
 def test_without_names_all_devices_are_used():
-    """As the runtime lists them."""
+    """They are in the order of the runtime."""
     assert usable_devices(FOUND, {}) == FOUND
 
 
-def test_a_device_that_is_not_there_is_told_or_imagined():
-    """A tune needs it, a plan does not."""
+def test_a_missing_device_is_refused_or_allowed():
+    """A tune needs the device, a plan does not."""
     with pytest.raises(UsageError, match="no device ROCm0") as caught:
         usable_devices(FOUND, {"ROCm0": 100.0})
     (imagined,) = usable_devices(FOUND, {"ROCm0": 100.0}, allow_missing=True)
@@ -109,7 +109,7 @@ def test_a_floor_above_all_values_leaves_nothing(fitted):
 
 
 def test_a_misspelt_parameter_leads_to_the_right_one(fitted):
-    """Before the list of all that the runtime has."""
+    """The hint also lists all that the runtime has."""
     with pytest.raises(UsageError, match="ubach: llama_server has no such") as caught:
         fitted(ubach=512)
     assert caught.value.hint.startswith("did you mean ubatch? it has: ")
@@ -149,12 +149,12 @@ def test_a_pinned_axis_sets_all_its_parameters(fitted):
 
 
 def test_a_pinned_placement_ends_the_walk_over_layouts(fitted):
-    """Who says where layers lie does not want it searched."""
+    """A user who places layers does not have them searched."""
     assert fitted(n_cpu_moe=3).layouts == ()
 
 
 @pytest.mark.parametrize(
-    ("pins", "told"),
+    ("pins", "words"),
     [
         ({"nonesuch": 1}, "no such parameter"),
         ({"prefetch_slots": 3}, "no such parameter"),
@@ -165,15 +165,15 @@ def test_a_pinned_placement_ends_the_walk_over_layouts(fitted):
         ({"ubatch": 9999}, "ubatch <= batch"),
     ],
 )
-def test_what_cannot_be_pinned_is_told(fitted, pins, told):
+def test_an_impossible_pin_is_refused(fitted, pins, words):
     """Unknown parameters, values and combinations."""
-    with pytest.raises(UsageError, match=told) as caught:
+    with pytest.raises(UsageError, match=words) as caught:
         fitted(**pins)
-    assert caught.value.hint or "takes" in told
+    assert caught.value.hint or "takes" in words
 
 
-def test_a_floor_that_is_no_kv_type_is_told(fitted):
-    """With those that are."""
+def test_an_unknown_floor_is_refused(fitted):
+    """The hint lists the KV types."""
     with pytest.raises(UsageError, match="--kv-floor q3 is not a KV type"):
         fitted(kv_floor="q3")
 
@@ -187,13 +187,13 @@ def about(tmp_path_factory):
 
 
 def test_the_baseline_is_the_runtimes_own_choice(about):
-    """Nothing but the task is said."""
+    """It has no setting but those of the task."""
     assert dict(about.baseline.params) == {"context": 2048, "parallel": 1}
     assert about.limits_mib == {}
 
 
-def test_lent_devices_are_told_to_the_runtimes_own_fit(about):
-    """It must leave free what the user does not lend, and its usual margin."""
+def test_the_runtimes_own_fit_keeps_the_users_limits(about):
+    """It leaves free the memory beyond the limit, and its usual margin."""
     devices = tuple(replace(d, usable_mib=d.usable_mib - 300) for d in reversed(about.devices))
     lent = replace(about, devices=devices, chooses_devices=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from session.confirm_sample import WORKLOAD, trial_of
+from session.rounds_sample import WORKLOAD, trial_of
 
 from autofit.sweep.entry_studies import _figures
 from autofit.trial.measurement import Measurement, MemoryReading

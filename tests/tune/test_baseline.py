@@ -1,4 +1,4 @@
-"""The baseline's effective settings, written out; and the point of the space that they are."""
+"""The baseline: its settings written out, its point of the search space, its warnings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def machine(tmp_path_factory) -> TuneMachine:
 
 @pytest.fixture(scope="module")
 def about(machine):
-    """What is known of the task."""
+    """A task on one card."""
     workload = read_workload(str(machine.workload))
     return task(machine.model, machine.server, workload, space=str(machine.space))
 
@@ -55,8 +55,8 @@ def trial_of(about, applied: dict) -> Trial:
     )
 
 
-def test_what_ran_runs_again_the_same(about, machine, tmp_path):
-    """The frozen candidate applies the settings and layers that the runtime's own fit chose."""
+def test_written_settings_run_the_same(about, machine, tmp_path):
+    """The explicit candidate applies the settings and layers that the runtime's own fit chose."""
     with_ = make_launcher(about)
 
     def launch(candidate: Candidate, *, is_verbatim: bool):
@@ -77,8 +77,8 @@ def test_what_ran_runs_again_the_same(about, machine, tmp_path):
     assert "fit_target" not in frozen.params
 
 
-def test_what_was_asked_for_stays(about):
-    """The user's own settings come before what was told; what cannot be told is left out."""
+def test_the_users_settings_stay(about):
+    """They replace reported settings; reported values that are no setting are left out."""
     baseline = replace(
         trial_of(about, {"ubatch": 256, "context": 4096, "flash_attn": "no such value"}),
         candidate=Candidate({"context": 2048, "parallel": 1, "fit_target": "1024", "threads": 3}),
@@ -105,7 +105,7 @@ def cpu(machine, tmp_path_factory):
             {"ubatch": 128, "cache_type_k": "q8_0", "cache_type_v": "q8_0", "load_mode": "none"},
             {"ubatch": 128, "cache_type": "q8_0", "load_mode": "none"},
         ),
-        # What is not told is the dialect's default.
+        # A value that is not reported is the dialect's default.
         (
             {"ubatch": 512, "load_mode": "mmap"},
             {"ubatch": 512, "cache_type": "f16", "load_mode": "mmap"},
@@ -115,22 +115,22 @@ def cpu(machine, tmp_path_factory):
         ({"load_mode": "mmap", "ubatch": 64}, None),
     ],
 )
-def test_the_baseline_is_a_point_where_its_values_are_tried(cpu, applied, point):
-    """So the search knows what it showed."""
+def test_the_baseline_is_a_point_if_the_space_has_its_values(cpu, applied, point):
+    """The search then uses its measurement."""
     problem = problem_of(cpu)
 
     assert find_baseline_point(cpu, problem, trial_of(cpu, applied)) == point
 
 
 def test_a_placed_baseline_is_no_point(about):
-    """The runtime's own fit places layers its own way."""
+    """The runtime's own fit places layers in its own way."""
     problem = problem_of(about)
 
     assert find_baseline_point(about, problem, trial_of(about, {})) is None
 
 
 def test_a_failed_baseline_is_no_point(cpu):
-    """Nothing is known of it."""
+    """It has no reported settings."""
     failed = replace(trial_of(cpu, {}), measurement=None)
 
     assert find_baseline_point(cpu, problem_of(cpu), failed) is None

@@ -75,7 +75,7 @@ def noisy(trials, seed=1, sd=0.01):
 
 
 def test_one_layer_that_costs_a_sixth_is_a_cliff(probed):
-    """The step is told with its numbers, its layout and its KV type."""
+    """The step has its numbers, its layout and its KV type."""
     trials = noisy(line(probed, {22: 38.0, 21: 40.0, 20: 42.0, 19: 35.3}))
 
     (cliff,) = find_tune_cliffs(trials, probed.factory.task)
@@ -96,13 +96,13 @@ def test_one_layer_that_costs_a_sixth_is_a_cliff(probed):
 
 
 def test_gains_and_noise_are_no_cliffs(probed):
-    """Fewer host layers that are faster, give or take the noise, are as it should be."""
+    """Fewer host layers that are faster, within the noise, are expected."""
     trials = noisy(line(probed, {22: 38.0, 21: 40.0, 20: 39.6, 19: 43.0}))
 
     assert find_tune_cliffs(trials, probed.factory.task) == []
 
 
-def test_only_what_differs_in_nothing_else_is_compared(probed):
+def test_neighbours_differ_in_one_parameter(probed):
     """Another KV type or layout is no neighbour, nor is a failure or a proof."""
     here = line(probed, {20: 42.0})
     other = line(probed, {19: 20.0}, kind="f16")
@@ -115,7 +115,7 @@ def test_only_what_differs_in_nothing_else_is_compared(probed):
 
 
 def test_layouts_over_several_devices_count_host_layers(probed):
-    """There no one setting says how many."""
+    """No single setting has their number."""
     trials = noisy(line(probed, {12: 40.0, 10: 12.0}, layout="balanced"))
 
     (cliff,) = find_tune_cliffs([t for t in trials if t.layout == "balanced"], probed.factory.task)
@@ -125,7 +125,7 @@ def test_layouts_over_several_devices_count_host_layers(probed):
 
 
 def test_larger_ubatch_that_is_slower_is_a_cliff(probed):
-    """Prompt processing falls off upwards."""
+    """Prompt processing gets slower with a larger ubatch."""
     base = probed.candidate("single:CUDA0", "q8_0", 22)
     rates = {512: 800.0, 1024: 1200.0, 2048: 1711.0, 4096: 94.0}
     trials = [
@@ -140,7 +140,7 @@ def test_larger_ubatch_that_is_slower_is_a_cliff(probed):
 
 
 def test_launches_of_one_candidate_that_differ_are_named(probed):
-    """The spread itself is a sign."""
+    """Their note has the spread and a possible cause."""
     edge = probed.candidate("single:CUDA0", "q8_0", 19)
     calm = [probed.candidate("single:CUDA0", "q8_0", n) for n in (20, 21, 22)]
     trials = [

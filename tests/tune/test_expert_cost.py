@@ -1,4 +1,4 @@
-"""What prefetch and expert caches cost, by launches that counted it or did not."""
+"""The cost of prefetch and expert caches, with and without memory counters."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from autofit.trial.trial import Trial
 from autofit.tune.expert_cost import expert_costs
 
 BUFFERS = ReportedMemory(1000.0, 100.0, 200.0)
-BESIDE = 500.0
+UNREPORTED = 500.0
 
 
 @pytest.fixture(scope="module", params=["slots", "cache"])
 def maker(request, tmp_path_factory) -> CandidateFactory:
-    """Makes candidates of a build with prefetch slots, or with a cache."""
+    """A factory for a build with prefetch slots, or with a cache."""
     return _maker(tmp_path_factory.mktemp("cost"), request.param)
 
 
 @pytest.fixture(scope="module")
 def slots(tmp_path_factory) -> CandidateFactory:
-    """Makes candidates of a build with prefetch slots."""
+    """A factory for a build with prefetch slots."""
     return _maker(tmp_path_factory.mktemp("slots"), "slots")
 
 
@@ -63,7 +63,7 @@ def observing(maker: CandidateFactory, trials: Sequence[Trial]) -> MemoryModel:
 
 
 def launched(about: Candidate, taken: float | None, row: ReportedMemory = BUFFERS) -> Trial:
-    """A launch that took so much of the card; None where nothing counts."""
+    """A launch that used some MiB of the card; None without a counter."""
     used = (100.0, None if taken is None else 100.0 + taken, 100.0)
     readings = tuple(MemoryReading(0.0, {"CUDA0": mib}, {}) for mib in used)
     measured = Measurement(
@@ -81,22 +81,22 @@ def launched(about: Candidate, taken: float | None, row: ReportedMemory = BUFFER
     )
 
 
-@pytest.mark.parametrize(("there", "told"), [(4, 4), (3, 3), (0, 0), (6, 4)])
-def test_slots_are_counted_by_what_a_device_gives(slots, there, told):
-    """Beside what a launch without them took; pools that grew meanwhile are no slots."""
+@pytest.mark.parametrize(("there", "counted"), [(4, 4), (3, 3), (0, 0), (6, 4)])
+def test_slots_are_counted_by_device_memory(slots, there, counted):
+    """The memory of a launch without slots is subtracted; grown pools are no slots."""
     off, on = (candidate(slots, prefetch_slots=n) for n in (0, 4))
-    base = BUFFERS.buffers_mib + BESIDE
+    base = BUFFERS.buffers_mib + UNREPORTED
     trials = [launched(off, base), launched(on, base + there * SLOT_MIB + 20)]
     (cost,) = expert_costs(on, trials, observing(slots, trials), slots.task)
 
-    assert (cost.source, cost.asked, cost.taken) == ("memory", 4, told)
-    assert cost.mib == ({"CUDA0": told * SLOT_MIB} if told else {})
+    assert (cost.source, cost.asked, cost.taken) == ("memory", 4, counted)
+    assert cost.mib == ({"CUDA0": counted * SLOT_MIB} if counted else {})
     assert cost.time_ratio == 1.0
 
 
 @pytest.mark.parametrize("phase", ["baseline", "confirm"])
 def test_the_baseline_is_no_launch_without_slots(slots, phase):
-    """It was placed by the runtime: what it takes longer is not for want of slots."""
+    """The runtime placed its layers, so that its speed does not show the effect of slots."""
     on = candidate(slots, prefetch_slots=4)
     base = replace(
         launched(slots.task.baseline, 900.0), purpose=purpose_of(phase), is_verbatim=True
@@ -107,8 +107,8 @@ def test_the_baseline_is_no_launch_without_slots(slots, phase):
     assert (cost.launches, cost.time_ratio) == (1, None)
 
 
-def test_slots_that_nothing_counts_are_estimated(slots):
-    """Without a counter all that were asked for are said to be there, by estimate."""
+def test_slots_are_estimated_without_a_counter(slots):
+    """All that were asked for are assumed to be there."""
     on = candidate(slots, prefetch_slots=3)
     trials = [launched(on, None)]
     (cost,) = expert_costs(on, trials, observing(slots, trials), slots.task)
@@ -117,18 +117,18 @@ def test_slots_that_nothing_counts_are_estimated(slots):
     assert cost.mib == {"CUDA0": 3 * SLOT_MIB}
 
 
-def test_a_cache_is_what_the_runtime_told(tmp_path):
-    """Its own figure, nothing where it made none, else the estimate."""
+def test_a_cache_has_its_reported_size(tmp_path):
+    """The reported size, nothing if the runtime made none, else the estimate."""
     maker = _maker(tmp_path, "cache")
     on = candidate(maker, moe_cache_mib=400)
-    told = launched(on, None, replace(BUFFERS, expert_cache_mib=398.2))
+    reported = launched(on, None, replace(BUFFERS, expert_cache_mib=398.2))
     silent = launched(on, None)
     disabled = replace(
         silent, measurement=replace(silent.measurement, applied={"moe_cache": "off"})
     )
     found = [
         expert_costs(on, [trial], observing(maker, [trial]), maker.task)[0]
-        for trial in (told, disabled, silent)
+        for trial in (reported, disabled, silent)
     ]
 
     assert [(cost.source, dict(cost.mib)) for cost in found] == [
@@ -136,8 +136,8 @@ def test_a_cache_is_what_the_runtime_told(tmp_path):
     ]  # fmt: skip
 
 
-def test_nothing_is_fetched_where_all_experts_are_on_the_device(maker):
-    """Such points would be the same launch under several names."""
+def test_no_expert_is_fetched_if_all_are_on_the_device(maker):
+    """Such points would all be the same launch."""
     (axis,) = (a for a in maker.task.space.axes if a.name.startswith(("prefetch", "moe_")))
     point = {LAYOUT_AXIS: "single:CUDA0", "ubatch": 512, "flash_attn": "on", "load_mode": "none"}
     made = {

@@ -1,4 +1,4 @@
-"""The search for the ends of a front, on launches that a rule answers."""
+"""The search for the front, and why the search ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autofit.tune.explore import Exploration
 
 @dataclass(slots=True)
 class _Split(SimulatedLaunching):
-    """Small ubatches are slow with prompts and fast with what comes after."""
+    """Launches with small ubatches have slow prompts and fast generation."""
 
     def result(self, plan, request_plan) -> LaunchResult:
         result = SimulatedLaunching.result(self, plan, request_plan)
@@ -53,8 +53,8 @@ def exploration(tmp_path) -> Iterator[Exploration]:
         yield Exploration(about, running, running.memory, search, baseline)
 
 
-def test_the_end_of_each_rate_is_found(exploration) -> None:
-    """What is best by one rate alone is launched for it, however slow in the other."""
+def test_the_best_of_each_speed_is_found(exploration) -> None:
+    """The best in one speed is launched, however slow it is in the other."""
     exploration.search_until(0.2)
     before = len(exploration.evaluations)
 
@@ -69,7 +69,7 @@ def test_the_end_of_each_rate_is_found(exploration) -> None:
     assert any(reason.startswith("for tg:") for reason in reasons)
 
 
-def test_an_end_takes_a_few_launches_at_most(exploration) -> None:
+def test_the_front_takes_few_launches(exploration) -> None:
     """Each metric of the front gets four, and none beyond the budget."""
     exploration.search_until(0.2)
     before = len(exploration.evaluations)
@@ -79,8 +79,8 @@ def test_an_end_takes_a_few_launches_at_most(exploration) -> None:
     assert len(exploration.evaluations) - before <= 8
 
 
-def test_why_the_search_ended_is_told(exploration) -> None:
-    """Cut short it was the budget, else a gain under the one that a launch must promise."""
+def test_the_result_has_why_the_search_ended(exploration) -> None:
+    """The budget, or an expected gain below the least."""
     exploration.search_until(0.2)
     assert exploration.ending["ended_by"] == "budget"
 

@@ -36,8 +36,8 @@ def _front(*trials: Trial, require: tuple[str, ...] = ()) -> list[str]:
     return [point.candidate.params["name"] for point in find_front(trials, about)]
 
 
-def test_what_is_beaten_in_everything_is_left_out() -> None:
-    """Each that stays is best in something, and the fastest prompts come first."""
+def test_beaten_candidates_are_left_out() -> None:
+    """Each that stays is best in something; the fastest prompts come first."""
     trials = [
         _trial("prompts", 900, 10, 300),
         _trial("generation", 500, 30, 300),
@@ -48,22 +48,22 @@ def test_what_is_beaten_in_everything_is_left_out() -> None:
     assert _front(*trials) == ["prompts", "generation", "roomy"]
 
 
-def test_headroom_that_comes_and_goes_counts_for_nothing() -> None:
-    """A few MiB more are no reason to keep what is slower."""
+def test_small_differences_of_headroom_do_not_count() -> None:
+    """A few MiB more are no reason to keep a slower candidate."""
     trials = [_trial("fast", 900, 30, 1024), _trial("slow", 800, 20, 1030)]
 
     assert _front(*trials) == ["fast"]
 
 
 def test_the_front_keeps_the_requirements() -> None:
-    """What misses a limit is not on it, and beats nothing."""
+    """A candidate that misses one is not on it, and beats nothing."""
     trials = [_trial("fast", 900, 30, 1000), _trial("allowed", 700, 29, 500)]
 
     assert _front(*trials, require=("pp<=800",)) == ["allowed"]
 
 
 def test_failures_and_proofs_are_no_points() -> None:
-    """A proof is asked for other prompts, and a failure has no speed."""
+    """A proof has other prompts, and a failure has no speed."""
     trials = [
         _trial("good", 500, 20, 500),
         _trial("proof", 900, 90, 900, purpose=purpose_of("prove")),
@@ -73,7 +73,7 @@ def test_failures_and_proofs_are_no_points() -> None:
     assert _front(*trials) == ["good"]
 
 
-def test_a_candidate_is_told_in_the_middle_of_its_launches() -> None:
+def test_a_candidate_has_the_medians_of_its_launches() -> None:
     """Speeds are medians, and headroom is the least of all launches."""
     trials = [_trial("one", pp, 20, free) for pp, free in ((400, 700), (500, 300), (900, 800))]
 
@@ -84,8 +84,8 @@ def test_a_candidate_is_told_in_the_middle_of_its_launches() -> None:
     assert point.launches == 3
 
 
-def test_memory_that_is_not_counted_is_no_headroom() -> None:
-    """Without counters the front is that of the speeds."""
+def test_without_counters_headroom_does_not_count() -> None:
+    """The front is that of the speeds."""
     trials = [_trial("fast", 900, 30, None), _trial("slow", 800, 20, None)]
 
     assert _front(*trials) == ["fast"]

@@ -6,55 +6,19 @@ from dataclasses import replace
 
 import pytest
 from session.simulated_launching import NO_ROOM, SimulatedLaunching
-from session.task_sample import problem_of, runner, task
-from tune_machine import TuneMachine
+from session.task_sample import runner
 
 from autofit.search.optuna_study import SearchStudy
-from autofit.search.problem import Problem
-from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
-from autofit.search.space_file import read_workload
+from autofit.search.space import HOST_LAYERS_AXIS
 from autofit.session.finalist import Finalist, Proof
 from autofit.trial.outcome import Completed, Crashed, OutOfMemory
 from autofit.tune.explore import Exploration
 from autofit.tune.prove import Prover
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory) -> TuneMachine:
-    """One card."""
-    return TuneMachine(tmp_path_factory.mktemp("prove"), 2600.0)
-
-
-@pytest.fixture(scope="module")
-def about(machine):
-    """What is known of the task."""
-    workload = read_workload(str(machine.workload))
-    return task(machine.model, machine.server, workload, space=str(machine.space))
-
-
-@pytest.fixture(scope="module")
-def problem(about) -> Problem:
-    """The search problem of the task."""
-    return problem_of(about)
-
-
-@pytest.fixture
-def finalist(problem):
-    """A finalist with so many host layers."""
-
-    def of(host_layers: int) -> Finalist:
-        point = {
-            LAYOUT_AXIS: problem.layouts[0], HOST_LAYERS_AXIS: host_layers,
-            **next(problem.space.points()),
-        }  # fmt: skip
-        return Finalist(problem.candidate_of(point), problem.layouts[0], point)
-
-    return of
-
-
 @pytest.fixture
 def proved(about, problem, tmp_path):
-    """Proves a finalist on launches that a rule decides; the proof and all launches."""
+    """A function that proves a finalist; it returns the proof and all launches."""
 
     def of(finalist: Finalist, rule) -> tuple[Proof | None, SimulatedLaunching]:
         launching = SimulatedLaunching(outcome_of=lambda candidate, _: rule(candidate))
@@ -68,7 +32,7 @@ def proved(about, problem, tmp_path):
 
 
 def host_layers(candidate) -> int:
-    """How many layers have their experts on the host."""
+    """The layers with experts on the host."""
     return int(candidate.params["n_cpu_moe"])
 
 

@@ -6,55 +6,18 @@ from dataclasses import replace
 
 import pytest
 from session.simulated_launching import SimulatedLaunching
-from session.task_sample import problem_of, runner, task
-from tune_machine import TuneMachine
+from session.task_sample import runner
 
 from autofit.search.optuna_study import SearchStudy
-from autofit.search.problem import Problem
-from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
-from autofit.search.space_file import read_workload
-from autofit.session.finalist import Finalist, Proof
+from autofit.session.finalist import Proof
 from autofit.tune.explore import Exploration
 from autofit.tune.prove import launch_proof
 from autofit.tune.recommend import Recommendation, add_warnings
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory) -> TuneMachine:
-    """One card."""
-    return TuneMachine(tmp_path_factory.mktemp("prove"), 2600.0)
-
-
-@pytest.fixture(scope="module")
-def about(machine):
-    """What is known of the task."""
-    workload = read_workload(str(machine.workload))
-    return task(machine.model, machine.server, workload, space=str(machine.space))
-
-
-@pytest.fixture(scope="module")
-def problem(about) -> Problem:
-    """The search problem of the task."""
-    return problem_of(about)
-
-
-@pytest.fixture
-def finalist(problem):
-    """A finalist with so many host layers."""
-
-    def of(host_layers: int) -> Finalist:
-        point = {
-            LAYOUT_AXIS: problem.layouts[0], HOST_LAYERS_AXIS: host_layers,
-            **next(problem.space.points()),
-        }  # fmt: skip
-        return Finalist(problem.candidate_of(point), problem.layouts[0], point)
-
-    return of
-
-
 @pytest.fixture
 def warn(about, problem, finalist, tmp_path):
-    """Return the warnings about a winner that leaves so much memory within such a limit."""
+    """A function that returns the warnings about a winner."""
 
     def of(free_mib: float, host: int, limit_mib: float | None, memory=None) -> list[str]:
         launching = SimulatedLaunching(free_mib=free_mib)

@@ -1,4 +1,4 @@
-"""The document of a tune, from what its phases brought."""
+"""The document of a tune, from the findings of its phases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GAIN = Estimate(1.6, 1.5, 1.7, 3)
 
 @pytest.fixture(scope="module")
 def about(tmp_path_factory):
-    """One card, with words and variables of the user's."""
+    """One card, with arguments and variables of the user."""
     machine = TuneMachine(tmp_path_factory.mktemp("result"), 2600.0)
     workload = read_workload(str(machine.workload))
     found = task(machine.model, machine.server, workload, space=str(machine.space))
@@ -50,7 +50,7 @@ def running(about, tmp_path):
 
 
 class Tuned:
-    """A tune that ran by hand: baseline, one search launch, three rounds, a proof."""
+    """A tune made step by step: baseline, one search launch, three rounds, a proof."""
 
     def __init__(self, about, running) -> None:
         self.about, self.running = about, running
@@ -74,7 +74,7 @@ class Tuned:
         )
 
     def contender(self, candidate, layout):
-        """One that is launched in rounds."""
+        """A contender of the rounds."""
         return Contender(
             candidate.key,
             lambda number: self.launch(round_purpose(number), candidate, layout),
@@ -89,7 +89,7 @@ class Tuned:
         return Recommendation(Proof(finalist, trial), gain)
 
     def document(self, **changes) -> dict:
-        """The document, its form checked."""
+        """The document, checked against its schema."""
         parts = {
             "task": self.about, "study": self.running.study, "baseline": self.baseline,
             "ranking": self.ranking, "recommendation": None, "boundaries": [],
@@ -106,8 +106,8 @@ def tuned(about, running) -> Tuned:
     return Tuned(about, running)
 
 
-def test_a_winner_is_told_with_what_starts_it(tuned):
-    """Words for serving, the user's own among them, and what the proof left free."""
+def test_a_winner_has_what_starts_it(tuned):
+    """Its arguments include the user's, and it has the memory that the proof left free."""
     winner = tuned.document(recommendation=tuned.recommended())["winner"]
 
     assert winner["params"] == dict(tuned.winner.params)
@@ -120,22 +120,22 @@ def test_a_winner_is_told_with_what_starts_it(tuned):
     assert winner["trial"] == tuned.running.trials[-1].number
 
 
-def test_estimates_come_from_the_confirmation(tuned):
-    """One value a launch, of both in the same rounds; the proof measures nothing of them."""
+def test_estimates_are_those_of_the_rounds(tuned):
+    """There is one value per launch; the proof does not count."""
     document = tuned.document(recommendation=tuned.recommended())
 
     rounds = tuned.ranking.rounds
     for side, seconds in (("baseline", 1.6), ("winner", 1.0)):
-        told = document[side]["estimates"]["request_s"]
-        assert told["n"] == rounds
-        assert told["median"] == pytest.approx(seconds)
+        found = document[side]["estimates"]["request_s"]
+        assert found["n"] == rounds
+        assert found["median"] == pytest.approx(seconds)
     assert document["gain"] == {"median": 1.6, "low": 1.5, "high": 1.7, "n": 3}
     assert document["seconds"] == 12.3
     assert document["notes"] == ["a note"]
 
 
 def test_launches_and_outcomes_are_counted(tuned):
-    """By phase and by what came of them."""
+    """They are counted by phase and by outcome."""
     tuned.running.launching.outcome_of = lambda *_: NO_ROOM
     tuned.launch(purpose_of("boundary"), tuned.winner.with_params(n_cpu_moe=1), "single:CUDA0")
     document = tuned.document()
@@ -157,20 +157,20 @@ def test_without_a_proof_there_is_neither_winner_nor_gain(tuned):
 
 
 def test_a_winner_that_is_faster_is_no_tie(tuned):
-    """The confirmation's verdict on it."""
+    """The rounds decided so."""
     assert tuned.document(recommendation=tuned.recommended())["tie"] is False
 
 
 def test_a_winner_as_fast_as_the_baseline_is_a_tie(about, running):
-    """Equal times, shown to be equal."""
+    """The rounds show that the times are equal."""
     running.launching.seconds_of = lambda _: 1.0
     tuned = Tuned(about, running)
 
     assert tuned.document(recommendation=tuned.recommended())["tie"] is True
 
 
-def test_a_frozen_baseline_has_the_baselines_numbers(about, running):
-    """Only its flags are new; a tie is one with a contender."""
+def test_an_explicit_baseline_has_the_baselines_estimates(about, running):
+    """It has new flags alone; a tie is one with a contender."""
     running.launching.seconds_of = lambda c: 1.0 if c == about.baseline else 1.3
     tuned = Tuned(about, running)
     frozen = about.baseline.with_params(n_gpu_layers=13, n_cpu_moe=6)
@@ -181,8 +181,8 @@ def test_a_frozen_baseline_has_the_baselines_numbers(about, running):
     assert document["tie"] is False
 
 
-def test_without_a_confirmation_all_launches_count(tuned):
-    """What search and baseline measured is all there is."""
+def test_without_rounds_all_launches_count(tuned):
+    """Those of search and baseline are used."""
     tuned.running.trials[:] = [t for t in tuned.running.trials if t.phase != "confirm"]
     document = tuned.document(ranking=None, recommendation=tuned.recommended(gain=None))
 
@@ -191,14 +191,14 @@ def test_without_a_confirmation_all_launches_count(tuned):
 
 
 @pytest.mark.parametrize(("proven", "source"), [(True, "launch"), (False, "estimate")])
-def test_a_boundary_says_where_it_is_known_from(tuned, proven, source):
-    """Both sides launched, or one of them estimated."""
+def test_a_boundary_has_its_source(tuned, proven, source):
+    """Both sides were launched, or one is estimated."""
     boundary = Boundary(
         "single:CUDA0", "q8_0", 2048, 5, 4, "out_of_memory", proven, {"ubatch": 2048}
     )
-    (told,) = tuned.document(boundaries=[boundary])["boundary"]
+    (row,) = tuned.document(boundaries=[boundary])["boundary"]
 
-    assert told == {
+    assert row == {
         "layout": "single:CUDA0", "cache_type": "q8_0", "ubatch": 2048, "n_cpu_moe": 5,
         "fits": 5, "fails": 4, "outcome": "out_of_memory", "proven": proven, "source": source,
         "params": {"ubatch": 2048},

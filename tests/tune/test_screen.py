@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 from quality.simulated_answers import KvChanges
 from session.simulated_launching import NO_ROOM, SimulatedLaunching
-from session.task_sample import problem_of, runner, task
+from session.task_sample import problem_of, runner
 from trial.purpose_sample import purpose_of
-from tune_machine import TuneMachine
 
 from autofit.quality.output_evaluator import OutputEvaluator
 from autofit.quality.quality_gate import QualityGate
@@ -19,10 +18,9 @@ from autofit.runtime.server.request_plan import plan_measurement
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.problem import Observation
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
-from autofit.search.space_file import read_workload
 from autofit.session.budget import Budget
 from autofit.session.events import PhaseStarted
-from autofit.session.finalist import RUNTIME_FIT, Finalist
+from autofit.session.finalist import Finalist, baseline_finalist
 from autofit.trial.outcome import Completed, Crashed
 from autofit.trial.purpose import Role
 from autofit.tune.explore import Exploration
@@ -30,7 +28,7 @@ from autofit.tune.prove import Prover
 from autofit.tune.screen import SearchAgain, screen_leader, select_finalists
 
 LAUNCH_S = 10.0
-CRASH = Crashed("prompt", "the GPU fell off the bus", "device_lost")
+CRASH = Crashed("prompt", "the GPU was lost", "device_lost")
 
 
 class Run:
@@ -51,8 +49,7 @@ class Run:
         self.events: list[object] = []
         self.runner.emit = self._on_event
         self.about = about
-        baseline = Finalist(about.baseline, RUNTIME_FIT, is_verbatim=True)
-        evaluator = OutputEvaluator(self.runner, about, baseline)
+        evaluator = OutputEvaluator(self.runner, about, baseline_finalist(about))
         self.gate = QualityGate(evaluator, self.runner.note)
         search = SearchStudy(self.problem, seed=1)
         self.exploration = Exploration(about, self.runner, self.runner.memory, search, None)
@@ -60,7 +57,7 @@ class Run:
 
     @property
     def notes(self) -> list[str]:
-        """What the user was told."""
+        """The notes for the user."""
         return self.runner.notes
 
     def _on_event(self, event: object) -> None:
@@ -89,16 +86,8 @@ class Run:
         return found
 
     def roles(self) -> list[Role]:
-        """What was launched after the search."""
+        """The roles of the launches after the search."""
         return [t.purpose.role for t in self.runner.trials if t.phase == "prove"]
-
-
-@pytest.fixture(scope="module")
-def about(tmp_path_factory):
-    """A task on one card."""
-    machine = TuneMachine(tmp_path_factory.mktemp("shortlist"), 2600.0)
-    workload = read_workload(str(machine.workload))
-    return task(machine.model, machine.server, workload, space=str(machine.space))
 
 
 @pytest.fixture
@@ -108,7 +97,7 @@ def run(about, tmp_path) -> Callable[..., Run]:
 
 
 def test_a_poor_kv_type_asks_to_search_again(run):
-    """Nothing is settled before the search has gone on; then what is wide is left."""
+    """Once it is excluded, the wide type is left."""
     here = run()
     finalists = [here.finalist(4, "q8_0"), here.finalist(5, "f16"), here.finalist(5, "q8_0")]
 
@@ -142,7 +131,7 @@ def test_no_score_takes_the_time_of_rounds(run, total_s, is_scored):
 
 @pytest.mark.parametrize(("total_s", "is_scored"), [(400.0, True), (120.0, False)])
 def test_an_early_score_takes_no_more_than_the_search_has_left(run, total_s, is_scored):
-    """What is left for launches is not all spent on looking ahead."""
+    """The search keeps time for launches."""
     here = run(total_s=total_s)
     finalists = [here.finalist(n, "q8_0") for n in (4, 5, 6, 7)]
 
@@ -150,7 +139,7 @@ def test_an_early_score_takes_no_more_than_the_search_has_left(run, total_s, is_
 
 
 def test_only_the_leaders_kv_type_is_scored_early(run):
-    """A narrow type that does not lead is left for later; so is nothing at all."""
+    """A narrow type that does not lead is scored later."""
     here = run()
 
     assert here.screen_leader([]) is None
@@ -159,7 +148,7 @@ def test_only_the_leaders_kv_type_is_scored_early(run):
 
 
 def test_a_tight_leader_is_not_scored_early(run):
-    """It may die with its context full, and another one with its KV type may come."""
+    """It may die at full context."""
     here = run(free_mib=8.0)
 
     assert here.screen_leader([here.finalist(4, "q8_0")]) is None
@@ -167,7 +156,7 @@ def test_a_tight_leader_is_not_scored_early(run):
 
 
 def _dies_below(host_layers: int):
-    """Proofs fail with fewer host layers than that; nothing else does."""
+    """Only proofs with fewer host layers fail."""
 
     def outcome_of(candidate, request_plan):
         is_small = candidate.get_int("n_cpu_moe", 99) < host_layers
@@ -177,7 +166,7 @@ def _dies_below(host_layers: int):
 
 
 def test_the_best_out_of_memory_asks_to_search_again(run):
-    """The search may find better than a step back of it; it is no finalist any more."""
+    """The search may find better than a step back; it is no finalist any more."""
     here = run(free_mib=8.0, outcome_of=_dies_below(12))
     finalists = [here.finalist(4, "f16"), here.finalist(12, "f16")]
 
@@ -193,7 +182,7 @@ def test_the_best_out_of_memory_asks_to_search_again(run):
 
 @pytest.mark.parametrize("total_s", [None, 15.0])
 def test_with_nothing_else_the_best_steps_back_until_it_runs(run, total_s):
-    """So it does at once where no time is left to search on; what holds is proven once."""
+    """It does at once if no time is left to search; its proof is launched once."""
     here = run(free_mib=8.0, outcome_of=_dies_below(6), total_s=total_s)
     first = here.finalist(4, "f16")
 
@@ -208,19 +197,19 @@ def test_with_nothing_else_the_best_steps_back_until_it_runs(run, total_s):
 
 
 def test_no_proof_is_launched_twice(run):
-    """Without time to search on, the best and its steps back fail before the next one is taken."""
+    """Without time to search, the best and its steps back fail before the next one."""
     here = run(free_mib=8.0, outcome_of=_dies_below(12), total_s=25.0)
     finalists = [here.finalist(4, "f16"), here.finalist(12, "f16")]
 
     assert here.select(finalists) == here.select(finalists) == finalists[1:]
-    # The first and four steps back, then the one that holds.
+    # The first and four steps back, then the one that runs.
     assert len(here.roles()) == 6
     (note,) = here.notes
     assert "a finalist does not run at full context, nor with more layers in system RAM" in note
 
 
 def test_a_crash_at_full_context_is_noted(run):
-    """The fastest is dropped with a word, although more layers in system RAM would not help."""
+    """It has no step back: more layers in system RAM would not help."""
 
     def outcome_of(candidate, request_plan):
         is_small = candidate.get_int("n_cpu_moe", 99) < 12
@@ -231,25 +220,25 @@ def test_a_crash_at_full_context_is_noted(run):
 
     assert here.select(finalists) == here.select(finalists) == finalists[2:]
     assert here.notes == [
-        f"#{number}: a finalist does not run at full context: crashed: the GPU fell off the bus"
+        f"#{number}: a finalist does not run at full context: crashed: the GPU was lost"
         for number in (4, 5)
     ]
 
 
 def test_only_the_best_steps_back(run):
-    """What holds in the place of a slower one is not looked for."""
+    """A slower finalist out of memory is dropped."""
     here = run(free_mib=8.0, outcome_of=_dies_below(7), total_s=60.0)
     finalists = [here.finalist(n, "f16") for n in (9, 4, 5)]
 
     assert here.select(finalists) == here.select(finalists) == finalists[:1]
     assert here.events == [PhaseStarted("prove")] * 3
-    # The one that holds, and each of the others once.
+    # The one that runs, and each of the others once.
     assert len(here.roles()) == 3
     assert len(set(here.notes)) == len(here.notes) == 2
 
 
 def test_a_finalist_ruled_out_by_a_failure_is_not_launched(run):
-    """It is stepped back from at once, if it is the best."""
+    """The best steps back at once."""
     here = run(free_mib=8.0, outcome_of=_dies_below(6), total_s=25.0)
     finalists = [here.finalist(n, "f16") for n in (4, 5)]
     here.exploration.search.add(Observation(finalists[1].point, None, "device"))

@@ -1,4 +1,4 @@
-"""Whole tunes of one card on launches that rules answer."""
+"""Whole tunes of one card on simulated launches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def asked_by(trial: Trial) -> Asked | None:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a tune told, all its launches, and how many of them took place now."""
+    """The result of a tune, all its trials, and how many of them were launched now."""
 
     result: dict[str, Any]
     trials: list[Trial]
@@ -40,7 +40,7 @@ class Tuned:
 
     @property
     def notes(self) -> str:
-        """All remarks."""
+        """All notes."""
         return "\n".join(self.result["notes"])
 
     def of_phase(self, *phases: str) -> list[Trial]:

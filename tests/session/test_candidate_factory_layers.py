@@ -1,4 +1,4 @@
-"""How host layers are counted for people."""
+"""Counts of host layers as users see them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_layers_are_counted_without_a_gap(params, host_layers, expected):
 
 
 def test_on_several_devices_host_layers_are_counted_as_they_are():
-    """There the first layers say nothing; nor does a number of which no candidate is made."""
+    """A count without a candidate stays as it is, too."""
     candidate = Candidate({"n_gpu_layers": 9, "n_cpu_moe": 6})
 
     assert reported_host_layers("single:CUDA0", 2, lambda _: candidate, 13) == 6
@@ -49,7 +49,7 @@ def test_on_several_devices_host_layers_are_counted_as_they_are():
         (3, False, 7),  # no more can be sent away
     ],
 )
-def test_what_does_not_fit_is_told_as_many_layers_as_mean_the_same(host_layers, fits, expected):
+def test_a_failing_count_is_the_largest_equivalent(host_layers, fits, expected):
     """Both sides of a boundary are neighbours, whichever layers have no experts."""
     sent = {0: {}, 1: {"n_cpu_moe": 4}, 2: {"n_cpu_moe": 5}, 3: {"n_cpu_moe": 7}}
 
@@ -61,8 +61,8 @@ def test_what_does_not_fit_is_told_as_many_layers_as_mean_the_same(host_layers, 
     )
 
 
-def test_with_fewer_layers_on_the_device_nothing_is_told_of_those_before():
-    """A candidate that is cut otherwise is no neighbour."""
+def test_a_candidate_with_another_cut_is_no_neighbour():
+    """Its count of layers has another meaning."""
     cut = {1: Candidate({"n_gpu_layers": 9, "n_cpu_moe": 3}), 2: Candidate({"n_gpu_layers": 4})}
 
     assert reported_host_layers("single:CUDA0", 1, cut.get, 9, fits=False) == 3

@@ -1,4 +1,4 @@
-"""Whole tunes in which a KV type costs too much of the answers' quality, or does not."""
+"""Whole tunes with a KV type whose answers are poor, or good."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from quality.simulated_answers import NO_CHANGES, KvChanges
 from session.simulated_launching import SimulatedLaunching
-from tune.whole_tune import Tuned, one_card, whole_tune
+from tune.whole_tune import Tuned, whole_tune
 
 from autofit.errors import Interrupted
 from autofit.session.task import Task
@@ -33,12 +33,6 @@ def _seconds(candidate: Candidate) -> float:
     return 2.0 + 0.1 * candidate.get_int("n_cpu_moe", 20) - narrow
 
 
-@pytest.fixture(scope="module")
-def about(tmp_path_factory) -> Task:
-    """A task on one card, with two KV types to choose from."""
-    return one_card(tmp_path_factory.mktemp("kv"))
-
-
 def tuned_in(
     folder: Path,
     task: Task,
@@ -48,14 +42,14 @@ def tuned_in(
     free_mib: float = 900.0,
     **options: Any,
 ) -> Tuned:
-    """A tune in that study, on launches of which a rule tells speed and answers."""
+    """A tune in that study, with speed and answers of launches by rules."""
     launching = SimulatedLaunching(seconds_of=_seconds, client_of=changes, free_mib=free_mib)
     return whole_tune(folder, task, launching, max_launches=max_launches, **options)
 
 
 @pytest.fixture
 def tune(about, tmp_path) -> Callable[..., Tuned]:
-    """Tunes the task, all times in one study."""
+    """A function that tunes the task in one study."""
 
     def run(changes: KvChanges, *, task: Task = about, **options: Any) -> Tuned:
         return tuned_in(tmp_path / "study", task, changes, **options)
@@ -65,11 +59,11 @@ def tune(about, tmp_path) -> Callable[..., Tuned]:
 
 @pytest.fixture(scope="module")
 def poor(about, tmp_path_factory) -> Tuned:
-    """A tune of a model that the narrow type is not good enough for."""
+    """A tune of a model with poor answers with the narrow type."""
     return tuned_in(tmp_path_factory.mktemp("poor") / "study", about, POOR)
 
 
-def test_a_poor_kv_type_costs_no_round(poor):
+def test_a_poor_kv_type_enters_no_round(poor):
     """It is scored once, by one candidate; then neither search nor rounds launch it."""
     (asked,) = poor.asking(ASKED)
     after = [trial for trial in poor.trials if trial.number > asked.number]
@@ -82,8 +76,8 @@ def test_a_poor_kv_type_costs_no_round(poor):
     assert poor.result["winner"]["params"]["n_cpu_moe"] < 12
 
 
-def test_what_is_told_of_a_poor_kv_type(poor):
-    """The score, what follows from it, and the answers of the winner that has another type."""
+def test_the_result_has_the_score_of_a_poor_kv_type(poor):
+    """It also has notes on it, and the answers of the winner with another type."""
     (score,) = poor.result["kv_scores"]
 
     assert "no candidate with KV q8_0 is recommended\nthe search continues without KV q8_0" in (
@@ -100,13 +94,13 @@ def test_what_is_told_of_a_poor_kv_type(poor):
     assert poor.result["answers"]["quality"] is None
 
 
-def test_the_reference_is_asked_once(poor):
-    """A wide winner is held against what the baseline said when the narrow type was scored."""
+def test_the_reference_is_launched_once(poor):
+    """A wide winner is compared with the answers for the narrow type's score."""
     assert poor.asked == [REFERENCE, ASKED, WINNER]
 
 
-def test_a_good_kv_type_is_asked_no_more_than_after_the_rounds(tune):
-    """The winner that was scored before its rounds is not asked again."""
+def test_a_scored_winner_is_not_launched_for_answers_again(tune):
+    """Its score from before the rounds is used."""
     tuned = tune(NO_CHANGES)
 
     assert kind_of(Candidate(tuned.result["winner"]["params"])) == "q8_0"
@@ -118,8 +112,8 @@ def test_a_good_kv_type_is_asked_no_more_than_after_the_rounds(tune):
     assert len(others) == (0 if is_winner else 1)
 
 
-def test_without_answers_nothing_is_scored(tune):
-    """Those of random weights mean nothing: the narrow type is as good as any."""
+def test_nothing_is_scored_for_a_random_model(tune):
+    """Its answers mean nothing, so that the narrow type may win."""
     tuned = tune(POOR, checks_answers=False)
 
     assert tuned.asked == []
@@ -127,8 +121,8 @@ def test_without_answers_nothing_is_scored(tune):
     assert kind_of(Candidate(tuned.result["winner"]["params"])) == "q8_0"
 
 
-def test_a_resumed_tune_pays_for_no_verdict_twice(about, poor):
-    """What the study holds is read, and the result is the same."""
+def test_a_resumed_tune_repeats_no_score(about, poor):
+    """All is taken from the study, and the result is the same."""
     again = tuned_in(Path(poor.result["study"]), about, POOR)
 
     assert again.launched == 0
@@ -138,8 +132,8 @@ def test_a_resumed_tune_pays_for_no_verdict_twice(about, poor):
 
 
 @pytest.mark.parametrize("stops_at", [REFERENCE, ASKED])
-def test_a_tune_that_is_stopped_while_scoring_goes_on(tune, stops_at):
-    """Whatever was asked before the stop is not asked again."""
+def test_a_tune_stopped_while_scoring_resumes(tune, stops_at):
+    """Answers from before the stop are used."""
     with pytest.raises(Interrupted):
         tune(POOR, stops_at=stops_at)
 
@@ -149,7 +143,7 @@ def test_a_tune_that_is_stopped_while_scoring_goes_on(tune, stops_at):
     assert tuned.result["winner"]["params"]["cache_type_k"] == "f16"
 
 
-def test_a_larger_budget_goes_on_from_the_verdict(tune):
+def test_a_larger_budget_keeps_the_score(tune):
     """A tune that is given more launches does not score again."""
     small = tune(POOR, max_launches=4)
     large = tune(POOR, max_launches=8)
@@ -159,8 +153,8 @@ def test_a_larger_budget_goes_on_from_the_verdict(tune):
     assert [t.number for t in large.asking(ASKED)] == [t.number for t in small.asking(ASKED)]
 
 
-def test_a_search_that_has_ended_goes_on(tune):
-    """With launches to spare the type is scored at the end, and the search is taken up again."""
+def test_an_ended_search_continues_without_a_poor_type(tune):
+    """With enough launches the type is scored at the end of the search."""
     tuned = tune(POOR, max_launches=60)
     (asked,) = [trial.number for trial in tuned.asking(ASKED)]
     searched = [trial.number for trial in tuned.of_phase("boundary", "search")]
@@ -171,8 +165,8 @@ def test_a_search_that_has_ended_goes_on(tune):
     assert tuned.result["winner"]["params"]["cache_type_k"] == "f16"
 
 
-def test_a_kv_type_that_was_asked_for_leaves_the_baseline(about, tune):
-    """Where every candidate has it, there is nothing to go on with, and that is said."""
+def test_a_poor_pinned_type_leaves_the_baseline(about, tune):
+    """If every candidate has it, a note says that nothing is left to search."""
     pinned = replace(about, space=about.space.pin({"cache_type": "q8_0"}))
     tuned = tune(POOR, task=pinned)
 
@@ -184,15 +178,15 @@ def test_a_kv_type_that_was_asked_for_leaves_the_baseline(about, tune):
     assert tuned.of_phase("confirm") == []
 
 
-def test_a_spent_budget_is_told(tune):
-    """Without a launch left to search with, what is narrow is dropped all the same."""
+def test_a_note_says_that_the_budget_is_used_up(tune):
+    """The poor type is excluded although no launch is left."""
     tuned = tune(POOR, max_launches=2)
 
     assert "the budget leaves nothing to search without KV q8_0; --kv-floor f16" in tuned.notes
     assert "cache_type_k" not in tuned.result["winner"]["params"]
 
 
-def test_a_users_own_narrow_type_is_kept_with_a_word(about, tune):
+def test_a_users_own_poor_type_is_kept_with_a_note(about, tune):
     """The baseline is no recommendation: it is what runs today."""
     own = {"cache_type_k": "q8_0", "cache_type_v": "q8_0", "n_cpu_moe": 0, "n_gpu_layers": 99}
     tuned = tune(POOR, task=replace(about, baseline_params=own))
@@ -202,8 +196,8 @@ def test_a_users_own_narrow_type_is_kept_with_a_word(about, tune):
     assert "the command given with --baseline has KV q8_0, too: it is kept as" in tuned.notes
 
 
-def test_what_leaves_a_device_next_to_nothing_is_proven_before_it_is_asked(tune):
-    """A full context is more than an interview: what does not hold is not scored."""
+def test_a_tight_candidate_is_proven_before_it_is_scored(tune):
+    """A candidate that fails its proof is not scored."""
     tuned = tune(POOR, free_mib=8.0)
 
     assert tuned.of_phase("prove")[0].purpose.role == "proof"

@@ -1,4 +1,4 @@
-"""A winner that fails its proof: another takes its place, and the reason is told."""
+"""Whole tunes whose fastest candidate is not the winner."""
 
 from __future__ import annotations
 
@@ -7,20 +7,10 @@ from dataclasses import replace
 
 import pytest
 from session.simulated_launching import SimulatedLaunching
-from session.task_sample import runner, task
+from session.task_sample import runner
 from tune.whole_tune import tune
-from tune_machine import TuneMachine
 
-from autofit.search.space_file import read_workload
 from autofit.trial.outcome import Completed, Crashed
-
-
-@pytest.fixture
-def about(tmp_path):
-    """A task on one card."""
-    machine = TuneMachine(tmp_path, 2600.0)
-    workload = read_workload(str(machine.workload))
-    return task(machine.model, machine.server, workload, space=str(machine.space))
 
 
 def _seconds(candidate) -> float:
@@ -29,14 +19,14 @@ def _seconds(candidate) -> float:
 
 
 def _tuned(about, folder, outcome_of, *, max_launches, seconds_of=_seconds, free_mib=900.0):
-    """The result of a tune whose launches end as told."""
+    """The result of a tune whose launches have these outcomes."""
     launching = SimulatedLaunching(outcome_of, seconds_of, free_mib)
     running = replace(runner(about, folder), launching=launching)
     running.budget.max_launches = max_launches
     return tune(about, running)
 
 
-def test_a_winner_that_fails_its_proof_gives_way(about, tmp_path):
+def test_a_failed_proof_is_followed_by_the_next(about, tmp_path):
     """The next finalist is proven and recommended; the notes say why the first was not."""
     failed = []
 
@@ -45,7 +35,7 @@ def test_a_winner_that_fails_its_proof_gives_way(about, tmp_path):
         if request_plan.name == "prove" and "n_cpu_moe" in candidate.params:
             failed[:] = failed or [candidate]
             if candidate == failed[0]:
-                return Crashed("prompt", "the GPU fell off the bus", "device_lost")
+                return Crashed("prompt", "the GPU was lost", "device_lost")
         return Completed()
 
     result = _tuned(about, tmp_path / "study", outcome_of, max_launches=6)
@@ -53,16 +43,16 @@ def test_a_winner_that_fails_its_proof_gives_way(about, tmp_path):
     assert len(failed) == 1
     assert result["winner"]["proven"] is True
     assert result["winner"]["params"] != dict(failed[0].params)
-    words = ": a finalist does not run at full context: crashed: the GPU fell off the bus"
+    words = ": a finalist does not run at full context: crashed: the GPU was lost"
     assert any(words in note for note in result["notes"])
 
 
-def test_the_baseline_is_kept_where_nothing_faster_holds(about, tmp_path):
-    """With every finalist failing its proof, what runs without tuning is proven and written."""
+def test_the_baseline_wins_if_nothing_faster_is_proven(about, tmp_path):
+    """If every finalist fails its proof, the baseline is proven and recommended."""
 
     def outcome_of(candidate, request_plan):
         if request_plan.name == "prove" and "n_cpu_moe" in candidate.params:
-            return Crashed("prompt", "the GPU fell off the bus", "device_lost")
+            return Crashed("prompt", "the GPU was lost", "device_lost")
         return Completed()
 
     result = _tuned(about, tmp_path / "study", outcome_of, max_launches=4)
@@ -74,14 +64,14 @@ def test_the_baseline_is_kept_where_nothing_faster_holds(about, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("noise", "told"),
+    ("noise", "words"),
     [
         (0.005, "the runtime's own choice was confirmed as the best found"),
         (0.4, "the runtime's own choice was fastest in 12 rounds, but 2 candidates may be"),
     ],
 )
-def test_a_baseline_that_wins_says_how_surely(about, tmp_path, noise, told):
-    """Where launches differ more than contenders do, nothing was confirmed."""
+def test_a_note_says_how_certain_a_winning_baseline_is(about, tmp_path, noise, words):
+    """With noise above the differences of contenders the rounds do not decide."""
     rng = random.Random(1)
 
     def seconds_of(candidate) -> float:
@@ -93,11 +83,11 @@ def test_a_baseline_that_wins_says_how_surely(about, tmp_path, noise, told):
     )
 
     assert "n_cpu_moe" not in result["winner"]["params"]
-    assert any(note.startswith(told) for note in result["notes"]), result["notes"]
+    assert any(note.startswith(words) for note in result["notes"]), result["notes"]
 
 
-def test_what_the_search_launches_may_fill_its_context(about, tmp_path):
-    """Every candidate of the search is told when to; baseline, rounds and proofs are not."""
+def test_searched_candidates_may_fill_the_context(about, tmp_path):
+    """Those of the search have a limit for it; baseline, rounds and proofs have none."""
     asked = []
 
     def outcome_of(candidate, request_plan):
@@ -115,10 +105,8 @@ def test_what_the_search_launches_may_fill_its_context(about, tmp_path):
 
 
 @pytest.mark.parametrize(("free_mib", "is_first_proven"), [(8.0, True), (34.0, False)])
-def test_what_keeps_next_to_nothing_is_proven_before_rounds(
-    about, tmp_path, free_mib, is_first_proven
-):
-    """Rounds are not spent on what dies when it is served."""
+def test_a_tight_candidate_is_proven_before_rounds(about, tmp_path, free_mib, is_first_proven):
+    """No round is spent on a candidate that may die when it is served."""
     asked = []
 
     def outcome_of(candidate, request_plan):

@@ -1,4 +1,4 @@
-"""Whole tunes where experts can be prefetched or cached: what is chosen, and what it costs."""
+"""Whole tunes of builds that can prefetch or cache experts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autofit.trial.candidate import Candidate
 
 @dataclass
 class Tuned:
-    """What a tune found, and what was launched for it."""
+    """The result of a tune, and its launches."""
 
     result: dict[str, Any]
     launching: PhysicalLaunching
@@ -33,7 +33,7 @@ class Tuned:
 
     @property
     def cost(self) -> dict[str, Any]:
-        """The one setting for experts that the space has."""
+        """The cost of the space's one setting for experts."""
         (cost,) = self.result["expert_memory"]
         return cost
 
@@ -44,14 +44,14 @@ class Tuned:
         return workload.truth(params, [(1500, 33)])
 
     def taken_mib(self, **off: Any) -> float:
-        """What the winner truly takes beyond itself with a setting turned off."""
+        """The memory that a setting of the winner takes in truth."""
         with_it, without = self.truth().devices[0], self.truth(**off).devices[0]
         return with_it.used_mib - without.used_mib
 
 
 @pytest.fixture
 def tune(tmp_path) -> Callable[..., Tuned]:
-    """Tunes a machine of a kind with so many launches."""
+    """A function that tunes a machine of a kind."""
 
     def run(kind: str, launches: int = 10, **fields: Any) -> Tuned:
         machine = ExpertMachine(tmp_path, kind, **fields)
@@ -73,8 +73,8 @@ def tune(tmp_path) -> Callable[..., Tuned]:
     ("kind", "name"),
     [("slots", "prefetch_slots"), ("env", "prefetch_slots"), ("weights", "prefetch_weights")],
 )
-def test_prefetch_that_gains_is_chosen_and_its_memory_told(tune, kind, name):
-    """The MiB are those that the device really gives, whatever the build's switch."""
+def test_useful_prefetch_is_chosen(tune, kind, name):
+    """Its memory in the result is the true one, whatever the build's switch."""
     tuned = tune(kind)
 
     slots = tuned.params[name] if name == "prefetch_slots" else 3
@@ -85,8 +85,8 @@ def test_prefetch_that_gains_is_chosen_and_its_memory_told(tune, kind, name):
     assert tuned.cost["time_ratio"] < 1
 
 
-def test_prefetch_that_loses_is_left_off(tune):
-    """Where whole tensors crowd the link, no slot is taken, and what it would cost is told."""
+def test_slow_prefetch_is_off(tune):
+    """If whole tensors fill the link, no slot is used, and the result has its cost."""
     tuned = tune("slots", quirks=Quirks(prefetch_link_share=0.3))
 
     assert tuned.params["prefetch_slots"] == 0
@@ -97,7 +97,7 @@ def test_prefetch_that_loses_is_left_off(tune):
 
 @pytest.mark.parametrize("dies", [True, False])
 def test_slots_that_do_not_fit_are_not_recommended(tune, dies):
-    """The server dies of them or goes on with fewer: the winner has all of its slots."""
+    """The server dies or has fewer slots: the winner has all of its slots."""
     tuned = tune("env", card_mib=2600.0, prefetch_dies=dies)
 
     ended = tuned.result["outcomes"]
@@ -125,8 +125,8 @@ def test_the_workload_decides_on_prefetch(tune, prompt, chosen):
     assert (slots > 0) == chosen
 
 
-def test_an_expert_cache_that_gains_is_chosen_and_its_memory_told(tune):
-    """Beside slow memory; a cache takes whole experts, so a little less than its budget."""
+def test_a_useful_expert_cache_is_chosen(tune):
+    """System RAM is slow; a cache has whole experts, so a little less than its budget."""
     tuned = tune("cache", card_mib=2600.0, prompt=200, predicted=200, host={"memory_gb_s": 12.0})
 
     budget = tuned.params["moe_cache_mib"]
@@ -136,7 +136,7 @@ def test_an_expert_cache_that_gains_is_chosen_and_its_memory_told(tune):
     assert tuned.cost["time_ratio"] < 0.9
 
 
-def test_an_expert_cache_that_loses_is_left_off(tune):
+def test_a_slow_expert_cache_is_off(tune):
     """Over a slow link every miss costs more than the CPU's reading."""
     tuned = tune(
         "cache", card_mib=2600.0, prompt=200, predicted=200, card={"link_gb_s": 2.0}

@@ -1,4 +1,4 @@
-"""Simulated launches for tests of the confirmation: known speeds under known noise."""
+"""Simulated launches for tests of rounds: known speeds under known noise."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def trial_of(
 
 @dataclass(slots=True)
 class Bench:
-    """A machine on which contenders of known speed are launched; `order` is what happened."""
+    """A machine on which contenders of known speed are launched; `order` has the launches."""
 
     seed: int = 1
     noise: float = 0.02
@@ -63,7 +63,7 @@ class Bench:
         free_mib: float | None = 1000.0,
         params: dict | None = None,
     ) -> Contender:
-        """A contender that takes so many seconds, under the bench's noise."""
+        """A contender that takes some seconds, under the bench's noise."""
         candidate = Candidate({"name": name, **(params or {})})
 
         def launch(number: int) -> Trial:
@@ -83,10 +83,10 @@ class Bench:
         return Contender(name, launch)
 
     def launches_of(self, name: str) -> int:
-        """How often a contender was launched."""
+        """The number of launches of a contender."""
         return sum(launched == name for launched, _ in self.order)
 
 
 def names(pairs: Sequence[tuple[str, int]], number: int) -> list[str]:
-    """Who was launched in a round, in order."""
+    """The contenders launched in a round, in order."""
     return [name for name, launched in pairs if launched == number]

@@ -1,4 +1,4 @@
-"""The closing of the winner's boundary, on launches that a rule answers."""
+"""Whole tunes that find both sides of the winner's fit boundary."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 from session.simulated_launching import NO_ROOM, SimulatedLaunching
-from session.task_sample import runner, task
+from session.task_sample import runner
 from tune.whole_tune import tune
-from tune_machine import TuneMachine
 
-from autofit.search.space_file import read_workload
 from autofit.session.task import Task
 from autofit.trial.outcome import Completed
 from autofit.trial.trial import Trial
 
 
 class Tuned:
-    """A tune of a card on which host layers are the faster, the more there are."""
+    """A tune of a card on which more host layers are faster."""
 
     def __init__(self, about: Task, folder: Path, fewest: int) -> None:
         self.launching = SimulatedLaunching(
@@ -34,16 +32,8 @@ class Tuned:
 
     @property
     def loaded(self) -> list[Trial]:
-        """The launches that were asked for their fit only."""
+        """The launches that only tested the fit."""
         return [trial for trial in self.trials if trial.fidelity == "load"]
-
-
-@pytest.fixture(scope="module")
-def about(tmp_path_factory) -> Task:
-    """A task on one card that holds the experts of about seven of twelve layers."""
-    machine = TuneMachine(tmp_path_factory.mktemp("closing"), 2600.0)
-    workload = read_workload(str(machine.workload))
-    return task(machine.model, machine.server, workload, space=str(machine.space))
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +42,8 @@ def tuned(about, tmp_path_factory) -> Tuned:
     return Tuned(about, tmp_path_factory.mktemp("tuned") / "study", fewest=4)
 
 
-def test_the_other_side_is_shown_by_launches_that_measure_nothing(tuned):
-    """They are asked for the proof of fit alone, and the boundary is proven by them."""
+def test_the_failing_side_is_found_by_tests_of_fit(tuned):
+    """They have one request, and the boundary is proven by them."""
     assert tuned.loaded
     efforts = [e for _, e in tuned.launching.made if e.fidelity == "load"]
     assert all([r.is_warmup for r in request_plan.requests] == [True] for request_plan in efforts)
@@ -65,8 +55,8 @@ def test_the_other_side_is_shown_by_launches_that_measure_nothing(tuned):
     assert boundary["fits"] < tuned.result["winner"]["params"]["n_cpu_moe"]
 
 
-def test_what_was_only_loaded_is_told_as_such(tuned):
-    """In what was spent, by phase and fidelity; nothing of it is a measurement."""
+def test_tests_of_fit_are_counted_apart(tuned):
+    """They have a row of their own in what was spent, and no finalist is among them."""
     rows = {(r["phase"], r["fidelity"]): r["launches"] for r in tuned.result["spent"]["by_phase"]}
 
     assert rows["boundary", "load"] == len(tuned.loaded)
@@ -74,8 +64,8 @@ def test_what_was_only_loaded_is_told_as_such(tuned):
     assert not finalists & {trial.candidate for trial in tuned.loaded}
 
 
-def test_a_resumed_tune_repeats_none_of_them(tuned, about):
-    """They are known for what they were asked; the result is the same."""
+def test_a_resumed_tune_repeats_no_test_of_fit(tuned, about):
+    """All are taken from the study, and the result is the same."""
     folder = Path(tuned.result["study"])
 
     again = Tuned(about, folder, fewest=4)
