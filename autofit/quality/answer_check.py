@@ -27,12 +27,9 @@ from autofit.trial.candidate import Candidate
 AnswerVerdict = Literal["equal", "rounding", "different", "good", "poor", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class QualityLimits:
-    """The worst score that is still good enough."""
-
-    agreement: float = 0.85
-    mean_divergence: float = 0.03
+# The worst score that is still good enough: a share of tokens, and nats a token.
+_MIN_AGREEMENT = 0.85
+_MAX_DIVERGENCE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +73,6 @@ class QualityScore:
     lost: int = 0
     source: str = "n_probs"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the score as JSON data."""
-        return asdict(self)
-
     def with_program_score(self, found: Divergence, program: str) -> QualityScore:
         """Return the score with the figures of the runtime's own program for its tokens."""
         return replace(
@@ -91,17 +84,16 @@ class QualityScore:
             source=program,
         )
 
-    def shortfalls(self, limits: QualityLimits | None = None) -> list[str]:
+    def shortfalls(self) -> list[str]:
         """Return a sentence for each limit that the score misses."""
-        limits = limits or QualityLimits()
         found = []
         if self.agreement is None or self.mean_divergence is None:
             return ["the runtime reports no probabilities of tokens"]
-        if not self.agreement >= limits.agreement:
-            found.append(f"{self.agreement:.1%} of tokens match, under {limits.agreement:.0%}")
-        if not self.mean_divergence <= limits.mean_divergence:
+        if not self.agreement >= _MIN_AGREEMENT:
+            found.append(f"{self.agreement:.1%} of tokens match, under {_MIN_AGREEMENT:.0%}")
+        if not self.mean_divergence <= _MAX_DIVERGENCE:
             found.append(
-                f"mean divergence {self.mean_divergence:.3f} nats, over {limits.mean_divergence:g}"
+                f"mean divergence {self.mean_divergence:.3f} nats, over {_MAX_DIVERGENCE:g}"
             )
         if self.lost:
             found.append(f"{self.lost} of {self.found_by_reference} planted records are lost")
@@ -138,8 +130,8 @@ class AnswerCheck:
             "verdict": self.verdict,
             "holds": self.is_acceptable,
             "reference": self.reference,
-            "equality": _finite(self.equality.to_dict()) if self.equality else None,
-            "quality": _finite(self.quality.to_dict()) if self.quality else None,
+            "equality": _finite(asdict(self.equality)) if self.equality else None,
+            "quality": _finite(asdict(self.quality)) if self.quality else None,
             "words": list(self.messages),
         }
 
@@ -161,7 +153,6 @@ def judge_answers(
     reference_name: str,
     may_differ: bool,
     is_sparse: bool = False,
-    limits: QualityLimits | None = None,
     by_program: ProgramScore | None = None,
 ) -> AnswerCheck:
     """Judge answers against those of a reference to the same prompts.
@@ -172,7 +163,6 @@ def judge_answers(
         reference_name: the reference's name for users.
         may_differ: whether the settings may change answers, as KV types do.
         is_sparse: whether the model is a mixture of experts.
-        limits: the limits of answers that may differ.
         by_program: the score of KV types by the runtime's own program.
     """
     if reference is None or other is None or not _have_same_prompts(reference, other):
@@ -187,7 +177,7 @@ def judge_answers(
     )
     if by_program and by_program.divergence:
         quality = quality.with_program_score(by_program.divergence, by_program.program)
-    shortfalls = quality.shortfalls(limits)
+    shortfalls = quality.shortfalls()
     messages = (
         _quality_message(quality, reference_name),
         *([by_program.failure] if by_program and by_program.failure else []),

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 from autofit.quality.recorded_answer import RecordedAnswer, token_divergences
 
@@ -23,9 +23,9 @@ from autofit.quality.recorded_answer import RecordedAnswer, token_divergences
 # another number of threads, flash attention off or no repacking diverge by 0.001 to 0.004 nats
 # a token and 0.11 at most; a KV cache of q4_0 instead of f16 by 0.05 a token. Texts parted
 # between tokens whose log probabilities were up to 0.85 apart.
-ROUNDING_DIVERGENCE = 0.01
-_MAX_FACTOR_OF_ONE_TOKEN = 50
-NEAR_TIE = 1.0
+_ROUNDING_NATS = 0.01
+_ROUNDING_NATS_OF_ONE_TOKEN = 0.5
+_NEAR_TIE = 1.0
 # Mixtures of experts: measured with random weights, eight experts, two used, where routing is
 # most sensitive: another ubatch, flash attention off or no repacking moved 1 to 8% of the
 # tokens, by up to 1.4 nats, and all others by 0.006 at most; a q4_0 K cache moved 30 to 90%.
@@ -79,15 +79,10 @@ class Equality:
     tolerance: float
     first: AnswerDifference | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as JSON data."""
-        return asdict(self)
-
 
 def compare_answers(
     reference: Sequence[RecordedAnswer],
     other: Sequence[RecordedAnswer],
-    tolerance: float = ROUNDING_DIVERGENCE,
     *,
     is_sparse: bool = False,
 ) -> Equality:
@@ -96,8 +91,6 @@ def compare_answers(
     Args:
         reference: answers under the settings that are trusted.
         other: answers under the settings to check.
-        tolerance: the mean divergence, in nats a token, that rounding may cause; a single
-            token may diverge fifty times as much.
         is_sparse: whether the model is a mixture of experts.
 
     Raises:
@@ -114,14 +107,14 @@ def compare_answers(
     largest = max(found, default=None)
     typical = _typical_divergence(found) if found else None
     if is_sparse and typical is not None:
-        is_rounding = typical <= tolerance and not any(
+        is_rounding = typical <= _ROUNDING_NATS and not any(
             one.tokens == two.tokens and one.text != two.text for one, two in pairs
         )
     else:
         is_rounding = (
-            all(one.gap is not None and one.gap <= NEAR_TIE for one in differences)
-            and (mean is None or mean <= tolerance)
-            and (largest is None or largest <= _MAX_FACTOR_OF_ONE_TOKEN * tolerance)
+            all(one.gap is not None and one.gap <= _NEAR_TIE for one in differences)
+            and (mean is None or mean <= _ROUNDING_NATS)
+            and (largest is None or largest <= _ROUNDING_NATS_OF_ONE_TOKEN)
         )
     verdict: EqualityVerdict = "unknown"
     if reference:
@@ -134,7 +127,7 @@ def compare_answers(
         mean_divergence=mean,
         typical_divergence=typical,
         max_divergence=largest,
-        tolerance=tolerance,
+        tolerance=_ROUNDING_NATS,
         first=differences[0] if differences else None,
     )
 

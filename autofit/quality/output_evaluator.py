@@ -62,16 +62,12 @@ class OutputEvaluator:
     _asked: dict[tuple[str, str, bool], tuple[Answers | None, float]] = field(default_factory=dict)
     _scores: dict[KvTypes, ProgramScore] = field(default_factory=dict)
 
-    @property
-    def reference(self) -> Finalist:
-        """The baseline with an f16 KV cache."""
-        return _with_default_kv(self.baseline)
-
     def servers_needed(self, candidate: Candidate) -> int:
         """Return how many servers a check of a candidate still has to launch."""
         if candidate.key in self._checks:
             return 0
-        known = self._known(self.reference, has_retrieval=has_narrow_kv(candidate))
+        reference = _with_default_kv(self.baseline)
+        known = self._known(reference, has_retrieval=has_narrow_kv(candidate))
         return 1 if known and known[0] else 2
 
     def has_answers(self, candidate: Candidate) -> bool:
@@ -156,7 +152,7 @@ class OutputEvaluator:
         self, finalist: Finalist, subject: Subject
     ) -> Iterator[tuple[Finalist, str, TrialPurpose]]:
         """Yield candidates with an f16 KV cache, with names for users, in order of preference."""
-        own = self.reference
+        own = _with_default_kv(self.baseline)
         suffix = f" with {DEFAULT_KV_TYPE} KV"
         yield own, "the baseline" + suffix * (own != self.baseline), _REFERENCE
         wide = _with_default_kv(finalist)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from autofit.runtime.server.client import Answer, Client, RequestFailure, TokenChoice
 
@@ -41,38 +44,21 @@ class RecordedAnswer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as JSON data."""
-        return {
-            "text": self.text,
-            "token_ids": list(self.token_ids),
-            "choices": [
-                {
-                    "token_id": choice.token_id,
-                    "logprob": choice.logprob,
-                    "top": {str(token): logprob for token, logprob in choice.top.items()},
-                }
-                for choice in self.choices
-            ],
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RecordedAnswer:
         """Read the data of `to_dict`.
 
         Raises:
-            KeyError: the data is no recorded answer.
+            pydantic.ValidationError: the data is no recorded answer.
         """
-        return cls(
-            text=data["text"],
-            token_ids=tuple(data["token_ids"]),
-            choices=tuple(
-                TokenChoice(
-                    choice["token_id"],
-                    choice["logprob"],
-                    {int(token): logprob for token, logprob in choice["top"].items()},
-                )
-                for choice in data["choices"]
-            ),
-        )
+        return _answer_type().validate_python(data)
+
+
+@cache
+def _answer_type() -> TypeAdapter[RecordedAnswer]:
+    return TypeAdapter(RecordedAnswer)
 
 
 def record_answers(

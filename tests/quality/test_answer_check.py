@@ -10,7 +10,6 @@ from quality.answer_sample import answer, answers
 
 from autofit.quality.answer_check import (
     ProgramScore,
-    QualityLimits,
     QualityScore,
     has_narrow_kv,
     judge_answers,
@@ -132,12 +131,12 @@ def test_score_without_probabilities_is_unknown():
 
 
 @pytest.mark.parametrize(
-    ("limits", "count"),
-    [((0.8, 0.1), 0), ((0.95, 0.1), 1), ((0.8, 0.03), 1), ((0.95, 0.03), 2)],
+    ("agreement", "divergence", "count"),
+    [(0.9, 0.02, 0), (0.8, 0.02, 1), (0.9, 0.04, 1), (0.8, 0.04, 2)],
 )
-def test_limits_can_be_moved(limits, count):
-    """Each limit counts by itself."""
-    assert len(QualityScore(100, 0.9, 0.04, 0.5).shortfalls(QualityLimits(*limits))) == count
+def test_each_limit_counts(agreement, divergence, count):
+    """A score misses a limit for too few equal tokens, and one for a divergence too large."""
+    assert len(QualityScore(100, agreement, divergence, 0.5).shortfalls()) == count
 
 
 def test_score_that_is_no_number_is_not_good_enough():
