@@ -27,6 +27,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 from autofit.sweep.baseline_file import Baseline
 from autofit.sweep.entry_record import EntryRecord, LaunchValues
 from autofit.sweep.judge import judge_entry
+from autofit.sweep.speed_verdict import ALPHA, NIGHT_SD
 from autofit.sweep.verdict import Thresholds
 from benchmarks.launch_noise import Noise, NoisyMachine
 
@@ -235,9 +236,9 @@ def main() -> None:
     lines = [
         INTRODUCTION.format(
             repeats=options.repeats,
-            alpha=THRESHOLDS.alpha,
-            threshold=THRESHOLDS.request_s,
-            night_sd=THRESHOLDS.night_sd,
+            alpha=ALPHA,
+            threshold=THRESHOLDS.speeds["request_s"],
+            night_sd=NIGHT_SD,
         )
     ]
     print(lines[0], flush=True)

@@ -82,22 +82,20 @@ class Baseline:
         """
         try:
             data = json.loads(text)
-            schema = data["schema"]
-            is_newer = int(schema) > _SCHEMA
         except json.JSONDecodeError as error:
             place = f"{source}:{error.lineno}"
             raise UsageError(f"{place}: damaged baseline: {error.msg}", _HINT) from error
-        except DAMAGED as error:
-            raise UsageError(f"{source} is no baseline: no schema version", _HINT) from error
-        if is_newer:
+        schema = data.get("schema") if isinstance(data, dict) else None
+        if not isinstance(schema, int):
+            raise UsageError(f"{source} is no baseline: no schema version", _HINT)
+        if schema > _SCHEMA:
             versions = f"(schema {schema}, this one knows {_SCHEMA})"
             hint = "upgrade autofit, or keep a baseline of its own for this version"
             raise UsageError(f"{source} is from a newer autofit {versions}", hint)
-        try:
-            entries = data["entries"].items()
-        except DAMAGED as error:
-            raise UsageError(f"{source}: damaged baseline: no entries", _HINT) from error
-        return cls({name: _read_entry(name, entry, source) for name, entry in entries})
+        entries = data.get("entries")
+        if not isinstance(entries, dict):
+            raise UsageError(f"{source}: damaged baseline: no entries", _HINT)
+        return cls({name: _read_entry(name, entry, source) for name, entry in entries.items()})
 
     def updated(
         self,

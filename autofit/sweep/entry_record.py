@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, get_args
 
@@ -156,11 +156,7 @@ class EnvironmentSnapshot:
         cls, environment: Environment, host: HostState | None, task: str = ""
     ) -> EnvironmentSnapshot:
         """Return the environment of a study, with the host's state while it ran if known."""
-        clocks: dict[str, float | None] = {}
-        if host is not None:
-            clocks = {f"{gpu.name} ({gpu.pci_id})": gpu.clock_mhz for gpu in host.gpus}
-            clocks["cpu"] = host.cpu_mhz
-        return cls(
+        found = cls(
             driver=environment.driver,
             build=environment.build,
             model_digest=environment.model_digest,
@@ -168,10 +164,16 @@ class EnvironmentSnapshot:
             devices=environment.devices,
             system=environment.system,
             task=task,
-            clocks_mhz=clocks,
-            others_cores=host.others_cores if host else None,
-            load_1m=host.load_1m if host else None,
-            remarks=host.warnings() if host else (),
+        )
+        if host is None:
+            return found
+        clocks = {f"{gpu.name} ({gpu.pci_id})": gpu.clock_mhz for gpu in host.gpus}
+        return replace(
+            found,
+            clocks_mhz={**clocks, "cpu": host.cpu_mhz},
+            others_cores=host.others_cores,
+            load_1m=host.load_1m,
+            remarks=host.warnings(),
         )
 
     def changes(self, now: EnvironmentSnapshot) -> Iterator[str]:

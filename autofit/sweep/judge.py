@@ -33,7 +33,9 @@ from autofit.sweep.verdict import (
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import HOST_NAME
 
-# The resident pages of a mapped model depend on the room that the host has.
+# Allocators and mapped files move the runtime's memory in RAM by more than that of devices:
+# the resident pages of a model depend on the room that the host has.
+_HOST_MEMORY_MIB = 512.0
 _HOST_SHARE = 0.05
 _ANSWER_FINDINGS: dict[str, Finding] = {
     "equal": "same",
@@ -180,7 +182,7 @@ def _judge_memory(
         usual = median(nights) if nights else None
         threshold = thresholds.memory_mib
         if device == HOST_NAME:
-            threshold = max(thresholds.host_memory_mib, _HOST_SHARE * (usual or 0.0))
+            threshold = max(_HOST_MEMORY_MIB, _HOST_SHARE * (usual or 0.0))
         verdict: Finding = "same"
         if mib is None or not nights:
             verdict = "unknown"

@@ -9,7 +9,7 @@ it for each direction.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -27,6 +27,10 @@ from autofit.sweep.entry_record import EntryRecord
 from autofit.sweep.verdict import Finding, MetricVerdict, Thresholds
 from autofit.text_format import as_fast
 
+# The probability that any speed of an entry is called slower or faster where none has changed.
+ALPHA = 0.05
+# The assumed deviation between nights, as a share, until the baseline's nights show it.
+NIGHT_SD = 0.0075
 _RATES = ("pp_per_s", "tg_per_s")
 # A metric is the same if a loss of this many thresholds is ruled out.
 _RULED_OUT = 2.0
@@ -41,25 +45,28 @@ def speed_verdicts(
     before: BaselineEntry | None, now: EntryRecord, thresholds: Thresholds
 ) -> list[MetricVerdict]:
     """Return the verdicts on all speeds that were measured tonight or before."""
-    measured = [_measure(metric, before, now, thresholds) for metric in thresholds.speeds]
-    known = [one for one in measured if one[0].kept is not None or one[0].now is not None]
-    return _judge(known, thresholds)
+    measured = [_measure(before, now, *speed) for speed in thresholds.speeds.items()]
+    return _judge([one for one in measured if one[0].kept is not None or one[0].now is not None])
 
 
 def changed_speeds(
     before: BaselineEntry, now: EntryRecord, thresholds: Thresholds
 ) -> list[MetricVerdict]:
     """Return the speeds in which tonight does not belong to the current level."""
-    launches = {metric: now.values(metric) for metric in thresholds.speeds}
-    return _changes(before, launches, thresholds)
+    return _changes(
+        _against_nights(before, now.values(metric), metric, threshold)
+        for metric, threshold in thresholds.speeds.items()
+    )
 
 
 def changed_reference_speeds(
     before: BaselineEntry, now: EntryRecord, thresholds: Thresholds
 ) -> list[MetricVerdict]:
     """Return the speeds in which the unchanged reference changed: then the machine did."""
-    launches = {key: [old for old, _ in now.pairs(key)] for key in thresholds.speeds}
-    return _changes(before, launches, thresholds)
+    return _changes(
+        _against_nights(before, [old for old, _ in now.pairs(metric)], metric, threshold)
+        for metric, threshold in thresholds.speeds.items()
+    )
 
 
 def unsteady_speeds(
@@ -73,20 +80,16 @@ def unsteady_speeds(
             yield key, value
 
 
-def _changes(
-    before: BaselineEntry, launches: Mapping[str, Sequence[float]], thresholds: Thresholds
-) -> list[MetricVerdict]:
-    measured = [
-        _against_nights(metric, before, values, thresholds) for metric, values in launches.items()
-    ]
-    return [one for one in _judge(measured, thresholds) if one.is_regression or one.is_improvement]
+def _changes(measured: Iterable[_Measured]) -> list[MetricVerdict]:
+    found = _judge(list(measured))
+    return [one for one in found if one.is_regression or one.is_improvement]
 
 
 def _measure(
-    metric: str, before: BaselineEntry | None, now: EntryRecord, thresholds: Thresholds
+    before: BaselineEntry | None, now: EntryRecord, metric: str, threshold: float
 ) -> _Measured:
     """Compare a metric with that of the reference, or else with earlier nights."""
-    found = _against_nights(metric, before or BaselineEntry(now), now.values(metric), thresholds)
+    found = _against_nights(before or BaselineEntry(now), now.values(metric), metric, threshold)
     pairs = now.pairs(metric)
     if not pairs:
         return found
@@ -101,7 +104,7 @@ def _measure(
 
 
 def _against_nights(
-    metric: str, before: BaselineEntry, values: Sequence[float], thresholds: Thresholds
+    before: BaselineEntry, values: Sequence[float], metric: str, threshold: float
 ) -> _Measured:
     now, levels = night_value(values), before.values_by_level(metric)
     history = before.history(metric)
@@ -111,14 +114,14 @@ def _against_nights(
         kept = math.exp(sum(logs) / len(logs))
         if now is not None:
             steps = [math.log(after / earlier) for earlier, after in pairwise(history)]
-            change = change_of_night(levels, now, thresholds.night_sd, steps)
+            change = change_of_night(levels, now, NIGHT_SD, steps)
     draft = MetricVerdict(
         metric=metric,
         verdict="unknown",
         message="",
         kept=kept,
         now=_typical(now),
-        threshold=thresholds.speeds[metric],
+        threshold=threshold,
         nights=tuple(history[-_SHOWN_NIGHTS:]) + ((now.typical,) if now else ()),
     )
     return draft, _speed_change(metric, change)
@@ -133,7 +136,7 @@ def _speed_change(metric: str, change: Change | None) -> Change | None:
     return change.inverse() if change is not None and metric not in _RATES else change
 
 
-def _judge(measured: Sequence[_Measured], thresholds: Thresholds) -> list[MetricVerdict]:
+def _judge(measured: Sequence[_Measured]) -> list[MetricVerdict]:
     changes = {draft.metric: change for draft, change in measured if change is not None}
     slower = hochberg([change.p_value_below() for change in changes.values()])
     faster = hochberg([change.p_value_above() for change in changes.values()])
@@ -142,18 +145,14 @@ def _judge(measured: Sequence[_Measured], thresholds: Thresholds) -> list[Metric
         for metric, pair in zip(changes, zip(slower, faster, strict=True), strict=True)
     }
     return [
-        _judge_metric(draft, change, p_values.get(draft.metric, 1.0), thresholds)
-        for draft, change in measured
+        _judge_metric(draft, change, p_values.get(draft.metric, 1.0)) for draft, change in measured
     ]
 
 
-def _judge_metric(
-    draft: MetricVerdict, change: Change | None, p: float, thresholds: Thresholds
-) -> MetricVerdict:
+def _judge_metric(draft: MetricVerdict, change: Change | None, p: float) -> MetricVerdict:
     if change is not None:
         ratio, (low, high) = math.exp(change.log_ratio), change.interval()
-        threshold = thresholds.speeds[draft.metric]
-        verdict = _finding(ratio, low, threshold, is_shown=p < thresholds.alpha)
+        verdict = _finding(ratio, low, draft.threshold or 0.0, is_shown=p < ALPHA)
         draft = replace(draft, verdict=verdict, ratio=ratio, low=low, high=high, p=p)
     elif draft.kept is not None and draft.now is not None:
         # Too few launches do not show that nothing changed.

@@ -29,6 +29,7 @@ from autofit.session.requirement import parse_requirement
 from autofit.session.task_options import parse_devices, parse_env, parse_rpc, parse_wrapper
 from autofit.study.study_location import safe_name
 from autofit.sweep.entry_record import Mode
+from autofit.sweep.verdict import Thresholds
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
 from autofit.yaml_files import did_you_mean
@@ -49,8 +50,8 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._+@-]*$"
 class SuiteEntry:
     """One entry of a sweep, with all defaults; `EntryOptions` explains each field.
 
-    Paths are absolute; values of `pins` and `devices` are as on the command line. Thresholds
-    are percent by metric, and MiB for `memory_mib`. `index` is the entry's position in the file.
+    Paths are absolute; values of `pins` and `devices` are as on the command line. `index` is the
+    entry's position in the file.
     """
 
     name: str
@@ -76,7 +77,7 @@ class SuiteEntry:
     time_out_s: float | None = None
     neighbours: bool = True
     boundary: bool = True
-    thresholds: Mapping[str, float] = field(default_factory=dict)
+    thresholds: Thresholds = field(default_factory=Thresholds)
     devices: Mapping[str, str] = field(default_factory=dict)
     rpc: str = ""
     pins: Mapping[str, str] = field(default_factory=dict)
@@ -180,23 +181,6 @@ class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class ThresholdOptions(_StrictModel):
-    """The smallest changes that count: percent, and MiB of memory."""
-
-    request_s: float | None = Field(default=None, gt=0, le=1000)
-    """Percent of the seconds per request."""
-    pp: float | None = Field(default=None, gt=0, le=1000)
-    """Percent of the prompt tokens per second."""
-    tg: float | None = Field(default=None, gt=0, le=1000)
-    """Percent of the generated tokens per second."""
-    ttft: float | None = Field(default=None, gt=0, le=1000)
-    """Percent of the seconds to the first token."""
-    load_s: float | None = Field(default=None, gt=0, le=10000)
-    """Percent of the seconds to load the model."""
-    memory_mib: float | None = Field(default=None, gt=0)
-    """MiB of a device's memory at the peak."""
-
-
 class EntryDefaults(_StrictModel):
     """The options of an entry, and of the defaults of a suite."""
 
@@ -239,7 +223,7 @@ class EntryDefaults(_StrictModel):
     """Whether remeasure also launches one host layer more and one less."""
     boundary: bool | None = None
     """Whether launches prove the fit boundary of the winner's layout."""
-    thresholds: ThresholdOptions | None = None
+    thresholds: Thresholds | None = None
     """The smallest changes that count."""
     devices: dict[str, float | str] | None = None
     """Devices by name, in order, and how much memory of each: MiB, or 11GiB."""
@@ -389,8 +373,10 @@ class _SuiteReader:
 
     def _merge_defaults(self, index: int) -> dict[str, Any]:
         """Return an item's options with the defaults; groups are merged key by key."""
-        own = self._file.entries[index].model_dump(exclude_none=True)
-        merged: dict[str, Any] = self._file.defaults.model_dump(exclude_none=True)
+        own = self._file.entries[index].model_dump(exclude_none=True, exclude_unset=True)
+        merged: dict[str, Any] = self._file.defaults.model_dump(
+            exclude_none=True, exclude_unset=True
+        )
         for key, value in own.items():
             is_group = key in {"set", "env", "thresholds"} and key in merged
             merged[key] = {**merged[key], **value} if is_group else value
@@ -402,6 +388,7 @@ class _SuiteReader:
         options["devices"] = {k: str(v) for k, v in options.get("devices", {}).items()}
         options["env"] = {k: _value_text(v) for k, v in options.get("env", {}).items()}
         options["pins"] = {k: _value_text(v) for k, v in options.pop("set", {}).items()}
+        options["thresholds"] = Thresholds(**options.get("thresholds", {}))
         for key in ("budget", "time_out"):
             options[f"{key}_s"] = parse_duration_s(options.pop(key)) if key in options else None
         if options["model"] != DEMO_MODEL:

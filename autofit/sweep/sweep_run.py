@@ -138,7 +138,7 @@ class SweepPlan:
         )
 
     def _thresholds(self) -> dict[str, Thresholds]:
-        return {entry.name: Thresholds.of(entry.thresholds) for entry in self.entries}
+        return {entry.name: entry.thresholds for entry in self.entries}
 
     def _broken(self, records: Sequence[EntryRecord]) -> list[str]:
         """Return the entries that should have been measured, and the sweep failed to."""

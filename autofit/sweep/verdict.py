@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from autofit.trial.metric import METRIC_KEYS, METRICS
 
@@ -25,53 +27,31 @@ Verdict = Literal["regression", "improvement", "same", "undecided", "new", "fail
 REGRESSIONS: tuple[RegressionKind, ...] = get_args(RegressionKind)
 IMPROVEMENTS: tuple[ImprovementKind, ...] = get_args(ImprovementKind)
 
-# The metrics of speed in documents, by their names in suites.
-_SPEED_KEYS = {**{str(metric): METRIC_KEYS[metric] for metric in METRICS}, "load_s": "load_s"}
 
+class Thresholds(BaseModel):
+    """The smallest changes that count: percent, and MiB of memory."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """The smallest changes that count, and the certainty of a claim.
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    Attributes:
-        pp_per_s, tg_per_s, ttft_s, request_s: shares of the time. With 0.03 a change below 3%
-            does not count, however certain it is.
-        load_s: likewise; None by default, because it depends on what the host has cached.
-        memory_mib: for devices.
-        host_memory_mib: for the runtime's own memory in RAM, which allocators and mapped files
-            move by more.
-        alpha: the probability that any speed of an entry is called slower or faster where none
-            has changed.
-        night_sd: the assumed deviation between nights, as a share, until the baseline's nights
-            show it.
-    """
-
-    pp_per_s: float = 0.03
-    tg_per_s: float = 0.03
-    ttft_s: float = 0.03
-    request_s: float = 0.03
-    load_s: float | None = None
-    memory_mib: float = 128.0
-    host_memory_mib: float = 512.0
-    alpha: float = 0.05
-    night_sd: float = 0.0075
-
-    @classmethod
-    def of(cls, suite: Mapping[str, float]) -> Thresholds:
-        """Return the thresholds of a suite: percent by metric, MiB for `memory_mib`."""
-        given: dict[str, Any] = {
-            key: suite[metric] / 100 for metric, key in _SPEED_KEYS.items() if metric in suite
-        }
-        if "memory_mib" in suite:
-            given["memory_mib"] = suite["memory_mib"]
-        return cls(**given)
+    request_s: float = Field(default=3, gt=0, le=1000)
+    """Percent of the seconds per request."""
+    pp: float = Field(default=3, gt=0, le=1000)
+    """Percent of the prompt tokens per second."""
+    tg: float = Field(default=3, gt=0, le=1000)
+    """Percent of the generated tokens per second."""
+    ttft: float = Field(default=3, gt=0, le=1000)
+    """Percent of the seconds to the first token."""
+    load_s: float | None = Field(default=None, gt=0, le=10000)
+    """Percent of the seconds to load the model, which depend on what the host has cached."""
+    memory_mib: float = Field(default=128, gt=0)
+    """MiB of a device's memory at the peak."""
 
     @property
     def speeds(self) -> dict[str, float]:
-        """The metrics of speed that are judged, with the smallest change that counts."""
-        return {
-            key: share for key in _SPEED_KEYS.values() if (share := getattr(self, key)) is not None
-        }
+        """The speeds that are judged, with the smallest change that counts as a share."""
+        percents = {METRIC_KEYS[metric]: getattr(self, metric) for metric in METRICS}
+        percents["load_s"] = self.load_s
+        return {key: percent / 100 for key, percent in percents.items() if percent is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

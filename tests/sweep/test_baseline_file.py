@@ -159,7 +159,7 @@ def test_thresholds_decide_where_a_level_begins():
     """A change below the suite's thresholds stays on the level."""
     baseline = Baseline({"qwen": kept(4)})
     record = night(5, launches=launches(slowdown=1.1, seed=5))
-    lax = Thresholds.of(dict.fromkeys(("pp", "tg", "ttft", "request_s"), 20))
+    lax = Thresholds(**dict.fromkeys(("pp", "tg", "ttft", "request_s"), 20))
 
     assert len(baseline.updated([record], {"qwen": lax}).entries["qwen"].current_nights) == 5
 
