@@ -23,6 +23,7 @@ from autofit.sweep.speed_verdict import (
     unsteady_speeds,
 )
 from autofit.sweep.verdict import (
+    Against,
     EntryVerdict,
     Finding,
     MetricVerdict,
@@ -293,45 +294,32 @@ def _judge_answers(before: BaselineEntry | None, now: EntryRecord) -> Iterator[M
     They are compared with those of the reference tonight, else with the baseline's. Rounding is
     no change. Answers of another model file or a wider KV type are not compared.
     """
-    if not now.answers:
-        return
-    if now.reference_answers:
-        check = judge_answers(
-            Answers(now.reference_answers),
-            Answers(now.answers),
-            reference_name="the reference",
-            may_differ=False,
-            is_sparse=now.is_sparse,
-        )
-        yield MetricVerdict(
-            metric="answers",
-            verdict=_ANSWER_FINDINGS[check.verdict],
-            message="; ".join(check.messages),
-            against="reference",
-        )
-        return
-    found = _compare_answers(before.record, now) if before else "no baseline yet"
-    if isinstance(found, str):
-        yield MetricVerdict(metric="answers", verdict="unknown", message=found)
-    else:
-        verdict, message = _ANSWER_FINDINGS[found.verdict], "; ".join(found.messages)
-        yield MetricVerdict(metric="answers", verdict=verdict, message=message)
+    if now.answers:
+        found = _check_answers(before.record if before else None, now)
+        verdict: Finding = "unknown"
+        if isinstance(found, AnswerCheck):
+            verdict, found = _ANSWER_FINDINGS[found.verdict], "; ".join(found.messages)
+        against: Against = "reference" if now.reference_answers else "baseline"
+        yield MetricVerdict(metric="answers", verdict=verdict, message=found, against=against)
 
 
-def _compare_answers(before: EntryRecord, now: EntryRecord) -> AnswerCheck | str:
-    """Check the answers against the baseline's, or return why they do not compare."""
-    if not before.answers:
-        return "no baseline yet"
-    if len({before.environment.model_digest, now.environment.model_digest} - {""}) > 1:
-        return "not compared: the model file changed"
-    old, new = (Candidate(one.winner.params if one.winner else {}) for one in (before, now))
-    may_differ = kv_types(old) != kv_types(new)
-    if may_differ and narrowest_kv_bytes(new) >= narrowest_kv_bytes(old):
-        return "not compared: the baseline has another KV type, which is no wider"
+def _check_answers(before: EntryRecord | None, now: EntryRecord) -> AnswerCheck | str:
+    """Check the answers of tonight, or return why there is nothing to compare them with."""
+    reference, name, may_differ = now.reference_answers, "the reference", False
+    if not reference:
+        if before is None or not before.answers:
+            return "no baseline yet"
+        if len({before.environment.model_digest, now.environment.model_digest} - {""}) > 1:
+            return "not compared: the model file changed"
+        old, new = (Candidate(one.winner.params if one.winner else {}) for one in (before, now))
+        may_differ = kv_types(old) != kv_types(new)
+        if may_differ and narrowest_kv_bytes(new) >= narrowest_kv_bytes(old):
+            return "not compared: the baseline has another KV type, which is no wider"
+        reference, name = before.answers, "the baseline"
     return judge_answers(
-        Answers(before.answers),
+        Answers(reference),
         Answers(now.answers),
-        reference_name="the baseline",
+        reference_name=name,
         may_differ=may_differ,
         is_sparse=now.is_sparse,
     )

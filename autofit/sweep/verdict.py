@@ -24,6 +24,7 @@ ImprovementKind = Literal["faster", "less_memory", "boundary_gained", "recovered
 Finding = Literal[RegressionKind, ImprovementKind, "same", "undecided", "unknown", "failing"]
 # new: the baseline does not have the entry.
 Verdict = Literal["regression", "improvement", "same", "undecided", "new", "failing", "skipped"]
+Against = Literal["baseline", "reference"]
 REGRESSIONS: tuple[RegressionKind, ...] = get_args(RegressionKind)
 IMPROVEMENTS: tuple[ImprovementKind, ...] = get_args(ImprovementKind)
 
@@ -83,7 +84,7 @@ class MetricVerdict:
     high: float | None = None
     p: float | None = None
     threshold: float | None = None
-    against: Literal["baseline", "reference"] = "baseline"
+    against: Against = "baseline"
     nights: tuple[float, ...] = ()
 
     @property
