@@ -45,7 +45,7 @@ class ComparedTasks:
     @property
     def slot_context(self) -> int:
         """The tokens of context of a request that both have."""
-        return min(_slot_context(task) for task in self.tasks)
+        return min(task.slot_context(task.baseline) for task in self.tasks)
 
     def notices(self) -> Iterator[str]:
         """Yield what the user should know before the comparison begins."""
@@ -111,13 +111,6 @@ def _command_text(preset: ParsedPreset) -> str:
 
 def _slot_count(task: Task) -> int:
     return max(1, task.baseline.get_int("parallel", 1))
-
-
-def _slot_context(task: Task) -> int:
-    context = task.baseline.get_int("context", task.workload.context)
-    # With 0 the runtime takes the context that the model was trained for.
-    tokens = context if context > 0 else task.inventory.context_train
-    return max(1, tokens // _slot_count(task))
 
 
 def _is_same_command(a: Task, b: Task) -> bool:

@@ -88,6 +88,13 @@ class Task:
                 params["fit_target"] = ",".join(str(mib) for mib in self._kept_free_mib())
         return Candidate(params)
 
+    def slot_context(self, candidate: Candidate) -> int:
+        """Return the tokens of context of one slot of a candidate."""
+        context = candidate.get_int("context", self.workload.context)
+        # With 0 the runtime takes the context that the model was trained for.
+        tokens = context if context > 0 else self.inventory.context_train
+        return max(1, tokens // max(1, candidate.get_int("parallel", 1)))
+
     def _kept_free_mib(self) -> list[int]:
         """Return the MiB that the runtime's own fit must leave free to keep the user's limits."""
         free = {device.name: device.usable_mib for device in self.runtime.devices or ()}

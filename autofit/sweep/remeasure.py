@@ -54,8 +54,7 @@ class RemeasuredSettings:
     @property
     def slot_context(self) -> int:
         """The tokens of context of a request."""
-        slots = max(1, self.candidate.get_int("parallel", 1))
-        return max(1, self.candidate.get_int("context", self.tasks[0].workload.context) // slots)
+        return self.tasks[0].slot_context(self.candidate)
 
     def header(self, *, seed: int, argv: Sequence[str]) -> StudyHeader:
         """Return the header of the study."""
