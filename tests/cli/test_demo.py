@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from autofit_program import AutofitProgram
 from cli.tune_document import RESULT as DOCUMENT
-from output.tune_sample import RESULT
+from output.tune_sample import RESULT, make_study
 from session.task_sample import options
 
 from autofit.cli.commands.demo import print_demo
@@ -25,7 +25,8 @@ def test_the_result_comes_before_the_examples(capsys, tmp_path, as_json):
     write_model(
         SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="f16"), model
     )
-    code = print_demo(RESULT, replace(options(model, model), runtime=None), as_json=as_json)
+    result = {**RESULT, "study": str(make_study(tmp_path / "study").path)}
+    code = print_demo(result, replace(options(model, model), runtime=None), as_json=as_json)
 
     printed = capsys.readouterr()
     shown = printed.err if as_json else printed.out
@@ -33,7 +34,7 @@ def test_the_result_comes_before_the_examples(capsys, tmp_path, as_json):
     assert code == 0
     assert places == sorted(places)
     assert printed.err == "" or as_json
-    assert not as_json or json.loads(printed.out) == RESULT
+    assert not as_json or json.loads(printed.out) == result
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import click
@@ -74,11 +75,12 @@ def command(*, as_json: bool, yes: bool, **given: Any) -> int:  # noqa: ANN401 -
 
 def print_result(result: dict[str, Any], *, as_json: bool) -> int:
     """Print the result of a tune on stdout; return the exit code."""
-    from autofit.output.text.conclusion import make_conclusion  # noqa: PLC0415 - heavy, --help is quick
-    from autofit.output.text.console import make_console  # noqa: PLC0415
-    from autofit.output.text.study_text import print_conclusion  # noqa: PLC0415
+    from autofit.output.text.console import make_console  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.output.text.tune_screen import print_tune_result  # noqa: PLC0415
+    from autofit.study.study_folder import Study  # noqa: PLC0415
 
-    print_conclusion(make_conclusion(result), make_console(sys.stderr if as_json else sys.stdout))
+    header = Study.open(Path(result["study"])).header
+    print_tune_result(result, header, make_console(sys.stderr if as_json else sys.stdout))
     if as_json:
         click.echo(json.dumps(result))
     if result["winner"] is not None:

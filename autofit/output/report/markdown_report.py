@@ -52,8 +52,9 @@ def markdown_report(study: Study, *, preset: str = "") -> str:
 
 
 def _conclusion_parts(found: Conclusion) -> list[str]:
-    listed = (*found.facts, *found.effort)
-    parts = [facts(listed)] if listed else []
+    listed = (*found.facts, *found.expert_facts, *found.effort)
+    parts = ["\n".join(f"- {escape(text)}" for text in found.warnings)] if found.warnings else []
+    parts += [facts(listed)] if listed else []
     for title, head, rows in (
         ("Speed", METRIC_HEAD, found.metrics),
         ("Settings", ("parameter", "value"), found.settings),

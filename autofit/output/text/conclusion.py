@@ -21,6 +21,7 @@ from autofit.output.text.result_table import (
     spent_rows,
 )
 from autofit.output.text.trial_row import command_line
+from autofit.statistics.stopping_rule import StoppingRule
 from autofit.study.study_folder import Study
 from autofit.text_format import (
     UNKNOWN,
@@ -47,7 +48,8 @@ class Conclusion:
     """The conclusion of a study: a headline, then facts, then each table as rows.
 
     Attributes:
-        facts: what the winner needs and gains, as names and texts.
+        facts: what the winner needs, as names and texts.
+        expert_facts: memory and speedup of each setting for experts in system RAM.
         effort: launches and time that were spent, and why the search ended.
         warnings: what makes the result uncertain, each on one line.
         notes: the remarks that the run made.
@@ -56,6 +58,7 @@ class Conclusion:
 
     headline: str
     facts: tuple[tuple[str, str], ...] = ()
+    expert_facts: tuple[tuple[str, str], ...] = ()
     effort: tuple[tuple[str, str], ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
     metrics: tuple[Row, ...] = ()
@@ -80,12 +83,13 @@ def make_conclusion(result: Mapping[str, Any] | None, folder: Path | None = None
     if "because" in result:  # a comparison, which has its own messages
         headline, *others = (one_line(message) for message in result["words"])
         facts = (*(("", message) for message in others), *_facts(result, {}))
-        return Conclusion(headline, facts, effort, warnings=warnings, notes=notes)
+        return Conclusion(headline, facts, effort=effort, warnings=warnings, notes=notes)
     winner: Mapping[str, Any] = result.get("winner") or {}
     baseline: Mapping[str, Any] = result.get("baseline") or {}
     return Conclusion(
         headline=_headline(result, winner),
         facts=tuple(_facts(result, winner)),
+        expert_facts=tuple(_expert_facts(result)) if winner else (),
         effort=effort,
         settings=tuple(
             (one_line(name), one_line(param(value)))
@@ -117,15 +121,15 @@ def _headline(result: Mapping[str, Any], winner: Mapping[str, Any]) -> str:
     if not winner:
         return "Nothing was proven: no settings to recommend"
     proof = "proven at full context" if winner.get("proven") else "NOT proven at full context"
-    return f"{_speedup(result)}; {proof}"
+    return f"{describe_speedup(result)}; {proof}"
 
 
-def _speedup(result: Mapping[str, Any]) -> str:
+def describe_speedup(result: Mapping[str, Any]) -> str:
+    """Return the speedup of a tune's winner, or what its baseline's win means."""
     gain = result.get("gain") or {}
     if not all(gain.get(key) == 1.0 for key in ("median", "low", "high")):
         return speedup_text(result.get("gain"), tie=bool(result.get("tie")))
-    params = (result.get("baseline") or {}).get("params") or {}
-    is_own = _OWN_PARAMS.issuperset(params)
+    is_own = has_own_settings(result)
     baseline, verb = ("runtime's own settings", "are") if is_own else ("baseline", "is")
     if gain.get("n"):
         return f"The {baseline} {verb} the fastest found"
@@ -135,18 +139,19 @@ def _speedup(result: Mapping[str, Any]) -> str:
     return f"The {baseline} {verb} all that can be recommended"
 
 
+def has_own_settings(result: Mapping[str, Any]) -> bool:
+    """Return whether the baseline is the runtime's own choice, not a user's command."""
+    return _OWN_PARAMS.issuperset((result.get("baseline") or {}).get("params") or {})
+
+
 def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if winner:
         if winner.get("taken_mib"):
             yield "memory at the peak", headroom(winner["taken_mib"])
         yield "headroom at the peak", headroom(winner.get("free_mib") or {})
-        yield from _expert_facts(result)
-    if result.get("conditions"):
-        yield "conditions", conditions_text(result["conditions"])
-    failed = (result.get("baseline") or {}).get("outcome")
-    if isinstance(failed, Mapping) and failed.get("kind") != "completed":
-        kind = str(failed.get("kind", UNKNOWN)).replace("_", " ")
-        yield "baseline failed", one_line(f"{kind}: {failed.get('evidence', '')}")
+    conditions = result.get("conditions") or {}
+    if conditions and not conditions.get("words"):
+        yield "conditions", conditions_text(conditions)
     if result.get("preset"):
         yield "preset", one_line(result["preset"])
     if result.get("pareto"):
@@ -166,9 +171,14 @@ def conditions_text(conditions: Mapping[str, Any]) -> str:
 
 
 def _warnings(result: Mapping[str, Any]) -> Iterator[str]:
+    failed = (result.get("baseline") or {}).get("outcome")
+    if isinstance(failed, Mapping) and failed.get("kind") != "completed":
+        kind = str(failed.get("kind", UNKNOWN)).replace("_", " ")
+        yield one_line(f"The baseline failed: {kind}: {failed.get('evidence', '')}")
     if not result.get("tie") and is_undecided(result.get("gain")):
-        ended = (result.get("confirmation") or {}).get("ended", "budget")
-        advice = "; run again with a larger --budget to decide" if ended == "budget" else ""
+        rounds = (result.get("confirmation") or {}).get("max_rounds", 0)
+        is_limited = rounds < StoppingRule().max_rounds  # by the budget
+        advice = "; run again with a larger --budget to decide" if is_limited else ""
         yield f"The preset has the candidate{advice}"
     conditions = result.get("conditions") or {}
     if conditions.get("words"):

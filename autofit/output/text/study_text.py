@@ -65,7 +65,9 @@ def print_conclusion(found: Conclusion, console: Console) -> None:
     """Print a conclusion with all its tables, and the command that starts the winner."""
     console.print()
     console.print(Text(found.headline, style="bold"))
-    print_facts(console, (*found.facts, *found.effort))
+    for warning in found.warnings:
+        console.print(Text(warning, style="yellow"))
+    print_facts(console, (*found.facts, *found.expert_facts, *found.effort))
     if found.settings:
         settings = " ".join(f"{name}={value}" for name, value in found.settings)
         print_facts(console, [("settings", settings)])
