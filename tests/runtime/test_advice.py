@@ -181,3 +181,36 @@ def test_crash_of_a_device_has_no_advice_about_memory(name: str):
     diagnosis = diagnose_case(name)
     if diagnosis.log.devices and diagnosis.reason is None:
         assert not any("memory" in text for text in diagnosis.advice)
+
+
+def test_unknown_free_memory_gives_one_step():
+    """Without the device's free memory the advice is the next smaller ubatch."""
+    found = changes(diagnose_case("pipeline-retry").advice)
+
+    assert found[0] == ("ubatch", [4096, 2048, 1280])
+    assert ("context", [150272, 134656, 1280]) in found
+
+
+@pytest.mark.parametrize("name", ["sycl-host-memory", "sycl-out-of-host-memory"])
+def test_host_memory_of_a_driver_gives_advice_for_both(name: str):
+    """A driver also reports host memory if a device is full."""
+    advice = diagnose_case(name).advice
+
+    assert changes(advice)[0][0] in {"ubatch", "n_cpu_moe"}
+    assert "host memory" in advice[-1]
+
+
+def host_advice(**values: float | str) -> str:
+    """Return the advice after a kill while a prompt was processed, with facts of the log."""
+    return " ".join(advise(OutOfMemory("prompt", "", "host"), ServerLog(values=values)))
+
+
+def test_limit_of_the_prompt_cache_is_not_advised_twice():
+    """The advice about saved prompts depends on their limit and on the last saved prompt."""
+    assert "--cache-ram 0" in diagnose_case("oom-prompt-save").advice[0]
+    assert "3,463" in diagnose_case("oom-prompt-save").advice[0]
+    assert "less than 2,048" in host_advice(cache_ram_mib=2048, saved_prompt_mib=90.5)
+    assert "8192" in host_advice()
+    assert "--cache-ram 0" in host_advice(saved_prompt_mib=90.5)
+    assert "cache-ram" not in host_advice(prompt_cache="off")
+    assert "cache-ram" not in host_advice(cache_ram_mib=0)

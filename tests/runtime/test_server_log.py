@@ -231,3 +231,13 @@ def test_disabled_flash_attention_is_a_fact():
     log = diagnose(lines, load_dialect("llama_server")).log
 
     assert log.values["flash_attn"] == "off"
+
+
+def test_retried_allocation_has_the_reason_of_the_log():
+    """An allocation before a retry that worked is not one of a prefetch slot."""
+    lines = next(case for case in all_cases() if case.name == "cuda-pipeline-retried").text
+
+    log = diagnose(lines.splitlines(), load_dialect("llama_server")).log
+
+    assert log.refused_mib == ()
+    assert any("retrying without pipeline parallelism" in notice for notice in log.notices)

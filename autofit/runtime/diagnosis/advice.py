@@ -53,13 +53,30 @@ def shortfall_mib(outcome: OutOfMemory, log: ServerLog) -> float | None:
     """
     if outcome.requested_mib is None:
         return None
+    left_mib = max(0.0, _free_mib(outcome, log) or 0.0)
+    return max(0.0, outcome.requested_mib - left_mib) + _RESERVE_MIB
+
+
+def _free_mib(outcome: OutOfMemory, log: ServerLog) -> float | None:
+    """Return what the full device had left, or None if the log lacks it."""
     free = [log.free_mib(device) for device in log.devices if device.name == outcome.device]
-    left = max(0.0, free[0]) if free and free[0] is not None else 0.0
-    return max(0.0, outcome.requested_mib - left) + _RESERVE_MIB
+    return free[0] if free else None
+
+
+def _missing_mib(outcome: OutOfMemory, log: ServerLog) -> float | None:
+    """Return the memory to free on the device.
+
+    If its free memory is unknown, that is half of a requested buffer: one step, after which the
+    next launch shows more. Weights are requested in one piece, and are missing as a whole.
+    """
+    is_known = outcome.buffer == "weights" or _free_mib(outcome, log) is not None
+    if outcome.requested_mib is None or is_known:
+        return shortfall_mib(outcome, log)
+    return outcome.requested_mib / 2
 
 
 def _advise_device(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
-    short_mib = shortfall_mib(outcome, log)
+    short_mib = _missing_mib(outcome, log)
     is_compute = outcome.buffer in {"compute", "pool"}
     if is_compute:
         yield from _lower_ubatch(outcome, log, short_mib)
@@ -171,8 +188,30 @@ def _advise_host(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
     if outcome.buffer == "compute":
         yield from _lower_ubatch(outcome, log, shortfall_mib(outcome, log))
     if outcome.stage in {"prompt", "generate"}:
-        yield "limit the prompt cache: by default it uses up to 8192 MiB of host memory"
+        yield from _limit_prompt_cache(log)
     yield "free host memory, or raise the memory limit of the container or cgroup"
+
+
+def _limit_prompt_cache(log: ServerLog) -> Iterator[str]:
+    """Yield the advice about the saved prompts in host memory."""
+    limit_mib = log.values.get("cache_ram_mib")
+    saved_mib = float(log.values.get("saved_prompt_mib", 0))
+    if log.values.get("prompt_cache") == "off" or limit_mib == 0:
+        return
+    if limit_mib is not None and saved_mib > float(limit_mib):
+        yield (
+            f"set --cache-ram 0: a prompt of {saved_mib:,.0f} MiB was saved in host memory "
+            f"despite the limit of {float(limit_mib):,.0f} MiB"
+        )
+    elif limit_mib is not None:
+        yield (
+            f"set --cache-ram to less than {float(limit_mib):,.0f} MiB, or to 0: saved prompts "
+            "use host memory up to that limit"
+        )
+    elif saved_mib:
+        yield f"set --cache-ram 0: a prompt of {saved_mib:,.0f} MiB was saved in host memory"
+    else:
+        yield "limit the prompt cache (--cache-ram): by default it uses 8192 MiB of host memory"
 
 
 def _raise_context(log: ServerLog, groups: Mapping[str, str]) -> Iterator[str]:

@@ -188,6 +188,10 @@ class _RunDiagnosis:
                 return self._out_of_pool(failure.stage, failure.evidence, device)
         outcome = _make_outcome(failure, self._log, self._types, self._status)
         advice = (*failure.advice, *advise(outcome, self._log, failure.groups))
+        if failure.is_any_memory and isinstance(outcome, OutOfMemory):
+            buffer = _guess_buffer(failure.stage, "device", self._log)
+            on_device = replace(outcome, where="device", buffer=buffer)
+            advice = tuple(dict.fromkeys((*advise(on_device, self._log), *advice)))
         return self._conclude(outcome, failure.reason, advice)
 
     def _diagnose_exit(self, status: int) -> Diagnosis:

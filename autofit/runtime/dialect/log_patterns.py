@@ -67,6 +67,7 @@ class StageMark:
 
     stage: Stage
     has: LineTexts
+    match: Regex | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,9 @@ class BufferTypes:
 class Facts:
     """Lines that report the applied settings and the memory they use.
 
-    Each named group of `values` is a fact under that name. `refused` are allocations that
-    failed, whether or not the runtime then continued.
+    Each named group of `values` is a fact under that name, and so is one of `latest`, whose
+    last line counts. `refused` are allocations that failed, whether or not the runtime then
+    continued; a line of `retried` gives the reason of those before it.
     """
 
     device: LinePatterns = ()
@@ -94,15 +96,23 @@ class Facts:
     buffer: LinePatterns = ()
     memory_row: LinePatterns = ()
     values: LinePatterns = ()
+    latest: LinePatterns = ()
     refused: LinePatterns = ()
+    retried: LinePatterns = ()
     notice: LinePatterns = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LogPatterns:
-    """All kinds of lines that autofit uses, except failures."""
+    """All kinds of lines that autofit uses, except failures.
+
+    `stages` begin a stage. `signs` are printed within one: they count only in a log that begins
+    later, and never go back. `frames` are lines of a backtrace.
+    """
 
     stages: tuple[StageMark, ...] = ()
+    signs: tuple[StageMark, ...] = ()
+    frames: tuple[StageMark, ...] = ()
     started: LinePatterns = ()
     fitted: LinePatterns = ()
     ready: LinePatterns = ()
@@ -129,7 +139,7 @@ class FailurePattern(LinePattern):
     which gives where and device), `index` (the number of a device, which also replaces
     `{index}` in `device`), `bytes`, `mib`. `cancelled_by` are texts of later lines.
     `may_be_memory` marks a line without a cause: if a device was almost full, the cause was
-    memory.
+    memory. `is_any_memory` marks a line that names host memory where a device may be full.
     """
 
     kind: FailureKind | None = None
@@ -140,6 +150,7 @@ class FailurePattern(LinePattern):
     reason: RejectedReason | CrashedReason | None = None
     cancelled_by: tuple[LineText, ...] = ()
     may_be_memory: bool = False
+    is_any_memory: bool = False
     advice: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -6,9 +6,9 @@ The use of memory does not grow with the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Self, TypeVar
+from typing import Self, TypeVar, get_args
 
 from autofit.runtime.dialect.log_patterns import (
     FailureKind,
@@ -22,6 +22,7 @@ from autofit.trial.outcome import Buffer, Stage, Where
 from autofit.units import MIB
 
 _T = TypeVar("_T")
+_STAGES: tuple[Stage, ...] = get_args(Stage)
 # The number of sources that are kept; then the one with the oldest line is dropped.
 _MOST_SOURCES = 256
 
@@ -145,6 +146,17 @@ class LogRun:
             self.stage = stage
             self.is_busy = stage in {"prompt", "generate"}
 
+    def notice_sign(self, _groups: Groups, _line: LogLine, *, stage: Stage) -> None:
+        """Handle a line that a stage prints: the launch is in it, or in a later one."""
+        self.stage = max(self.stage, stage, key=_STAGES.index)
+
+    def notice_frame(self, _groups: Groups, _line: LogLine, *, stage: Stage) -> None:
+        """Handle a line of a backtrace, which shows where the failure before it happened."""
+        # Warming up also decodes.
+        if self.stage != "warmup":
+            self.stage = max(self.stage, stage, key=_STAGES.index)
+            self.failures.raise_stage(self.stage)
+
     def become_idle(self, _groups: Groups, _line: LogLine) -> None:
         """Handle the end of a request."""
         if self.is_ready and not self.has_ended:
@@ -215,7 +227,11 @@ def make_handlers(
         for pattern in some:
             yield handler, pattern
     for mark in patterns.stages:
-        yield partial(LogRun.reach, stage=mark.stage), LinePattern(mark.has)
+        yield partial(LogRun.reach, stage=mark.stage), LinePattern(mark.has, mark.match)
+    for mark in patterns.signs:
+        yield partial(LogRun.notice_sign, stage=mark.stage), LinePattern(mark.has, mark.match)
+    for mark in patterns.frames:
+        yield partial(LogRun.notice_frame, stage=mark.stage), LinePattern(mark.has, mark.match)
     for cause in sorted({cause for failure in failures for cause in failure.cancelled_by}):
         yield partial(LogRun.cancel, cause=cause), LinePattern((cause,))
     for number, failure in enumerate(failures):
@@ -240,6 +256,7 @@ class LoggedFailure:
     buffer_type: str | None
     requested_mib: float | None
     may_be_memory: bool
+    is_any_memory: bool
     advice: tuple[str, ...]
     groups: Mapping[str, str]
 
@@ -283,6 +300,13 @@ class FailureTracker:
             if cause in hit.pattern.cancelled_by:
                 del self._open[number]
 
+    def raise_stage(self, stage: Stage) -> None:
+        """Move the messages of earlier stages to this one."""
+        for hits in (self._open, self._final):
+            for number, hit in hits.items():
+                if _STAGES.index(hit.stage) < _STAGES.index(stage):
+                    hits[number] = replace(hit, stage=stage)
+
     def find(self) -> LoggedFailure | None:
         """Return the failure that was not cancelled, if any."""
         by_number = {**self._open, **self._final}
@@ -305,6 +329,7 @@ class FailureTracker:
             buffer_type=_first(hit.groups.get("buffer_type") for hit in related),
             requested_mib=_first(_requested_mib(hit.groups) for hit in related),
             may_be_memory=first.pattern.may_be_memory,
+            is_any_memory=first.pattern.is_any_memory,
             advice=_first(hit.pattern.advice or None for hit in related) or (),
             groups=first.groups,
         )

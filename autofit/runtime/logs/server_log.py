@@ -66,7 +66,8 @@ class ServerLog:
         values: facts by name. Settings have autofit's names (`context`, `ubatch`, ...); names
             that begin with `fit` are results of the fitting before the launch.
         reported: the runtime's memory table at the end, by device name or `Host`.
-        refused_mib: the first allocations that failed.
+        refused_mib: the first allocations that failed, without those for which the log gives
+            the reason that the runtime then continued.
         notices: lines that users should see.
     """
 
@@ -199,6 +200,12 @@ class FactReader:
         for name, text in groups.items():
             if self._values.get(name, "auto") == "auto":
                 self._values[name] = _convert(text)
+
+    def _read_latest(self, groups: Mapping[str, str], _text: str) -> None:
+        self._values.update({name: _convert(text) for name, text in groups.items()})
+
+    def _read_retried(self, _groups: Mapping[str, str], _text: str) -> None:
+        self._refused_mib.clear()
 
     def _read_refused(self, groups: Mapping[str, str], _text: str) -> None:
         if len(self._refused_mib) < _MOST_REFUSED:
