@@ -143,7 +143,7 @@ def _refuse_other_models(
 
 
 def _existing_text(output: str) -> str | None:
-    """Return the text of the file that would be replaced, None without one."""
+    """Return the text of the file that would be replaced, or None if there is none."""
     path = Path(output).expanduser()
     if output == "-" or not path.is_file():
         return None
@@ -172,7 +172,7 @@ def _verify(
 def _write(
     format_name: str, text: str, output: str, old: str | None, *, as_json: bool
 ) -> str | None:
-    """Write the text; return the path of the older file's copy, None without one."""
+    """Write the text; return the path of the older file's copy, or None if there is none."""
     if output == "-":
         if not as_json:
             deliver(text, output)
@@ -246,7 +246,7 @@ def _read_source(
 
 
 def _plan_document(source: str) -> Mapping[str, Any] | None:
-    """Return a plan, None for a source that is not a JSON file."""
+    """Return a plan, or None for a source that is not a JSON file."""
     path = Path(source).expanduser()
     if source != "-" and (path.name == "study.json" or not path.is_file()):
         return None

@@ -95,7 +95,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return the command of a name, None if there is none."""
+        """Return the command of a name, or None if there is none."""
         modules = _UNLISTED | {name: module for name, (module, _) in COMMANDS.items()}
         if cmd_name not in modules:
             return None

@@ -1,4 +1,4 @@
-"""The memory of candidates: prediction, calibration by launches, fit boundaries, dominance.
+"""Memory that candidates need: predictions, calibration, fit boundaries, dominance.
 
 Sizes of a model's parts are in `model.sizes`; the memory of this machine is in `machine`.
 """

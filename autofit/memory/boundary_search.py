@@ -1,16 +1,16 @@
-"""The search for a fit boundary: the fewest host layers that fit, and the most below that fail.
+"""The search for a fit boundary: the fewest host layers that fit, next to the most that do not.
 
-All candidates of one boundary are equal but for the number of host layers. More host layers
-leave more of the devices free, so two neighbours show the boundary. This is not always so:
-over several devices slices are cut again for each number, and without any host layer the
-devices may work as a pipeline, which needs more. Only launches are believed.
+The candidates of a boundary differ only in the number of host layers. More host layers usually
+leave more device memory free, so the boundary lies between two neighbours. There are
+exceptions: several devices get new slices for each number, and without host layers the devices
+may work as a pipeline, which needs more memory. Only launches are believed.
 
 `BoundarySearch` keeps what launches have shown and says which number to launch next:
 
-- `next_by_halving` needs no prediction and takes a failure for as good as a success. The end of
-  a tune's search uses it.
-- `next_by_prediction` follows the predicted free memory and rations failures, each of which may
-  take as long as a timeout. `probe` uses it.
+- `next_by_halving` needs no prediction and does not avoid failures. A tune uses it at the end of
+  its search.
+- `next_by_prediction` follows the predicted free memory and limits the failures, because each
+  may take as long as a timeout. `probe` uses it.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-# Predicted free MiB with a number of host layers; None where there is no such candidate.
+# Returns the predicted free MiB with a number of host layers, or None without such a candidate.
 FreeMib = Callable[[int], float | None]
 
 MAX_FAILURES = 3
 # The last failure is risked only where it proves the boundary, or on a candidate with this much
 # predicted free memory.
 _SAFE_MIB = 192.0
-# The same before anything fits: the prediction was wrong twice by then, and only a launch that
-# fits corrects it.
+# The same limit before any launch fits. By then the prediction was wrong twice, and only a
+# launch that fits corrects it.
 _SAFE_FIRST_MIB = 768.0
-# Numbers below the largest failing one for which the prediction is asked.
+# How many numbers below the largest failing one may still be predicted to fit.
 _LOOK_BELOW = 4
 
 
 @dataclass(slots=True)
 class BoundarySearch:
-    """The launches of one boundary, for numbers of host layers from 0 to `most`.
+    """A search for one boundary among 0 to `most` host layers, with the results so far.
 
     Attributes:
         most: the most host layers that there can be.
         expected: the fewest that are expected to fit.
-        is_zero_separate: whether 0 host layers say nothing about 1, nor 1 about 0.
-        known: whether a number fits, in the order of launches.
+        is_zero_separate: whether a launch with 0 host layers shows nothing about 1, nor the
+            reverse.
+        known: whether each number fits, in the order of the launches.
     """
 
     most: int
@@ -52,19 +53,19 @@ class BoundarySearch:
     _impossible: set[int] = field(default_factory=set)
 
     def record(self, host_layers: int, *, fits: bool, is_launched: bool = True) -> None:
-        """Add a result; without a launch it follows from the failure of another candidate."""
+        """Add the result for a number, from a launch or implied by another candidate's failure."""
         self.known[host_layers] = fits
         if is_launched and not fits:
             self._failed_launches.add(host_layers)
 
     @property
     def fits(self) -> int | None:
-        """The fewest host layers known to fit; None before any are."""
+        """The fewest host layers that are known to fit, or None before any are."""
         return min((n for n in self._range if self.known.get(n)), default=None)
 
     @property
     def fails(self) -> int | None:
-        """The most host layers known to fail below those that fit; None before any are."""
+        """The most host layers below `fits` that are known to fail, or None before any are."""
         fits = self.fits
         failed = (n for n in self._range if self.known.get(n) is False)
         return max((n for n in failed if fits is None or n < fits), default=None)
@@ -82,7 +83,7 @@ class BoundarySearch:
 
     @property
     def is_closed(self) -> bool:
-        """True if both sides are known, or if the end of the range is one of them."""
+        """True if both sides are known, or one side is known and the range ends there."""
         fits = self.fits
         if fits is None:
             possible = self._possible(self._range)
@@ -94,7 +95,7 @@ class BoundarySearch:
 
     @property
     def exceptions(self) -> dict[int, bool]:
-        """The results against the rule: fewer host layers that fit, or more that do not."""
+        """The numbers that break the rule: they fit with fewer host layers, or fail with more."""
         fits = self.fits
         if fits is None:
             return {}
@@ -103,10 +104,10 @@ class BoundarySearch:
     # ---- the next launch
 
     def next_by_halving(self) -> int | None:
-        """Return the number to launch next without a prediction; None if the boundary is closed.
+        """Return the next number without a prediction, or None if the boundary is closed.
 
-        From the expected number the steps are one, one, two, four... Once both sides are known,
-        the middle is launched. If the expected number is right, two launches are enough.
+        The steps away from the expected number are 1, 1, 2, 4 and so on. Once both sides are
+        known, the middle is launched. If the expected number is right, two launches are enough.
         """
         if self.is_closed:
             return None
@@ -123,12 +124,12 @@ class BoundarySearch:
     def next_by_prediction(
         self, free_of: FreeMib, *, margin_mib: float, is_unreliable: bool = False
     ) -> int | None:
-        """Return the number to launch next; None if the search has ended.
+        """Return the next number from predictions, or None if the search has ended.
 
         Args:
-            free_of: the predicted free memory.
-            margin_mib: free memory that a first candidate should have.
-            is_unreliable: whether a launch failed in spite of much predicted free memory.
+            free_of: returns the predicted free memory for a number.
+            margin_mib: the free memory that the first candidate should have.
+            is_unreliable: whether a launch failed although much free memory was predicted.
         """
         fits = self.fits
         if self.failures >= MAX_FAILURES:
@@ -145,12 +146,12 @@ class BoundarySearch:
 
     @property
     def _range(self) -> range:
-        """The numbers that the boundary is looked for in."""
+        """The numbers among which the boundary is searched."""
         return range(int(self.is_zero_separate and not self._reaches_zero), self.most + 1)
 
     @property
     def _reaches_zero(self) -> bool:
-        """True if 0 host layers are the end of the range, as no number above is known to fail."""
+        """True if the range ends at 0 host layers, because no larger number is known to fail."""
         failed = any(not fits for n, fits in self.known.items() if n > 0)
         return self.known.get(1, False) or (self.known.get(0, False) and not failed)
 
@@ -167,9 +168,9 @@ class BoundarySearch:
         return _SAFE_MIB if self.failures >= MAX_FAILURES - 1 else 0.0
 
     def _lowest_predicted(self, highest: int, free_of: FreeMib) -> int:
-        """Return the lowest of the numbers from `highest` down that are all predicted to fit.
+        """Return the lowest number down to which all, from `highest` on, are predicted to fit.
 
-        Return `highest` if it is not predicted to fit itself.
+        Return `highest` if it is itself not predicted to fit.
         """
         found = highest
         for n in range(highest, self._range.start - 1, -1):
@@ -183,16 +184,16 @@ class BoundarySearch:
         return 0 if is_last and self._is_predicted(0, free_of) else found
 
     def _stride(self, highest: int) -> int:
-        """Return the number one stride down that costs the fewest launches in all.
+        """Return the next lower number, chosen so that the whole search takes the fewest launches.
 
-        After the last failure but one the rest is walked one by one.
+        Once only one more failure is allowed, the rest is launched one by one.
         """
         fails = self.fails
         gap = highest - (self._range.start - 1 if fails is None else fails)
         return highest + 1 - max(1, round(math.sqrt(gap)))
 
     def _first(self, free_of: FreeMib, margin_mib: float) -> int | None:
-        """Return the fewest near the expected number with the margin, else the one most free."""
+        """Return the fewest near the expected number with the margin, or the one with the most."""
         is_last = self.failures == MAX_FAILURES - 1
         margin_mib = max(margin_mib, _SAFE_FIRST_MIB if is_last else self._risk_mib)
         seen: dict[int, float] = {}
@@ -236,7 +237,7 @@ class BoundarySearch:
         return 0 if is_open and self._is_predicted(0, free_of) else None
 
     def _just_below(self, host_layers: int, free_of: FreeMib) -> list[int]:
-        """Return the next few numbers below for which there is a candidate."""
+        """Return the next few lower numbers that have a candidate."""
         found: list[int] = []
         while len(found) < _LOOK_BELOW:
             below = self._below(host_layers)
@@ -255,5 +256,5 @@ class BoundarySearch:
 
 
 def _step(same_results: int) -> int:
-    """Return the step after a number of launches with the same result."""
+    """Return the size of the next step after some launches with the same result."""
     return 1 << max(0, same_results - 2)

@@ -1,9 +1,9 @@
-"""Calibration: how far memory predictions are off, by what launches and the planner reported.
+"""Calibration: corrections of memory predictions from the reports of launches and the planner.
 
-For one model, build and device a prediction is off in the same way at every candidate, so what
-a few launches used corrects all others. The pairs of predicted and used bytes are kept in a
-file in the user's data folder, so that a later study starts calibrated. The file only helps:
-where it cannot be written, nothing is kept and nothing fails.
+For one model, build and device the predictions of all candidates have about the same error. So
+a few launches correct the predictions of all other candidates. The pairs of predicted and used
+bytes are kept in a file in the user's data folder, so that a later study starts calibrated. The
+file is optional: if it cannot be written, nothing is kept and nothing fails.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _LARGEST_FACTOR = 2.0
 _KEPT_PER_KEY = 50
 _COMPACT_ABOVE_BYTES = 1 << 20
 
-# Model, build and device, which share an error; then the predicted and used MiB of a launch.
+# Model, build and device, for which errors are the same; predicted and used MiB of a launch.
 _Key = tuple[str, str, str]
 _Pair = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedMemory:
-    """The memory of a launch, or of a plan, with the prediction by arithmetic.
+    """The observed memory of a launch, or of a planner's answer, with the arithmetic prediction.
 
-    `reported` are the runtime's own figures by device name. `used_mib` is by how much the
-    launch raised the used memory of each device, where there is a counter.
+    `reported` maps each device to the runtime's own figures. `used_mib` maps each device that
+    has a counter to the memory that the launch used there.
     """
 
     predicted: MemoryEstimate
@@ -47,7 +47,7 @@ class ObservedMemory:
 class DeviceCalibration:
     """The correction of one device: a factor for the compute buffer, an offset for the rest.
 
-    `observations` counts the launches and plans that it comes from.
+    `observations` counts the launches and planner's answers that it comes from.
     """
 
     compute_factor: float = 1.0
@@ -57,12 +57,12 @@ class DeviceCalibration:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Corrections by device name; a device without one is predicted by arithmetic alone."""
+    """The corrections by device name. A device without one is predicted by arithmetic alone."""
 
     devices: Mapping[str, DeviceCalibration] = field(default_factory=dict)
 
     def corrected(self, predicted: MemoryEstimate) -> MemoryEstimate:
-        """Return a prediction by arithmetic with the corrections."""
+        """Return an arithmetic prediction with the corrections applied."""
         rows = []
         for row in predicted.devices:
             known = self.devices.get(row.name, DeviceCalibration())
@@ -77,7 +77,7 @@ class Calibration:
 
 
 def calibrate(observations: Sequence[ObservedMemory]) -> Calibration:
-    """Return what observations have in common: medians, so that one odd launch changes little."""
+    """Compute corrections as medians of observations, so that one odd launch changes little."""
     names = sorted({row.name for seen in observations for row in seen.predicted.devices})
     calibrated = {name: _calibrate_device(name, observations) for name in names}
     return Calibration({name: one for name, one in calibrated.items() if one.observations})
@@ -116,7 +116,7 @@ class CalibrationStore:
     def add(
         self, model_digest: str, build: str, device: str, *, predicted_mib: float, used_mib: float
     ) -> bool:
-        """Keep the memory of a launch on one device; return whether it could be written."""
+        """Add the memory of a launch on one device, and return whether it could be written."""
         line = _line((model_digest, build, device), (predicted_mib, used_mib))
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ class CalibrationStore:
         return True
 
     def calibration(self, model_digest: str, build: str) -> Calibration:
-        """Return the median excess of the latest launches over their predictions, by device."""
+        """Return the corrections from the latest launches: the median excess on each device."""
         return Calibration(
             {
                 device: DeviceCalibration(
@@ -141,7 +141,7 @@ class CalibrationStore:
         )
 
     def _read(self) -> Mapping[_Key, Sequence[_Pair]]:
-        """Return the latest pairs of each key, the oldest first; lines of others are skipped."""
+        """Return the latest pairs of each key, the oldest first, and skip all other lines."""
         try:
             lines, _ = read_lines(self._path)
         except OSError:

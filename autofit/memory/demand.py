@@ -1,7 +1,7 @@
-"""The demand of single settings: which need memory of a device or of the host, and which more.
+"""The memory demand of single settings: which values need more memory of devices or of the host.
 
-Demand orders the values of one setting. It has no unit, and values of two settings cannot be
-compared. `memory_model` predicts bytes; `dominance` compares candidates.
+Demand orders the values of one setting. It has no unit, and the demands of two settings cannot
+be compared. `memory_model` predicts bytes; `dominance` compares candidates.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _FREE: dict[Memory, frozenset[str]] = {
 
 
 def kv_bytes(cache_type: ParamValue) -> float:
-    """Return the bytes of one element of a KV type; nan for an unknown type."""
+    """Return the bytes of one element of a KV type, or nan for an unknown type."""
     return kv_element_bytes(cache_type, unknown=math.nan)
 
 
 def number(value: ParamValue) -> float:
-    """Return a value as a number; nan for a word."""
+    """Return a value as a number, or nan for a word."""
     try:
         return float(value)
     except ValueError:
@@ -54,7 +54,7 @@ def number(value: ParamValue) -> float:
 
 
 def demand(name: str, value: ParamValue, memory: Memory = "device") -> float:
-    """Return the demand of a value for a memory; nan where the direction is unknown."""
+    """Return how much of a memory a value demands, or nan if the direction is unknown."""
     if name in _SHRINKING:
         return -number(value) if memory == "device" else number(value)
     if memory == "host":
@@ -67,7 +67,7 @@ def demand(name: str, value: ParamValue, memory: Memory = "device") -> float:
 def demands_of(
     name: str, values: Sequence[ParamValue], memory: Memory
 ) -> NDArray[np.float64] | None:
-    """Return the demands of all values of a setting; None if no value changes the memory."""
+    """Return the demands of all values of a setting, or None if no value changes the memory."""
     if is_free(name, memory):
         return None
     return np.array([demand(name, value, memory) for value in values])
@@ -79,11 +79,11 @@ def is_free(name: str, memory: Memory) -> bool:
 
 
 def without_free_settings(candidate: Candidate, *, devices_only: bool = False) -> Candidate:
-    """Return the candidate reduced to settings that change memory.
+    """Return the candidate with only those settings that change memory.
 
-    Candidates that are equal afterwards share one prediction. A batch counts only where it is
-    smaller than the ubatch, which it then limits. With `devices_only` settings that change
-    host memory alone are left out, too.
+    Candidates that are equal afterwards share one prediction. A batch counts only if it is
+    smaller than the ubatch, which it then limits. `devices_only` also leaves out the settings
+    that change nothing but host memory.
     """
     left_out = _NO_MEMORY | _HOST_ONLY if devices_only else _NO_MEMORY
     params = {name: value for name, value in candidate.params.items() if name not in left_out}

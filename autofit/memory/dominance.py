@@ -1,14 +1,14 @@
 """Dominance: a memory failure rules out every candidate that needs at least as much memory.
 
-"At least as much" is known in two ways, and each has its use:
+There are two ways to find such candidates, each with its use:
 
-- By settings (`needing_at_least`): one candidate has no smaller demand in any setting
-  (`demand`), and equal values where the direction is unknown. It needs no prediction, so
-  the search compares thousands of points by it. It takes a layout for the same whatever the
-  number of host layers, although slices over several devices are cut again for each.
-- By predicted bytes (`find_ruling_failure`): the failed device needs at least as much for each
-  kind of buffer. It is exact to the layer, also over several devices and between layouts, so
-  `probe` relies on it where a boundary has to be proven.
+- By settings (`needing_at_least`): no setting of the candidate has a smaller demand (`demand`),
+  and settings without a known direction are equal. This needs no prediction, so the search can
+  compare thousands of points. It treats a layout as the same for every number of host layers,
+  although several devices get new slices for each.
+- By predicted bytes (`find_ruling_failure`): the candidate needs at least as much of the failed
+  device for each kind of buffer. This is exact to the layer, also over several devices and
+  between layouts, so `probe` uses it to prove a boundary.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from autofit.trial.trial import Trial
 # Rejections that do not depend on the devices of layers.
 _REJECTIONS = frozenset({"unknown_flag", "bad_value", "combination"})
 # Weights and caches are known to the byte. Compute buffers are not, nor are pools before a
-# launch has shown them. Where these are smaller than in the launch that failed, the difference
-# counts for this much more.
+# launch has shown them. If these are smaller than in the failed launch, the difference is
+# multiplied by this factor.
 _DOUBT = 1.25
 _ROUNDING_MIB = 0.5
 
@@ -44,9 +44,9 @@ def needing_at_least(
     """Return which points need at least as much memory as another, usually one that failed.
 
     Args:
-        demands: of the values of each setting.
-        points: indices of values, of shape (points, settings).
-        other: indices of the other point's values, of shape (settings,).
+        demands: the demands of the values of each setting.
+        points: the index of each value, of shape (points, settings).
+        other: the index of each value of the other point, of shape (settings,).
     """
     return _compared(demands, points, other, sign=1.0)
 
@@ -77,11 +77,11 @@ def _compared(
 def find_ruling_failure(
     candidate: Candidate, layout: str, memory: MemoryModel
 ) -> tuple[Trial, str] | None:
-    """Return the launch that rules a candidate out, and the reason; None without one.
+    """Find the launch that rules out a candidate; return it with the reason, or return None.
 
-    A launch that ran out of memory rules out candidates that need at least as much of the same
-    device, in the same layout or with layers on the same devices. A rejected launch rules out
-    the same settings in any layout.
+    A launch that ran out of memory rules out a candidate that needs at least as much memory of
+    the failed device, if both have the same layout or have layers on the same devices. A
+    rejected launch rules out the same settings in any layout.
     """
     for trial in memory.launches:
         reason = _reason(trial, candidate, layout, memory)
@@ -93,7 +93,7 @@ def find_ruling_failure(
 def shows_full_host(trial: Trial, memory: MemoryModel) -> bool:
     """Return whether a launch shows that the host has too little memory for its candidate.
 
-    It does not where another launch ran that needs as much: then the cause was a passing one.
+    It does not if another launch that needs as much did run: then the cause was temporary.
     """
     if not _failed_on_host(trial):
         return False
@@ -109,7 +109,7 @@ def _failed_on_host(trial: Trial) -> bool:
 
 
 def _reason(trial: Trial, candidate: Candidate, layout: str, memory: MemoryModel) -> str:
-    """Return why a launch rules a candidate out; empty if it does not."""
+    """Return the reason why a launch rules out a candidate, or an empty text if it does not."""
     outcome = trial.outcome
     if isinstance(outcome, Rejected) and outcome.reason in _REJECTIONS:
         is_same = _without_layout(candidate) == _without_layout(trial.candidate)
@@ -139,10 +139,10 @@ def _reason(trial: Trial, candidate: Candidate, layout: str, memory: MemoryModel
 def _needs_at_least(
     row: DeviceEstimate, failed: DeviceEstimate, unreported_mib: Sequence[Mapping[str, float]]
 ) -> bool:
-    """Return whether a device must hold at least as much as where it failed.
+    """Return whether a candidate needs at least as much memory of a device as a failed one.
 
-    `unreported_mib` is the usual memory beyond buffers by device, of the candidate and of the
-    one that failed.
+    `unreported_mib` has the usual memory beyond buffers on each device, for the candidate and
+    for the failed one.
     """
     weights = row.weights_mib - failed.weights_mib
     cache = row.kv_mib - failed.kv_mib

@@ -1,4 +1,4 @@
-"""The memory that layers, context and ubatch cost, and what the free memory has room for."""
+"""The memory that layers, context and ubatch cost, and the settings that fit into free memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ _CONTEXT_STRIDE = 16 * 1024  # over which the price of 1,000 tokens is averaged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeRates:
-    """Costs in MiB over all devices, or in system RAM without a device.
+    """The memory that one more unit of a setting costs.
+
+    All are MiB over all devices, or MiB of system RAM if there is no device.
 
     Attributes:
-        expert_layer_mib: the experts of one layer; 0 for a model without experts.
-        context_1k_mib: 1,000 tokens of context by KV type, in cache and compute buffers.
-        ubatch_512_mib: 512 more tokens computed at once.
+        expert_layer_mib: cost of the experts of one layer, 0 for a model without experts.
+        context_1k_mib: cost of 1,000 tokens of context, in cache and compute buffers, by KV
+            type.
+        ubatch_512_mib: cost of 512 more tokens in a ubatch.
     """
 
     expert_layer_mib: float
@@ -39,7 +42,7 @@ def exchange_rates(
     devices: Sequence[Device],
     cache_types: Sequence[str] = COMMON_CACHE_TYPES,
 ) -> ExchangeRates:
-    """Return the costs at a candidate, with the same type for keys and values.
+    """Compute the costs around a candidate, with the same KV type for keys and values.
 
     Raises:
         UsageError: a value is not possible, or a device or buffer does not exist.
@@ -74,12 +77,12 @@ def max_contexts(
     *,
     host_mib: float | None = None,
 ) -> dict[str, int]:
-    """Return the largest context that fits by KV type, with all else as in the candidate.
+    """Map each KV type to the largest context that fits, all other settings unchanged.
 
-    It is 0 if none fits, and at most the trained context, in the runtime's steps of 256 cells a
-    sequence. Without devices `host_mib` is the limit. A narrower type may have a smaller context
-    than a wider one if a device has few layers: attention over long prompts converts the cache
-    of one layer to f16.
+    A context is 0 if none fits, and at most the trained context. It is a multiple of the
+    runtime's 256 cells a sequence. Without devices `host_mib` is the limit. On a device with few
+    layers a narrower type may have a smaller context than a wider one, because attention over
+    long prompts converts the cache of one layer to f16.
 
     Raises:
         UsageError: a value is not possible, or a device or buffer does not exist.
@@ -110,7 +113,7 @@ def max_contexts(
 class UnusedRoom:
     """A device with room for the experts of whole layers that are in system RAM.
 
-    `host_layers` counts all layers whose experts are there.
+    `host_layers` counts all layers whose experts are in system RAM.
     """
 
     device: str
@@ -120,11 +123,11 @@ class UnusedRoom:
 
     @property
     def text(self) -> str:
-        """The notice for the user."""
+        """The notice about this device for the user."""
         count = min(int(self.free_mib // self.layer_mib), self.host_layers)
         layers = "one more expert layer" if count == 1 else f"{count} more expert layers"
         return (
-            f"{self.device} has {self.free_mib:,.0f} MiB free, room for {layers} of "
+            f"{self.device} has {self.free_mib:,.0f} MiB free, which is room for {layers} of "
             f"{self.layer_mib:,.0f} MiB if compute buffers allow it, while experts are in "
             "system RAM"
         )

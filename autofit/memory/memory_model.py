@@ -1,18 +1,18 @@
-"""The memory model: predictions for candidates, calibrated by the planner and by launches.
+"""The memory model: memory predictions for candidates, calibrated by the planner and by launches.
 
-Arithmetic predicts thousands of candidates. The runtime's own planner is asked about a few. A
-launch shows the true memory. `MemoryModel.observe` is the only place that takes a launch into
-account, and every later answer uses it:
+Arithmetic predicts the memory of thousands of candidates. The runtime's own planner predicts it
+for a few. A launch shows the true memory. Only `MemoryModel.observe` takes launches into
+account, and all later answers use them:
 
 - `predict` is arithmetic, corrected by the planner and by launches (`calibration`);
 - `free_mib` starts from a launch with similar settings if there is one, and predicts only the
   difference; `excess_mib` is the least error that failed launches show;
-- `unreported_mib` and `expected_slots` say how much a launch should use, so that it can be
+- `unreported_mib` and `expected_slots` return how much a launch should use, so that it can be
   judged;
-- `spill_review` judges finished launches again by those that came after them.
+- `spill_review` judges finished launches again with the launches that came after them.
 
-The search does not use bytes alone. `search.feasibility` turns a predicted margin into the
-probability that a candidate runs, by how many launches with such margins failed.
+The search does not use bytes directly. `search.feasibility` converts a predicted margin to the
+probability that a candidate runs, from the number of launches with such margins that failed.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from autofit.trial.parameter_groups import (
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
-# Launches with equal values of these use the same memory beyond their buffers. The second group
-# changes it in steps of some hundred MiB.
+# Launches that agree in these settings use the same memory beyond their buffers. The second
+# group changes that memory in steps of some hundred MiB.
 DECISIVE_PARAMS = (*KV_TYPE_PARAMS, "ubatch", "flash_attn")
 DECISIVE_IN_STEPS = EXPERT_MEMORY_PARAMS
 # A launch with other settings may use this much less beyond its buffers.
 _DIFFERENT_MIB = 160.0
-# A device that spills is filled to the same level each time, within this.
+# A device that spills is filled to the same level each time, within this difference.
 _FULL_LEVEL_MIB = 16.0
 # A full context is tried where a device keeps less than this, apart from the known growth of
 # pools. On real cards the free memory shrank by 2 to 10 MiB from the workload's
@@ -69,17 +69,17 @@ _UNTRUSTED_MIB = 128.0
 
 @dataclass(slots=True, kw_only=True)
 class MemoryModel:
-    """The memory that candidates of one model take on some devices.
+    """A predictor of the memory that candidates of one model need on some devices.
 
     Attributes:
         inventory: the model.
         devices: those that may be used, in order.
         workload: its context has to fit.
-        limits_mib: the most that the user lets each device hold, by name; empty without limits.
-        planner: the runtime's own, None without one. It may be asked only while no server runs.
-        build: fingerprint of the runtime, under which calibration is kept.
-        store: calibration kept between studies, None to keep nothing.
-        launches: every observed launch in order, with the outcome as finally judged.
+        limits_mib: the user's limit for each device, by name; empty without limits.
+        planner: the runtime's own planner, or None. It may run only while no server runs.
+        build: the fingerprint of the runtime; calibration is kept for each.
+        store: the calibration kept between studies, or None to keep nothing.
+        launches: all observed launches in order, with their final outcomes.
     """
 
     inventory: ModelInventory
@@ -106,10 +106,10 @@ class MemoryModel:
     def observe(self, trial: Trial) -> None:
         """Take a finished launch into account.
 
-        A failed launch does not calibrate predictions: it had not allocated everything. On real
-        cards launches that ran out of memory used 740 MiB less to 730 MiB more than their
-        buffers, others 720 to 800 MiB more. The baseline does not calibrate them either: the
-        runtime itself placed its layers.
+        A failed launch does not calibrate predictions, because it had not allocated everything.
+        On real cards launches that ran out of memory used from 740 MiB less to 730 MiB more than
+        their buffers; all others used 720 to 800 MiB more. The baseline does not calibrate them
+        either, because the runtime itself placed its layers.
         """
         self.launches.append(trial)
         measured = trial.measurement
@@ -136,7 +136,7 @@ class MemoryModel:
                 )
 
     def ask_planner(self, candidate: Candidate) -> None:
-        """Calibrate predictions by the planner's answer for a candidate, if there is a planner."""
+        """Calibrate predictions with the planner's answer for a candidate, if one exists."""
         predicted = self._by_arithmetic(candidate)
         if self.planner is None or predicted is None:
             return
@@ -154,7 +154,7 @@ class MemoryModel:
     def _used_at_full_context(
         self, candidate: Candidate, measured: Measurement
     ) -> dict[str, float]:
-        """Return the MiB used by device, with the growth to a full context added."""
+        """Map each device to its used MiB plus the growth to a full context."""
         before = measured.readings[0].device_used_mib if measured.readings else {}
         depth = max((s.depth + s.predicted_tokens for s in measured.samples), default=None)
         growth = {} if depth is None else self.growth_mib(candidate, depth=depth)
@@ -165,24 +165,24 @@ class MemoryModel:
         }
 
     def launch_of(self, candidate: Candidate) -> Trial | None:
-        """Return the first observed launch of a candidate; None without one."""
+        """Return the first observed launch of a candidate, or None if there is none."""
         return next((trial for trial in self.launches if trial.candidate == candidate), None)
 
     # ---- predictions
 
     def predict(self, candidate: Candidate) -> MemoryEstimate | None:
-        """Return the predicted memory; None if arithmetic cannot predict it."""
+        """Return the predicted memory, or None if arithmetic cannot predict it."""
         predicted = self._by_arithmetic(candidate)
         return None if predicted is None else self._calibration.corrected(predicted)
 
     def predict_device(self, candidate: Candidate, device: str) -> DeviceEstimate | None:
-        """Return the predicted memory of one device; None where it is unknown or unused."""
+        """Return the predicted memory of one device, or None where it is unknown or unused."""
         predicted = self.predict(candidate)
         rows = predicted.devices if predicted else ()
         return next((row for row in rows if row.name == device), None)
 
     def growth_mib(self, candidate: Candidate, *, depth: int) -> dict[str, float]:
-        """Return the growth of pools by device, from `depth` tokens a slot to a full context."""
+        """Map each device to the growth of its pools from `depth` tokens a slot to a full context."""
         slots = max(1, candidate.get_int("parallel", self.workload.parallel))
         context = candidate.get_int("context", self.workload.context)
         if depth * slots >= context:
@@ -209,7 +209,7 @@ class MemoryModel:
         )
 
     def free_mib(self, candidate: Candidate) -> float | None:
-        """Return the MiB that the tightest device would keep free; None where it is unknown."""
+        """Return the MiB that the tightest device would keep free, or None where it is unknown."""
         predicted = self.predict(candidate)
         if predicted is None or not predicted.devices:
             return None
@@ -223,10 +223,10 @@ class MemoryModel:
         return min(self._free_on(row, candidate, similar) for row in predicted.devices)
 
     def excess_mib(self, launches: Iterable[Trial]) -> float:
-        """Return the least by which predictions are too low, as launches without room show.
+        """Return the least MiB by which predictions are too low, from launches that did not fit.
 
-        A failed launch measures nothing, so it calibrates no other prediction than those for
-        which a caller passes it.
+        A failed launch measures nothing, so it corrects only the predictions for which a caller
+        passes it.
         """
         free = [
             self.free_mib(trial.candidate) or 0.0
@@ -241,7 +241,7 @@ class MemoryModel:
         candidate: Candidate,
         similar: Sequence[tuple[Trial, Measurement]],
     ) -> float:
-        """Return the free MiB of a device, by the launch that differs least from the candidate."""
+        """Predict a device's free MiB from the launch that differs least from the candidate."""
         limit_mib = self.limits_mib.get(row.name)
         buffers_mib = row.weights_mib + row.kv_mib + row.compute_mib
         found: list[tuple[bool, float, float]] = []
@@ -278,9 +278,9 @@ class MemoryModel:
     def unreported_mib(
         self, candidate: Candidate, *, excluding: Trial | None = None
     ) -> dict[str, float]:
-        """Return by device the least that a candidate uses beyond the runtime's buffers.
+        """Map each device to the least MiB that a candidate uses beyond the runtime's buffers.
 
-        A device is missing where no launch has shown it.
+        A device is left out if no launch has shown that use.
         """
         others = self._unreported(candidate, DECISIVE_IN_STEPS, excluding=excluding)
         least = {name: max(0.0, min(mib) - _DIFFERENT_MIB) for name, mib in others.items()}
@@ -289,7 +289,7 @@ class MemoryModel:
     def usual_unreported_mib(
         self, candidate: Candidate, *, excluding: Trial | None = None
     ) -> dict[str, float]:
-        """Return by device the median use beyond buffers of launches with the same settings."""
+        """Map each device to the median use beyond buffers of launches with the same settings."""
         same = self.unreported_of_same(candidate, excluding=excluding)
         return {name: median(mib) for name, mib in same.items()}
 
@@ -300,10 +300,10 @@ class MemoryModel:
         excluding: Trial | None = None,
         full_levels_mib: Mapping[str, float] | None = None,
     ) -> dict[str, list[float]]:
-        """Return by device the use beyond buffers of each launch with the same settings.
+        """Map each device to the MiB that launches with the same settings use beyond buffers.
 
-        Launches on a device at its full level count for nothing; `full_levels_mib` replaces the
-        levels that spills have shown.
+        A launch does not count for a device that it filled to the full level. `full_levels_mib`
+        replaces the levels that spills have shown.
         """
         params = (*DECISIVE_PARAMS, *DECISIVE_IN_STEPS)
         return self._unreported(
@@ -318,10 +318,11 @@ class MemoryModel:
         excluding: Trial | None = None,
         full_levels_mib: Mapping[str, float] | None = None,
     ) -> dict[str, list[float]]:
-        """Return by device the use beyond buffers of each launch that agrees in some params.
+        """Map each device to the MiB that launches with the same `params` use beyond buffers.
 
-        If they do not include all decisive ones, the predicted difference is added. A launch
-        shows nothing where others took or freed memory meanwhile, or where it was full.
+        If `params` does not include all decisive settings, the predicted difference is added. A
+        launch does not count for a device that was full, or on which another program allocated
+        or freed memory meanwhile.
         """
         levels = self.full_levels_mib() if full_levels_mib is None else full_levels_mib
         is_same = set(params) >= set(DECISIVE_PARAMS)
@@ -348,7 +349,7 @@ class MemoryModel:
         return found
 
     def expected_slots(self, candidate: Candidate) -> ExpectedSlots | None:
-        """Return the prefetch slots of a candidate; None where it prefetches nothing."""
+        """Return the prefetch slots of a candidate, or None where it prefetches nothing."""
         predicted = self.predict(candidate)
         rows = predicted.devices if predicted else ()
         row = next((row for row in rows if row.prefetch_mib), None)
@@ -367,7 +368,7 @@ class MemoryModel:
         )
 
     def full_levels_mib(self) -> dict[str, float]:
-        """Return the free MiB of each full device, as seen in launches that spilled there."""
+        """Map each device to its free MiB when it is full, from launches that spilled there."""
         levels: dict[str, float] = {}
         for trial in self.launches:
             if isinstance(trial.outcome, Spilled) and trial.measurement and trial.outcome.device:
@@ -379,7 +380,7 @@ class MemoryModel:
 
     @property
     def shared_devices(self) -> frozenset[str]:
-        """The devices whose memory is not their own, so that counters show nothing."""
+        """The devices that share memory with the host, for which counters show nothing."""
         return find_shared_devices(self.devices)
 
     def _completed(self) -> Iterator[tuple[Trial, Measurement]]:
@@ -389,12 +390,12 @@ class MemoryModel:
 
 
 def agree(one: Candidate, other: Candidate, params: Sequence[str]) -> bool:
-    """Return whether two candidates have the same values; off and absent are the same."""
+    """Return whether two candidates agree in some settings; off and absent count as equal."""
     return all((one.params.get(name) or 0) == (other.params.get(name) or 0) for name in params)
 
 
 def is_at_full_level(measured: Measurement, device: str, levels_mib: Mapping[str, float]) -> bool:
-    """Return whether a device was as full as in a launch that spilled."""
+    """Return whether a launch filled a device as much as a launch that spilled there."""
     if device not in levels_mib:
         return False
     free = free_at_peak_mib(measured.readings, device)

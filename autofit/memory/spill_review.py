@@ -1,9 +1,9 @@
-"""Spills found afterwards: finished launches judged again by all launches that are known.
+"""Spills that are found later: finished launches are judged again with all known launches.
 
-A spill is no error of the runtime: the launch completes, slowly, with memory of a device in the
-host's. One launch alone may not show it. A neighbour does, if it shows the use beyond the
-runtime's buffers, the usual speed, or how full a device is when it spills.
-`runtime.diagnosis.memory_evidence` has the signs that one launch shows.
+A spill is no error of the runtime: the launch completes, but slowly, because memory that was
+meant for a device is in system RAM. One launch alone may not show this. A launch with similar
+settings does, if it shows the use beyond the runtime's buffers, the usual speed, or how full a
+device is when it spills. `runtime.diagnosis.memory_evidence` finds the signs of a single launch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from autofit.trial.measurement import Measurement
 from autofit.trial.outcome import Outcome, Spilled
 from autofit.trial.trial import Trial
 
-# On a device that is known to spill, and is as full as then, more than rounding is missing.
+# A device that is as full as in a spill, and lacks more than this rounding error, spilled again.
 _MISSING_MIB = 2.0
 
 
 def review_launches(memory: MemoryModel) -> list[Trial]:
-    """Judge every completed launch again; return those that turn out to have spilled."""
+    """Judge all completed launches again, and return those that spilled, as is known now."""
     spilled = []
     for index, trial in enumerate(memory.launches):
         outcome = judge_again(trial, memory)
@@ -39,7 +39,7 @@ def review_launches(memory: MemoryModel) -> list[Trial]:
 
 
 def judge_again(trial: Trial, memory: MemoryModel) -> Outcome:
-    """Return the outcome of a launch by all launches: one that completed may have spilled."""
+    """Return the outcome of a launch, judged with all others: a completed one may have spilled."""
     measured = trial.measurement
     if not trial.is_completed or measured is None:
         return trial.outcome
@@ -68,7 +68,7 @@ def judge_again(trial: Trial, memory: MemoryModel) -> Outcome:
 
 
 def needs_neighbour(trial: Trial, memory: MemoryModel) -> bool:
-    """Return whether a device was full, and only a launch with more room could show why."""
+    """Return whether a launch filled a device, so that only one with more room can judge it."""
     measured = trial.measurement
     if measured is None or not trial.is_completed:
         return False
@@ -83,7 +83,7 @@ def needs_neighbour(trial: Trial, memory: MemoryModel) -> bool:
 def _slowdown(
     trial: Trial, measured: Measurement, memory: MemoryModel, levels: Mapping[str, float]
 ) -> float | None:
-    """Return how many times slower a launch is than the nearest with the same settings."""
+    """Return how many times as slow a launch is as the nearest one with the same settings."""
     neighbours = [
         (abs(_buffers_mib(measured) - _buffers_mib(other.measurement)), other)
         for other in memory.launches
@@ -114,7 +114,7 @@ def _spilled_at_full_level(
     unreported_mib: Sequence[float] | None,
     levels: Mapping[str, float],
 ) -> Spilled | None:
-    """Return the spill of a device that is full, as in a launch that spilled, and holds less."""
+    """Return the spill on a device that is as full as in an earlier spill and holds too little."""
     name = holding.device
     used_mib = launch_usage_mib(measured.readings, name)
     if used_mib is None or not unreported_mib or not is_at_full_level(measured, name, levels):
@@ -122,12 +122,12 @@ def _spilled_at_full_level(
     missing = holding.buffers_mib + min(unreported_mib) - used_mib
     if missing <= _MISSING_MIB:
         return None
-    text = f"{name} is full, as when it spilled, and lacks {missing:.0f} MiB"
+    text = f"{name} is as full as in a launch that spilled, and lacks {missing:.0f} MiB"
     return Spilled("prompt", text, name, round(missing, 1))
 
 
 def _seconds_per_token(trial: Trial) -> dict[str, float]:
-    """Return the best of a launch by kind of token; another program may slow single requests."""
+    """Return the least seconds for each kind of token, as other programs may slow some requests."""
     samples = trial.measurement.samples if trial.measurement else ()
     prompt = [s.prompt_s / s.prompt_tokens for s in samples if s.pp_per_s]
     predicted = [1 / s.tg_per_s for s in samples if s.tg_per_s]

@@ -77,7 +77,7 @@ class TableRow:
         return _EXHAUSTED.get(self.status)
 
     def value(self, metric: Metric) -> float | None:
-        """Return the metric of a launch that ran; None if the row does not have it."""
+        """Return the metric of a launch that ran, or None if the row does not have it."""
         if not self.is_ok:
             return None
         if metric == "pp":

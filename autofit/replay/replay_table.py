@@ -59,7 +59,7 @@ class TableProblem:
         return self._rows[_key(point)]
 
     def median_value(self, point: Point) -> float | None:
-        """Return the median of a point's repeats; None if more than half of them failed."""
+        """Return the median of a point's repeats, or None if more than half of them failed."""
         rows = self.repeats(point)
         values = [row.value(self.table.metric) for row in rows]
         ran = [value for value in values if value is not None]
@@ -258,7 +258,7 @@ def summarize(problem: TableProblem, runs: Sequence[ReplayRun]) -> dict[str, Any
 
 
 def _median_or_none(counts: Sequence[int | None]) -> float | None:
-    """Return the median of sorted counts with None last; None if it is one of the None."""
+    """Return the median of sorted counts with None last, or None if it is one of the None."""
     low, high = counts[(len(counts) - 1) // 2], counts[len(counts) // 2]
     if low is None:
         return None

@@ -111,7 +111,7 @@ class Budget:
         return min(_REPEAT_LIMIT_S, self.total_s * _REPEAT_SHARE)
 
     def left_for_s(self, phase: Phase) -> float | None:
-        """Return the seconds until a phase must end, None without a limit."""
+        """Return the seconds until a phase must end, or None without a limit."""
         if self.total_s is None:
             return None
         # A finalist that is proven early need not be proven later.

@@ -73,7 +73,7 @@ def proof_seconds(first: Trial, workload: Workload) -> float:
 
 
 def shortage(budget: Budget, launch_s: float, need: Need) -> str | None:
-    """Return a warning that the budget is too small, with a better one; None if it is enough."""
+    """Return a warning that the budget is too small, with a better one, or None if it is enough."""
     if budget.total_s is None or budget.total_s >= need.least_s:
         return None
     count = max(1, int(budget.total_s / max(0.1, launch_s)))

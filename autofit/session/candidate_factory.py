@@ -41,7 +41,7 @@ class CandidateFactory:
         return len(inventory.expert_blocks) if inventory.is_moe else inventory.block_count
 
     def candidate_of(self, point: Point) -> Candidate | None:
-        """Return a point's candidate; None where space, runtime or devices do not allow it."""
+        """Return a point's candidate, or None where space, runtime or devices do not allow it."""
         task = self.task
         if not task.space.allows(point) or _has_nothing_to_fetch(point):
             return None

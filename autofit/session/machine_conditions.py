@@ -22,7 +22,7 @@ _WAITED_FOR = {"memory": "memory", "io": "disks"}
 
 
 def describe_conditions(trials: Sequence[Trial]) -> dict[str, Any] | None:
-    """Return the conditions of all measured launches as JSON data, None without any.
+    """Return the conditions of all measured launches as JSON data, or None without any.
 
     `words` are sentences on what may have disturbed the measurements; none if the machine was
     idle. Proofs do not count: their speed is not used.

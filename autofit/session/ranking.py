@@ -195,7 +195,7 @@ def prefer(tied: Sequence[Standing]) -> Standing:
 
 
 def headroom_mib(trials: Sequence[Trial]) -> float | None:
-    """Return the least free memory of any device at the peak of any launch, None if unknown."""
+    """Return the least free memory of any device at the peak of any launch, or None if unknown."""
     free = [
         mib
         for trial in trials

@@ -24,7 +24,7 @@ class Requirement:
     value: float
 
     def shortfall(self, measurement: Measurement | None, workload: Workload) -> float:
-        """Return the share by which a metric misses the value; 0 if it is kept, 1 if unknown."""
+        """Return the share by which a metric misses the value, or 0 if it is kept, 1 if unknown."""
         measured = median_metric(measurement, workload, self.metric)
         if measured is None:
             return 1.0
@@ -54,7 +54,7 @@ def parse_requirement(text: str) -> Requirement:
 def are_kept(
     requirements: Sequence[Requirement], measurements: Sequence[Measurement], workload: Workload
 ) -> bool:
-    """Return whether the median launch keeps all requirements; False without a launch."""
+    """Return whether the median launch keeps all requirements, or False without a launch."""
     missed = [total_shortfall(requirements, measured, workload) for measured in measurements]
     return bool(missed) and median(missed) == 0
 
@@ -62,5 +62,5 @@ def are_kept(
 def total_shortfall(
     requirements: Sequence[Requirement], measurement: Measurement | None, workload: Workload
 ) -> float:
-    """Return the sum of all shortfalls; 0 if every requirement is kept."""
+    """Return the sum of all shortfalls, or 0 if every requirement is kept."""
     return sum(requirement.shortfall(measurement, workload) for requirement in requirements)

@@ -139,7 +139,7 @@ class _Race:
         return self._rank(ended)
 
     def _ended(self, number: int) -> Ended | None:
-        """Return why there are no more rounds after a complete one, None if there are."""
+        """Return why there are no more rounds after a complete one, or None if there are."""
         if not self._remaining() or not self.dropped.keys().isdisjoint(self.must_run):
             return "failed"
         if number >= MIN_ROUNDS and not self.is_fixed and self._is_decided():
@@ -256,7 +256,7 @@ class _Race:
 def _choose_winner(
     standings: Sequence[Standing], leader: str | None, min_effect: float
 ) -> str | None:
-    """Return the preferred contender of the leader and those as fast, None without a leader.
+    """Return the preferred contender of the leader and those as fast, or None without a leader.
 
     A speedup that was shown is not given up: if one of them is better than the baseline, the
     winner is, too.

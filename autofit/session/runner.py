@@ -155,7 +155,7 @@ class TrialRunner:
         )
 
     def _take_known(self, identity: _Identity, fidelity: Fidelity) -> Trial | None:
-        """Take from the study a trial that measured enough, None without one."""
+        """Take from the study a trial that measured enough, or None if there is none."""
         known = self._known.get(identity, deque())
         for index, trial in enumerate(known):
             if fidelity == "load" or not trial.shows_fit_only:
@@ -227,7 +227,7 @@ class TrialRunner:
 
 
 def _refusal(trial: Trial) -> str | None:
-    """Return the text with which a launch was refused, None for any other outcome."""
+    """Return the text with which a launch was refused, or None for any other outcome."""
     return trial.outcome.evidence if isinstance(trial.outcome, Rejected) else None
 
 

@@ -35,7 +35,7 @@ def search_problem(factory: CandidateFactory, memory: MemoryModel) -> Problem:
 def predicted_fit(
     candidate: Candidate, memory: MemoryModel, host_available_mib: float
 ) -> Fit | None:
-    """Return the margins of the tightest device and of the host; None where they are unknown."""
+    """Return the margins of the tightest device and of the host, or None where they are unknown."""
     predicted = memory.predict(candidate)
     if predicted is None or not predicted.devices:
         return None
@@ -55,7 +55,7 @@ def goal_of(task: Task) -> Goal:
 
 
 def _limit(requirement: Requirement) -> Limit | None:
-    """Return a requirement as a limit; None for one that asks for slowness."""
+    """Return a requirement as a limit, or None for one that asks for slowness."""
     is_rate = is_higher_better(requirement.metric)
     if is_rate != (requirement.comparison == ">=") or not requirement.value:
         return None

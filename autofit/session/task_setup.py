@@ -100,7 +100,7 @@ def plan_launch(
 
 
 def make_planner(task: Task) -> RuntimePlanner | None:
-    """Return the runtime's own memory planner; None if it has none or a device is missing."""
+    """Return the runtime's own memory planner, or None if it has none or a device is missing."""
     present = {device.name for device in task.runtime.devices or ()}
     if not task.devices or not present >= {device.name for device in task.devices}:
         return None

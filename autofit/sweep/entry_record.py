@@ -50,7 +50,7 @@ class LaunchValues:
     load_s: float | None = None
 
     def get(self, metric: str) -> float | None:
-        """Return the value of a metric, None unless it is positive and finite."""
+        """Return the value of a metric, or None unless it is positive and finite."""
         value: float | None = getattr(self, metric)
         return value if value is not None and 0 < value < math.inf else None
 

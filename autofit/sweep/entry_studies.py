@@ -126,7 +126,7 @@ def _with_failure(record: EntryRecord, failure: EntryFailure) -> EntryRecord:
 def _speed_ratio(
     trials: Sequence[Trial], winner: Sequence[Trial], workload: Workload
 ) -> float | None:
-    """Return how many times as fast as the winner some settings were, None if unknown."""
+    """Return how many times as fast as the winner some settings were, or None if unknown."""
     sides = [
         [value for trial in side if (value := _values(trial, workload).request_s)]
         for side in (trials, winner)

@@ -143,7 +143,7 @@ class NightFolder:
         return path
 
     def record(self, name: str) -> EntryRecord | None:
-        """Return the record of an entry, None if it is not done.
+        """Return the record of an entry, or None if it is not done.
 
         Raises:
             AutofitError: the file is damaged.

@@ -89,7 +89,7 @@ class SweepPlan:
             yield about, command.shell_line(folder)
 
     def before(self, entry: SuiteEntry) -> EntryRecord | None:
-        """Return the record of an entry in the baseline, None if there is none."""
+        """Return the record of an entry in the baseline, or None if there is none."""
         found = self.baseline.entries.get(entry.name)
         return found.record if found else None
 

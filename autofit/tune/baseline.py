@@ -84,7 +84,7 @@ def thread_warning(baseline: Trial, cores: Cores) -> str:
 
 
 def find_baseline_point(task: Task, problem: Problem, baseline: Trial) -> Point | None:
-    """Return the point of the space that the baseline ran with, None if there is none.
+    """Return the point of the space that the baseline ran with, or None if there is none.
 
     Where layers are placed it has no point: the runtime's own fit places them in its own way.
     """

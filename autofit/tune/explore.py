@@ -184,7 +184,7 @@ class Exploration:
                 self._observe(search, step.proposal.point, trial, metric)
 
     def _launch(self, step: SearchStep) -> Trial | None:
-        """Launch the candidate of a step; None if the runtime refuses the combination."""
+        """Launch the candidate of a step, or None if the runtime refuses the combination."""
         point = step.proposal.point
         candidate = self.problem.candidate_of(point)
         if candidate is None:
@@ -271,7 +271,7 @@ class Exploration:
         )
 
     def _trial_cost(self, trial: Trial, metric: Metric) -> float | None:
-        """Return the cost of a trial by a metric, None if it failed or measured nothing."""
+        """Return the cost of a trial by a metric, or None if it failed or measured nothing."""
         if trial.measurement is None or not trial.is_completed:
             return None
         workload = self.task.workload
@@ -387,7 +387,7 @@ class Exploration:
         )
 
     def _expected_to_fail(self, point: Point, walk: BoundarySearch) -> int | None:
-        """Return the most host layers that probably do not fit, None if all should fit."""
+        """Return the most host layers that probably do not fit, or None if all should fit."""
         highest = walk.fits if walk.fits is not None else walk.most + 1
         for host_layers in range(highest - 1, -1, -1):
             if self.search.success_probability({**point, HOST_LAYERS_AXIS: host_layers}) < _LIKELY:
@@ -453,7 +453,7 @@ class Exploration:
 
 
 def lacking_memory(outcome: Outcome) -> Memory | None:
-    """Return the memory that a launch had too little of, None for any other outcome."""
+    """Return the memory that a launch had too little of, or None for any other outcome."""
     if lacks_device_memory(outcome):
         return "device"
     return "host" if is_memory_failure(outcome) else None

@@ -55,7 +55,7 @@ class Prover:
     _trials: dict[str, Trial] = field(default_factory=dict)
 
     def prove(self, finalist: Finalist) -> Proof | None:
-        """Prove a finalist, or the next with more host layers; None if none can be proven."""
+        """Prove a finalist, or the next with more host layers, or None if none can be proven."""
         key = finalist.candidate.key
         if key in self._proofs:
             return self._proofs[key]
@@ -137,7 +137,7 @@ class Prover:
                 yield Finalist(candidate, str(point.get(LAYOUT_AXIS, "")), smaller)
 
     def _launch(self, finalist: Finalist) -> Trial | None:
-        """Launch the proof once; None without a launch if a failure rules it out."""
+        """Launch the proof once, or None without a launch if a failure rules it out."""
         key = finalist.candidate.key
         if key not in self._trials:
             if self.exploration.is_ruled_out(finalist):

@@ -28,7 +28,7 @@ _OVERTIME = 1.15
 def race(
     task: Task, runner: TrialRunner, baseline: Trial, finalists: Sequence[Finalist], *, seed: int
 ) -> Ranking | None:
-    """Launch the first finalists and the baseline in rounds; None without a finalist."""
+    """Launch the first finalists and the baseline in rounds, or None without a finalist."""
     chosen = list(finalists[:CONTENDERS])
     if not chosen:
         return None

@@ -57,7 +57,7 @@ class Recommender:
     def recommend(
         self, baseline: Trial, finalists: Sequence[Finalist], ranking: Ranking | None
     ) -> Recommendation | None:
-        """Prove candidates until one can be recommended; None if none can.
+        """Prove candidates until one can be recommended, or None if none can.
 
         Raises:
             Interrupted: the user stopped the run.
@@ -87,7 +87,7 @@ class Recommender:
         return Recommendation(proof, Estimate(1.0, 1.0, 1.0, 0))
 
     def _prove_baseline(self, baseline: Trial) -> Proof | None:
-        """Prove the baseline in explicit settings, None if it fails."""
+        """Prove the baseline in explicit settings, or None if it fails."""
         finalist = explicit_baseline(self.task, self.runner, baseline, self.planner)
         trial = launch_proof(finalist, self.task, self.runner)
         if trial.is_completed:
