@@ -29,7 +29,7 @@ _SAFE_MIB = 192.0
 # The same limit before any launch fits. By then the prediction was wrong twice, and only a
 # launch that fits corrects it.
 _SAFE_FIRST_MIB = 768.0
-# How many numbers below the largest failing one may still be predicted to fit.
+# Predictions are computed for this many numbers below the largest failing one.
 _LOOK_BELOW = 4
 
 

@@ -182,7 +182,7 @@ class MemoryModel:
         return next((row for row in rows if row.name == device), None)
 
     def growth_mib(self, candidate: Candidate, *, depth: int) -> dict[str, float]:
-        """Map each device to the growth of its pools from `depth` tokens a slot to a full context."""
+        """Map each device to its pool growth from `depth` tokens a slot to a full context."""
         slots = max(1, candidate.get_int("parallel", self.workload.parallel))
         context = candidate.get_int("context", self.workload.context)
         if depth * slots >= context:

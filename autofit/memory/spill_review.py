@@ -127,7 +127,7 @@ def _spilled_at_full_level(
 
 
 def _seconds_per_token(trial: Trial) -> dict[str, float]:
-    """Return the least seconds for each kind of token, as other programs may slow some requests."""
+    """Return the least seconds for each kind of token, as other programs may slow requests."""
     samples = trial.measurement.samples if trial.measurement else ()
     prompt = [s.prompt_s / s.prompt_tokens for s in samples if s.pp_per_s]
     predicted = [1 / s.tg_per_s for s in samples if s.tg_per_s]

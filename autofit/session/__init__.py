@@ -1,1 +1,1 @@
-"""Runs of trials, shared by all jobs: task, runner, budget, rounds, events; no job's phases."""
+"""Parts of a run that all jobs share: task, runner, budget, rounds, events; no job's phases."""

@@ -1,4 +1,4 @@
-"""The time and launches that a run may spend, and how it has spent them."""
+"""The time and launches that a run may use, and those that it has used."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")
 # A launch repeats its requests for at most this share of the budget, and this many seconds.
 _REPEAT_SHARE = 1 / 40
 _REPEAT_LIMIT_S = 120.0
-# However slow the baseline was, this many candidates are tried while some time is left.
+# At least this many candidates are tried while time is left, even if the baseline was slow.
 _FEWEST_CANDIDATES = 3
 _SHARE_FOR_THE_FEWEST = 0.75
-# Four rounds of two contenders, and three launches of the proof.
+# Four rounds of two contenders take eight launches; the proof takes three.
 _LAUNCHES_AFTER_SEARCH = 11
 _LEAST_SEARCH_SHARE = 0.35
 
-# A phase ends once this share of the budget is spent: the search must leave the time in which
-# its result is confirmed and proven.
+# A phase ends once this share of the budget is spent. So the search leaves time to confirm and
+# prove its result.
 _SHARE_AT_PHASE_END = {"baseline": 1.0, "boundary": 0.45, "search": 0.6, "confirm": 0.9}
 
 
 def parse_duration_s(text: str) -> float:
-    """Return the seconds of `90`, `90s`, `30m` or `1.5h`.
+    """Convert a duration such as `90`, `90s`, `30m` or `1.5h` to seconds.
 
     Raises:
-        UsageError: the text has another form, or is zero.
+        UsageError: the text has another form, or the duration is zero.
     """
     found = _DURATION.match(text)
     seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
     if seconds <= 0:
-        raise UsageError(f"'{text}' is not a duration", "for example 90s, 30m or 1.5h")
+        raise UsageError(f"'{text}' is not a duration", "use for example 90s, 30m or 1.5h")
     return seconds
 
 
 @dataclass(slots=True)
 class OverheadTimer:
-    """A timer for the time between two launches; `usage` counts the planner's questions."""
+    """A timer for the time between two launches. `usage` counts the calls of the planner."""
 
     clock: Callable[[], float]
     usage: PlannerUsage
@@ -57,7 +57,7 @@ class OverheadTimer:
         self.restart()
 
     def restart(self) -> None:
-        """Begin to count again, at the end of a launch."""
+        """Start again from zero, at the end of a launch."""
         self._since_s, self._usage_before = self.clock(), replace(self.usage)
 
     @property
@@ -74,10 +74,10 @@ class OverheadTimer:
 
 @dataclass(slots=True)
 class Budget:
-    """The limits of a run, and what it and the runs that it resumes have spent.
+    """The budget of a run: its limits, and what this run and those that it resumes have spent.
 
-    `max_launches` limits baseline, boundary and search together. Confirming and proving have
-    rules of their own that end them. `planner_usage` counts the planner's questions.
+    `max_launches` limits baseline, boundary and search together. Other rules end the phases
+    confirm and prove. `planner_usage` counts the calls of the planner.
     """
 
     clock: Callable[[], float]
@@ -97,24 +97,24 @@ class Budget:
 
     @property
     def spent_s(self) -> float:
-        """Seconds since the run began, and those that an earlier run spent on its launches.
+        """Seconds since the run began, plus the seconds that earlier runs spent on their launches.
 
-        Without the latter a resumed run would plan its rounds for time that has passed.
+        Without the latter a resumed run would plan rounds for time that is already spent.
         """
         return self.clock() - self._began_s + self._earlier_s
 
     @property
     def repeat_limit_s(self) -> float:
-        """Seconds after which a launch does not begin another repeat of its requests."""
+        """Seconds after which a launch does not repeat its requests again."""
         if self.total_s is None:
             return _REPEAT_LIMIT_S
         return min(_REPEAT_LIMIT_S, self.total_s * _REPEAT_SHARE)
 
     def left_for_s(self, phase: Phase) -> float | None:
-        """Return the seconds until a phase must end, or None without a limit."""
+        """Return the seconds until a phase must end, or None if time is not limited."""
         if self.total_s is None:
             return None
-        # A finalist that is proven early need not be proven later.
+        # A finalist that was proven early needs no proof later.
         until_s = self.total_s * _SHARE_AT_PHASE_END.get(phase, 1.0) + self._proving_s
         if phase in ("boundary", "search"):
             # Where launches are slow, the result must still be confirmed and proven.
@@ -127,7 +127,7 @@ class Budget:
 
     @property
     def share_used(self) -> float:
-        """The used share of what the search may take: of launches or time, the larger."""
+        """The share of the search's launches or time that is used, whichever is larger."""
         shares = [0.0]
         if self.max_launches is not None:
             shares.append(self.launches / self.max_launches)
@@ -137,7 +137,7 @@ class Budget:
         return max(shares)
 
     def record_launch(self, phase: Phase, seconds: float = 0.0, *, earlier_s: float = 0.0) -> None:
-        """Count a launch; `earlier_s` is all that an earlier run of the study spent on it."""
+        """Count a launch. `earlier_s` is the time that an earlier run of the study spent on it."""
         self._launch_seconds.append(seconds)
         self._earlier_s += earlier_s
         if phase == "prove":
@@ -146,9 +146,9 @@ class Budget:
             self.launches += 1
 
     def allows(self, phase: Phase, expected_s: float = 0.0) -> bool:
-        """Return whether a launch of a phase may begin that is expected to take so long.
+        """Return whether a phase may begin a launch that is expected to take this long.
 
-        A proof always may: without it there is no result.
+        A proof always may, because there is no result without it.
         """
         if phase == "prove":
             return True
@@ -163,9 +163,9 @@ class Budget:
 
 
 def spending(trials: Sequence[Trial], rest: Overhead) -> dict[str, Any]:
-    """Return what a run was spent on, as JSON data; `rest` came after the last launch.
+    """Return how a run spent its time, as JSON data. `rest` is the time after the last launch.
 
-    Launches of studies of older versions have no fidelity, null here, and no overhead.
+    Launches in studies of older versions have no overhead and no fidelity, which is null here.
     """
     overheads = [*(trial.overhead for trial in trials if trial.overhead), rest]
     by_phase = [

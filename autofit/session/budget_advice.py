@@ -1,4 +1,4 @@
-"""A warning after the first launch if the budget is too small for what the run is to do."""
+"""The warning, after the first launch, that the budget is too small for the run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PROOF_LAUNCHES = 3
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The seconds and launches of a run: the least that give a result, and the usual.
+    """The need of a run: the least time and launches that give a result, and the usual time.
 
-    `purpose` says what the least is for, such as "to compare both". A proof, of `proof_s`, is
-    launched even if the budget is used up.
+    `purpose` names the result that the least gives, such as "to compare both". A
+    proof of `proof_s` seconds is launched even if the budget is used up.
     """
 
     least_s: float
@@ -36,16 +36,16 @@ class Need:
 
 
 def launches_need(launch_s: float, least: int, usual: int, purpose: str) -> Need:
-    """Return the need of launches that all take the same time."""
+    """Return the need of a run whose launches all take the same time."""
     return Need(least * launch_s, usual * launch_s, least, purpose)
 
 
 def tune_need(first: Trial, workload: Workload, max_launches: int | None) -> Need:
-    """Return the need of a tune, by its first launch that completed."""
+    """Estimate the need of a tune from its first launch that completed."""
     most = max_launches if max_launches is not None else _USUAL_CANDIDATES + 1
     proof_s = proof_seconds(first, workload)
     least, usual = (min(count, most - 1) for count in (_FEWEST_CANDIDATES, _USUAL_CANDIDATES))
-    rounds = _ROUND_LAUNCHES if least else 0  # the baseline alone enters no rounds
+    rounds = _ROUND_LAUNCHES if least else 0  # without candidates there are no rounds
 
     def seconds(candidates: int) -> float:
         return first.seconds * (1 + candidates + rounds) + proof_s * _PROOF_LAUNCHES
@@ -61,7 +61,7 @@ def tune_need(first: Trial, workload: Workload, max_launches: int | None) -> Nee
 
 
 def proof_seconds(first: Trial, workload: Workload) -> float:
-    """Return about how long two requests at full context take, by another launch."""
+    """Estimate from another launch the seconds that two requests at full context take."""
     pp = median_metric(first.measurement, workload, "pp")
     tg = median_metric(first.measurement, workload, "tg")
     if not pp or not tg or first.measurement is None:
@@ -73,7 +73,7 @@ def proof_seconds(first: Trial, workload: Workload) -> float:
 
 
 def shortage(budget: Budget, launch_s: float, need: Need) -> str | None:
-    """Return a warning that the budget is too small, with a better one, or None if it is enough."""
+    """Return a warning with a better budget if the budget is too small, or None if it is not."""
     if budget.total_s is None or budget.total_s >= need.least_s:
         return None
     count = max(1, int(budget.total_s / max(0.1, launch_s)))
@@ -92,7 +92,7 @@ def shortage(budget: Budget, launch_s: float, need: Need) -> str | None:
 def first_shortage(
     trials: Sequence[Trial], budget: Budget, need_of: Callable[[Trial], Need]
 ) -> str | None:
-    """Return the warning of `shortage` if the last trial is the first one that completed."""
+    """Return the warning of `shortage` if the last trial is the first that completed."""
     completed = [trial for trial in trials if trial.is_completed]
     if len(completed) != 1 or completed[0] is not trials[-1]:
         return None
@@ -100,20 +100,20 @@ def first_shortage(
 
 
 def _round_seconds(seconds: float) -> str:
-    """Return a duration with as many digits as an estimate has."""
+    """Format an estimated duration, rounded to a sensible number of digits."""
     if seconds < 120:  # noqa: PLR2004 - two minutes
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004
     return f"{seconds / 60:.0f} min"
 
 
 def _format_budget(seconds: float) -> str:
-    """Return a budget as it was given."""
+    """Format a budget as the user typed it."""
     minutes, rest = divmod(seconds, 60)
     return f"{minutes:g} min" if minutes > 1 and not rest else f"{seconds:g} s"
 
 
 def _format_option(seconds: float) -> str:
-    """Return a duration rounded up to what a user would give as `--budget`."""
+    """Format a duration as a value for `--budget`, rounded up."""
     if seconds <= 50:  # noqa: PLR2004
         return f"{math.ceil(seconds / 10) * 10}s"
     if seconds <= 90 * 60:

@@ -1,6 +1,6 @@
-"""A task from a user's options: runtime, model, devices, workload and search space, checked.
+"""Build a task from a user's options: find and check runtime, model, devices, workload and space.
 
-No weights are loaded. The runtime is asked for its devices, and the model's header is read.
+No weights are loaded: the runtime lists its devices, and only the model's header is read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TASK_PARAMS = ("context", "parallel")
 # The names by which llama.cpp's backends list their devices, without the number.
 _BACKENDS = ("CUDA", "ROCm", "Vulkan", "SYCL", "MTL", "RPC", "MUSA", "CANN", "GPUOpenCL", "OpenCL")
 _DEVICE_NAME = re.compile(r"\s*([A-Za-z][A-Za-z_ -]*?)[\s_:-]*0*(\d+)\s*")
-# The similarity from which a name is taken for a misspelling.
+# Names at least this similar are taken for misspellings.
 _SIMILARITY = 0.75
 
 
@@ -48,7 +48,7 @@ def build_task(
 ) -> Task:
     """Collect everything that a run must know before its first launch.
 
-    `runtime` is used instead of the one that the options name. With `allow_missing` neither the
+    `runtime` replaces the runtime that the options name. With `allow_missing` neither the
     runtime nor the named devices need to exist. If `searches` is false, the arguments for every
     launch may set parameters of the search space.
 
@@ -59,7 +59,7 @@ def build_task(
     model = read_inventory(options.model)
     workload = read_workload(options.workload, context=options.context, parallel=options.parallel)
     metrics = {objective, *(requirement.metric for requirement in requirements)}
-    # A front always contains the fastest generation.
+    # A front always needs tg.
     if keeps_front or "tg" in metrics:
         _refuse_without_generation(workload)
     found = runtime or _find_runtime(options, allow_missing=allow_missing)
@@ -95,18 +95,18 @@ def build_task(
 
 
 def _refuse_without_generation(workload: Workload) -> None:
-    """Refuse a workload whose requests generate a single token: it has no generation rate."""
+    """Refuse a workload whose requests generate only one token, because that has no rate."""
     if workload.longest_predicted_tokens <= 1:
         raise UsageError(
             f"workload {workload.name} generates 1 token per request, so tg cannot be measured",
-            "give requests more predicted_tokens, or another --objective or --require",
+            "give the requests more predicted_tokens, or use another --objective or --require",
         )
 
 
 def _context_notices(
     options: TaskOptions, workload: Workload, model: ModelInventory
 ) -> Iterator[str]:
-    """Yield warnings about context and slots: cut requests, and more than the training context."""
+    """Yield warnings if a slot's context cuts requests, or exceeds the trained context."""
     slot = workload.slot_context
     if workload.requests != read_workload(options.workload).requests:
         requests = ", ".join(f"{r.prompt_tokens}+{r.predicted_tokens}" for r in workload.requests)
@@ -139,12 +139,12 @@ def _default_space(model: ModelInventory, devices: tuple[Device, ...]) -> str:
 def refuse_reserved_args(args: Sequence[str], runtime: Runtime, space: Space | None) -> None:
     """Refuse arguments after `--` that set what autofit sets.
 
-    They come last on the command line and would win. A server at another address is never
-    found, and one with another context gets requests that do not fit. With a `space` its
-    parameters are refused too.
+    They come last on the server's command line and would override autofit's settings. autofit
+    would not find a server at another address, and would send requests that do not fit to one
+    with another context. If a `space` is given, its parameters are refused, too.
 
     Raises:
-        UsageError: an argument is refused, or lacks its value; the hint gives the alternative.
+        UsageError: an argument is refused or lacks its value. The hint gives the alternative.
     """
     if not args:
         return
@@ -155,16 +155,16 @@ def refuse_reserved_args(args: Sequence[str], runtime: Runtime, space: Space | N
 
 
 def _launch_settings(command: ParsedCommand, runtime: Runtime) -> Iterator[tuple[str, str]]:
-    """Yield each argument that autofit sets for every launch, with a hint."""
+    """Yield each argument that autofit itself sets for every launch, with a hint."""
     for flag in command.address:
         what = "port" if "port" in flag else "address"
         yield flag, f"leave it out: autofit chooses the {what}"
     if command.model is not None:
-        yield runtime.dialect.launch.model, "leave it out: the model is autofit's own argument"
+        yield runtime.dialect.launch.model, "leave it out: the model is an argument of autofit"
     if command.rpc:
         yield runtime.dialect.launch.rpc or "--rpc", f"put it before `--`: --rpc {command.rpc}"
     for flag in command.left_out:
-        yield flag, "autofit must reach the server and read its log: set it where you serve"
+        yield flag, "leave it out: autofit must reach the server and read its log"
     for name in _TASK_PARAMS:
         if name in command.params:
             yield name, f"use --{name} {command.params[name]}, before `--`"
@@ -173,33 +173,33 @@ def _launch_settings(command: ParsedCommand, runtime: Runtime) -> Iterator[tuple
 def _searched_params(
     command: ParsedCommand, runtime: Runtime, space: Space | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield each argument that sets a parameter of the search, with a hint."""
+    """Yield each argument that sets a parameter of the search space, with a hint."""
     if space is None:
         return
     always = always_flags(runtime)
     for word in command.rest:
         if word.partition("=")[0] in always:
-            yield word, "leave it out: every launch but the baseline has explicit settings"
+            yield word, "leave it out: autofit sets it in every launch except the baseline"
     searched = {name for axis in space.axes for name in axis.params}
     if space.layouts:
         searched |= set(PLACEMENT_PARAMS)
     for name, value in command.params.items():
         if name in space.pinned:
-            yield name, f"leave it out: --set {name}={space.pinned[name]} has set it"
+            yield name, f"leave it out: --set {name}={space.pinned[name]} already sets it"
         elif name in searched:
-            yield name, f"use --set {name}={value}, before `--`: then it is not searched"
+            yield name, f"use --set {name}={value}, before `--`, to leave it out of the search"
 
 
 def always_flags(runtime: Runtime) -> frozenset[str]:
-    """Return all spellings of the flags of presets and of launches with explicit settings."""
+    """Return all spellings of the flags that presets and launches with explicit settings have."""
     flags = (group[0] for group in runtime.dialect.launch.always)
     return frozenset(spelling for flag in flags for spelling in runtime.help.synonyms(flag))
 
 
 def suggest_device_names(named: Iterable[str], found: Iterable[str]) -> Iterator[str]:
-    """Yield a notice for each device named that does not exist but looks like another name.
+    """Yield a notice for each named device that does not exist but resembles another name.
 
-    A higher number alone is no misspelling: plans are made for cards to be bought.
+    A name that differs only by a higher number is no misspelling: users plan for new cards.
     """
     present = tuple(found)
     for name in named:
@@ -207,8 +207,8 @@ def suggest_device_names(named: Iterable[str], found: Iterable[str]) -> Iterator
             continue
         similar = _similar_device(name, present)
         if similar is not None:
-            where = "is present" if similar in present else "is how such a device is called"
-            yield f"there is no device '{name}'; {similar} {where}: did you mean that?"
+            where = "exists" if similar in present else "would be the usual name"
+            yield f"there is no device '{name}', but {similar} {where}: did you mean that?"
 
 
 def _similar_device(name: str, present: tuple[str, ...]) -> str | None:

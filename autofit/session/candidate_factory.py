@@ -1,4 +1,4 @@
-"""Candidates of a task: a point of its search space, laid out on its devices."""
+"""The factory of candidates: it places a point of the search space on the devices of a task."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from autofit.trial.parameter_groups import EXPERT_MEMORY_PARAMS, PLACEMENT_PARAM
 
 @dataclass(slots=True)
 class CandidateFactory:
-    """Turns points of a task's search space into candidates, and remembers their placements."""
+    """A factory that converts points of a search space to candidates and caches placements."""
 
     task: Task
     _placements: dict[str, Params | None] = field(default_factory=dict)
     _pinned: Params | None = None
 
     def layout_names(self) -> tuple[str, ...]:
-        """Return the space's layouts for the devices of the task; one device has one layout."""
+        """Return the space's layouts for the devices of the task. A single device has only one."""
         devices, names = self.task.devices, self.task.space.layouts
         if not devices or not names:
             return ()
@@ -36,12 +36,12 @@ class CandidateFactory:
         return (*shared, *(singles if "single" in names else ()))
 
     def most_host_layers(self) -> int:
-        """Return how many layers can have their experts in system RAM, or in a dense model lie."""
+        """Return the largest number of host layers: all with experts, or all of a dense model."""
         inventory = self.task.inventory
         return len(inventory.expert_blocks) if inventory.is_moe else inventory.block_count
 
     def candidate_of(self, point: Point) -> Candidate | None:
-        """Return a point's candidate, or None where space, runtime or devices do not allow it."""
+        """Return a point's candidate, or None if space, runtime or devices do not allow it."""
         task = self.task
         if not task.space.allows(point) or _has_nothing_to_fetch(point):
             return None
@@ -83,10 +83,10 @@ def _has_nothing_to_fetch(point: Point) -> bool:
 
 
 def pinned_placement(task: Task) -> Params:
-    """Return what a placement that the user pinned leaves open: devices, layers and slices.
+    """Return the placement settings that the user did not pin: devices, layers and slices.
 
-    Without these the runtime would use devices that the user did not name, offload as it
-    chooses, and cut slices by the memory that happens to be free.
+    Without these the runtime would use devices that the user did not name, decide itself how
+    many layers to offload, and cut slices by the memory that is free at the moment.
     """
     pinned = task.space.pinned
     if not task.devices or not set(PLACEMENT_PARAMS) & set(pinned):
@@ -106,7 +106,7 @@ def pinned_placement(task: Task) -> Params:
     params = {**task.task_params, **task.space.params_of(point), **placement}
     try:
         split = find_tensor_split(task.inventory, Candidate(params), task.devices)
-    except UsageError:  # a placement that is beyond our arithmetic
+    except UsageError:  # autofit's arithmetic does not cover this placement
         split = None
     return placement if split is None else {**placement, "tensor_split": split}
 
@@ -122,15 +122,15 @@ def reported_host_layers(
     """Convert a count of host layers to the `n_cpu_moe` value that users see.
 
     With several devices that is the count itself. On one device `n_cpu_moe` also counts leading
-    layers without experts, and layers that are not on the device. A layer without experts
-    changes nothing: the least equivalent value is returned for a count that `fits`, else the
-    largest. If the first three layers have no experts, 4 that fit are next to 3 that do not,
-    and not next to 0.
+    layers without experts, and layers that are not on the device. Such layers make several
+    values equivalent. The smallest of them is returned for a count that `fits`, the largest for
+    another. For example, if the first three layers have no experts, the boundary is shown as 4
+    that fit and 3 that do not, instead of 4 and 0.
 
     Args:
         layout: the name of the layout.
-        host_layers: the count, None if it is unknown.
-        candidate_of: makes the candidate with a count of host layers.
+        host_layers: the count, or None if it is unknown.
+        candidate_of: returns the candidate with a count of host layers.
         units: the model's layers and its output layer.
         fits: whether the count fits.
     """
@@ -147,9 +147,9 @@ def reported_host_layers(
 
 
 def count_leading_layers(candidate: Candidate, units: int, host_layers: int) -> int:
-    """Return how many leading layers have their experts in system RAM, on one device.
+    """Return the number of leading layers that have their experts in system RAM, on one device.
 
-    `n_cpu_moe` is absent if none of them is on the device.
+    A candidate without `n_cpu_moe` has none of them on the device.
     """
     left = max(0, units - candidate.get_int("n_gpu_layers", units))
     sent = candidate.get_int("n_cpu_moe", candidate.get_int("n_cpu_ffn", left + host_layers))

@@ -1,6 +1,6 @@
-"""Events of a run, for display and log alone; nothing is decided by them.
+"""Events of a run. They are only displayed and logged, and change nothing in the run.
 
-A launch is a LaunchStarted, any number of StageStarted, and a LaunchEnded.
+A launch emits one LaunchStarted, any number of StageStarted, and one LaunchEnded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autofit.trial.trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class PhaseStarted:
-    """The begin of a phase; `max_launches` is None if only time limits it."""
+    """The start of a phase. `max_launches` is None if only time limits the phase."""
 
     phase: Phase
     max_launches: int | None = None
@@ -28,7 +28,7 @@ class PhaseStarted:
 
 @dataclass(frozen=True, slots=True)
 class LaunchStarted:
-    """The begin of a launch, before the server is started."""
+    """The start of a launch, before the server is started."""
 
     number: int
     purpose: TrialPurpose
@@ -38,7 +38,7 @@ class LaunchStarted:
 
 @dataclass(frozen=True, slots=True)
 class StageStarted:
-    """The begin of a stage of the launch."""
+    """The start of a stage of a launch."""
 
     number: int
     stage: Stage
@@ -46,7 +46,7 @@ class StageStarted:
 
 @dataclass(frozen=True, slots=True)
 class LaunchEnded:
-    """The end of a launch, with its trial on disk; `is_reused` marks one that was there before."""
+    """The end of a launch. Its trial is on disk; `is_reused` marks one from an earlier run."""
 
     trial: Trial
     is_reused: bool = False
@@ -62,7 +62,7 @@ class CandidateSkipped:
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """A new best candidate, not confirmed yet; `gain` is its speedup over the baseline."""
+    """A new incumbent, not confirmed yet. `gain` is its speedup over the baseline."""
 
     number: int
     candidate: Candidate
@@ -73,7 +73,7 @@ class Incumbent:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryMoved:
-    """A fit boundary as known so far: the fewest host layers that fit, the most that fail."""
+    """A change of a fit boundary: the fewest host layers known to fit, the most known to fail."""
 
     layout: str
     cache_type: str
@@ -84,10 +84,10 @@ class BoundaryMoved:
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded:
-    """The end of a round; `leader` is the id of the fastest contender.
+    """The end of a round. `leader` is the id of the fastest contender.
 
-    `ratio` is its speedup over the `baseline`, with an interval that is valid after every
-    round; None if the baseline leads, or there is none.
+    `ratio` is the leader's speedup over the `baseline`, with an interval that is valid after
+    every round. It is None if the baseline leads or does not exist.
     """
 
     number: int
@@ -99,21 +99,21 @@ class RoundEnded:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRead:
-    """Memory during a launch; emitted from a thread, at most twice a second."""
+    """The memory during a launch, emitted from a thread at most twice a second."""
 
     reading: MemoryReading
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message that needs no action of the user."""
+    """A message for the user, who need not do anything."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of a run; `result` is what `--json` prints."""
+    """The end of a run. `result` is the data that `--json` prints."""
 
     result: Mapping[str, Any]
 

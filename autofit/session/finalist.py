@@ -1,4 +1,4 @@
-"""A candidate that may be recommended, and its proof."""
+"""Finalists, which are candidates that may be recommended, and their proofs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
 from autofit.trial.trial import Trial
 
-# Names of layouts that autofit does not compute: the runtime's own fit, and that of a baseline
-# whose settings were written out.
+# Names of layouts that autofit does not compute: that of the runtime's own fit, and that of a
+# baseline whose settings were written out.
 RUNTIME_FIT = "runtime_fit"
 FROZEN = "frozen"
 
 
 @dataclass(frozen=True, slots=True)
 class Finalist:
-    """A candidate that may become the recommendation; `point` None where it has none.
+    """A candidate that may be recommended. `point` is None if the space does not contain it.
 
-    `is_verbatim` is as in a trial; `is_baseline` marks what runs without tuning, its settings
-    written out or not.
+    `is_verbatim` is the same as in a trial. `is_baseline` marks the baseline, whether or not its
+    settings were written out.
     """
 
     candidate: Candidate
@@ -31,15 +31,15 @@ class Finalist:
 
 
 def baseline_finalist(task: Task) -> Finalist:
-    """Return what runs without tuning, launched as its user would launch it."""
+    """Return the baseline as a finalist, launched as its user would launch it."""
     return Finalist(task.baseline, RUNTIME_FIT, is_verbatim=True, is_baseline=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A finalist that runs at full context, with the trial that shows it.
+    """The proof of a finalist: the trial in which it ran at full context.
 
-    It has `steps_back` host layers more than the finalist that was to be proven.
+    The finalist has `steps_back` host layers more than the one that should have been proven.
     """
 
     finalist: Finalist

@@ -1,4 +1,4 @@
-"""The conditions of the machine during all measured launches, and what disturbed them."""
+"""The conditions of the machine during all measured launches, and the disturbances."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofit.trial.trial import Trial
 _PRESSURE_SHARE = 0.1
 # A reason in a smaller share of the samples is a spike.
 _THROTTLED_SHARE = 0.05
-# A larger difference of clocks between launches shows in their speeds.
+# A larger difference of clocks between launches changes their speeds visibly.
 _CLOCK_SPREAD = 0.1
 # A limit that the user has set is no disturbance.
 _CHOSEN = frozenset({"application clocks"})
@@ -22,10 +22,10 @@ _WAITED_FOR = {"memory": "memory", "io": "disks"}
 
 
 def describe_conditions(trials: Sequence[Trial]) -> dict[str, Any] | None:
-    """Return the conditions of all measured launches as JSON data, or None without any.
+    """Return the conditions of all measured launches as JSON data, or None without a launch.
 
-    `words` are sentences on what may have disturbed the measurements; none if the machine was
-    idle. Proofs do not count: their speed is not used.
+    `words` has a sentence for each possible disturbance; it is empty if the machine was idle.
+    Proofs are left out, because their speed is not used.
     """
     measured = {
         trial.number: trial.measurement.conditions
@@ -78,7 +78,7 @@ def _cpu_sentences(every: Sequence[Conditions]) -> Iterator[str]:
     if stolen:
         most = max(one.steal_share or 0.0 for one in stolen)
         yield (
-            f"the hypervisor gave up to {most:.0%} of the CPU time to others "
+            f"the hypervisor gave up to {most:.0%} of the CPU time to other guests "
             f"in {_launches(stolen, every)}"
         )
     for kind, resource in _WAITED_FOR.items():
@@ -129,7 +129,7 @@ def _by_gpu(every: Sequence[Conditions]) -> Mapping[tuple[str, str], list[GpuCon
 
 
 def _gpu_facts(states: Sequence[GpuConditions]) -> dict[str, Any]:
-    """Return one GPU over all launches as JSON data; shares of reasons are means."""
+    """Return the conditions of one GPU as JSON data, with shares averaged over all launches."""
     clocks = [state.clock_mhz for state in states if state.clock_mhz is not None]
     degrees = [state.temperature_c for state in states if state.temperature_c is not None]
     powers = [state.power_w for state in states if state.power_w is not None]

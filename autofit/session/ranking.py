@@ -1,4 +1,4 @@
-"""The result of rounds: the order of the contenders, and how certain it is."""
+"""The result of the rounds: the order of the contenders, and its certainty."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from autofit.trial.metric import Metric
 from autofit.trial.outcome import Outcome, outcome_to_dict
 from autofit.trial.trial import Trial
 
-# decided: the rule has an answer for every contender; rounds, budget: no more were allowed;
+# decided: the rule decided about every contender; rounds, budget: no more were allowed;
 # failed: no contender is left.
 Ended = Literal["decided", "rounds", "budget", "failed"]
-# The free memory of one candidate differs by this much between launches.
+# Between launches of the same candidate the free memory differs by up to this much.
 SAME_HEADROOM_MIB = 64.0
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The reason for which a contender is not launched in rounds after `round`.
+    """The reason why a contender was dropped after a round, and is not launched any more.
 
-    `than` is the id of the contender that it is slower than, `outcome` that of its failure.
+    `than` is the id of a contender that is faster. `outcome` is the outcome of a failure.
     """
 
     round: int
@@ -45,10 +45,10 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One contender: its launches, its metric by round, and how it compares.
+    """The standing of one contender: its launches, its metric in each round, and its comparisons.
 
-    `against_baseline` and `against_leader` are None for these two themselves, and if there is
-    no baseline or leader.
+    `against_baseline` is None for the baseline itself, or without one. `against_leader` is None
+    for the leader itself, or without one.
     """
 
     id: str
@@ -61,17 +61,17 @@ class Standing:
 
     @property
     def is_better(self) -> bool:
-        """The rule decided that it is faster than the baseline."""
+        """True if the rule decided that the contender is faster than the baseline."""
         return self.against_baseline is not None and self.against_baseline.verdict == "better"
 
     @property
     def estimate(self) -> Estimate | None:
-        """The metric over all its launches."""
+        """The metric over all launches of the contender."""
         return estimate(list(self.values.values()))
 
     @property
     def outlier_rounds(self) -> tuple[int, ...]:
-        """The rounds in which its launch was far from its others."""
+        """The rounds in which the contender's launch differed much from its other launches."""
         rounds = list(self.values)
         return tuple(rounds[index] for index in outliers(list(self.values.values())))
 
@@ -92,10 +92,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The contenders after their rounds.
+    """The ranking of the contenders after their rounds.
 
-    `leader` is the fastest that was not dropped, `winner` the preferred one of those as fast;
-    both are None if all were dropped. `rounds` counts complete rounds. `baseline` is an id.
+    `leader` is the id of the fastest contender that was not dropped. `winner` is the id of the
+    preferred one among those that are as fast. Both are None if all were dropped. `baseline` is
+    an id. `rounds` counts complete rounds.
     """
 
     metric: Metric
@@ -124,19 +125,19 @@ class Ranking:
 
     @property
     def gain(self) -> Estimate | None:
-        """The winner's speedup over the baseline; None without either, or if they are one."""
+        """The winner's speedup over the baseline, or None if one is missing or they are equal."""
         decision = self._winner_against_baseline()
         return decision.ratio if decision else None
 
     @property
     def verdict(self) -> Verdict | None:
-        """The winner against the baseline; None without either, or if they are one."""
+        """The rule's verdict on the winner, or None if there is no `gain`."""
         decision = self._winner_against_baseline()
         return decision.verdict if decision else None
 
     @property
     def tied(self) -> tuple[str, ...]:
-        """The remaining contenders that are as fast as the leader, within the least effect."""
+        """The remaining contenders that are as fast as the leader, within the smallest effect."""
         return self._remaining("tie")
 
     @property
@@ -176,9 +177,9 @@ class Ranking:
 
 
 def prefer(tied: Sequence[Standing]) -> Standing:
-    """Return the contender with more headroom, then the wider KV type, then the first.
+    """Return the contender with the most headroom, among equals with the widest KV type.
 
-    Headroom counts only if it is known for all of them.
+    Headroom counts only if it is known for all contenders. The first one wins a full tie.
 
     Raises:
         ValueError: there is no contender.
@@ -207,7 +208,7 @@ def headroom_mib(trials: Sequence[Trial]) -> float | None:
 
 
 def _kv_bytes(trials: Sequence[Trial]) -> float:
-    """Return the bytes of one key and one value; a type that ggml lacks counts as 0."""
+    """Return the bytes of one key and one value. A type that ggml does not have counts as 0."""
     return sum(map(kv_element_bytes, kv_types(trials[0].candidate))) if trials else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Requirements that a winner must keep, such as `tg>=20`."""
+"""Requirements that a winner must satisfy, such as `tg>=20`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _TEXT = re.compile(r"^\s*(\w+)\s*(>=|<=)\s*(\d+(?:\.\d+)?)\s*$")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A limit on a metric, in tokens per second or seconds."""
+    """A requirement: a limit on a metric, in tokens per second or in seconds."""
 
     metric: Metric
     comparison: str
     value: float
 
     def shortfall(self, measurement: Measurement | None, workload: Workload) -> float:
-        """Return the share by which a metric misses the value, or 0 if it is kept, 1 if unknown."""
+        """Return the share by which a metric misses the limit: 0 if satisfied, 1 if unknown."""
         measured = median_metric(measurement, workload, self.metric)
         if measured is None:
             return 1.0
@@ -36,7 +36,7 @@ class Requirement:
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Read a requirement as written on the command line.
+    """Parse a requirement from the command line.
 
     Raises:
         UsageError: the text has another form.
@@ -45,7 +45,7 @@ def parse_requirement(text: str) -> Requirement:
     metric = next((m for m in METRICS if found and m == found[1]), None)
     if found is None or metric is None:
         raise UsageError(
-            f"--require '{text}' is not 'metric>=number' or 'metric<=number'",
+            f"--require '{text}' must be 'metric>=number' or 'metric<=number'",
             f"metrics: {', '.join(METRICS)}; for example --require 'tg>=20'",
         )
     return Requirement(metric, found[2], float(found[3]))
@@ -54,7 +54,7 @@ def parse_requirement(text: str) -> Requirement:
 def are_kept(
     requirements: Sequence[Requirement], measurements: Sequence[Measurement], workload: Workload
 ) -> bool:
-    """Return whether the median launch keeps all requirements, or False without a launch."""
+    """Return whether the median launch satisfies all requirements, or False without a launch."""
     missed = [total_shortfall(requirements, measured, workload) for measured in measurements]
     return bool(missed) and median(missed) == 0
 
@@ -62,5 +62,5 @@ def are_kept(
 def total_shortfall(
     requirements: Sequence[Requirement], measurement: Measurement | None, workload: Workload
 ) -> float:
-    """Return the sum of all shortfalls, or 0 if every requirement is kept."""
+    """Return the sum of all shortfalls. It is 0 if every requirement is satisfied."""
     return sum(requirement.shortfall(measurement, workload) for requirement in requirements)

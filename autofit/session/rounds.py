@@ -1,12 +1,13 @@
-"""Contenders in interleaved rounds, until a stopping rule decides or the budget ends.
+"""Rounds that compare contenders, until a stopping rule decides or the budget is spent.
 
 Each round launches every remaining contender once, in fresh processes and in random order, so
 that drift of the machine affects all of them. A contender that fails, or is clearly slower
-than the fastest, is dropped. The baseline stays, because the speedup is measured against it. A
-contender may be a candidate, a preset or a runtime: it knows how to launch itself.
+than the fastest, is dropped. The baseline is never dropped for being slow, because speedups are
+measured against it. A contender may be a candidate, a preset or a runtime, and has a function
+that launches it.
 
-The chance of a false claim is shared by all comparisons with the baseline, so that all their
-intervals are valid together. Between other contenders the same intervals only save launches.
+All comparisons with the baseline share one error probability, so that all their intervals are
+valid together. Between other contenders the same intervals serve only to save launches.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from autofit.trial.purpose import TrialPurpose
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
-# Further rounds in which rivals may differ, once the speedup over the baseline is known.
+# Once the speedup over the baseline is known, rivals get this many more rounds to differ.
 _ROUNDS_FOR_RIVALS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Something that is launched once a round.
+    """A contender: something that each round launches once.
 
     Attributes:
-        id: the candidate's key in a tune.
-        launch: launches it for the round of a number.
-        max_rounds: the rounds that it takes part in; None for all.
+        id: a unique name; in a tune it is the candidate's key.
+        launch: launches the contender for a round, given by its number.
+        max_rounds: the number of rounds that it takes part in, or None for all.
     """
 
     id: str
@@ -45,7 +46,7 @@ class Contender:
 
 
 def round_purpose(number: int, side: str = "") -> TrialPurpose:
-    """Return the purpose of a trial of a round; the side where the candidate is not enough."""
+    """Return the purpose of a round's trial. `side` separates contenders with equal candidates."""
     return TrialPurpose("confirm", "round", round=number, side=side)
 
 
@@ -66,15 +67,16 @@ def run_rounds(
 
     Args:
         contenders: the first is the baseline if there is one.
-        workload: the requests that the metric is computed for.
-        metric: what is compared.
-        rng: draws the order in each round.
-        rule: the stopping rule, or a function that returns it for the trials of the first
-            round; its `comparisons` are set here.
+        workload: the requests for which the metric is computed.
+        metric: the metric that is compared.
+        rng: draws the order of each round.
+        rule: the stopping rule, or a function that returns it from the trials of the first
+            round. Its `comparisons` are set here.
         has_baseline: whether the first contender is the baseline.
-        is_fixed: whether all rounds of the rule are launched, whatever the ratios.
-        must_run: ids whose failure ends the rounds.
-        has_time: is asked before every launch, with the ids that the round still launches.
+        is_fixed: whether to launch all rounds of the rule, whatever the ratios.
+        must_run: ids of contenders whose failure ends the rounds.
+        has_time: returns whether to go on; called before every launch with the ids that the
+            round has yet to launch.
         emit: shows each round.
 
     Raises:
@@ -99,7 +101,7 @@ def run_rounds(
 
 @dataclass(slots=True)
 class _Race:
-    """The rounds so far; `values` has the metric of each contender by round."""
+    """The rounds so far. `values` maps each contender to its metric in each round."""
 
     contenders: Mapping[str, Contender]
     baseline: str | None
@@ -139,7 +141,7 @@ class _Race:
         return self._rank(ended)
 
     def _ended(self, number: int) -> Ended | None:
-        """Return why there are no more rounds after a complete one, or None if there are."""
+        """Return why the rounds end after a complete round, or None if they go on."""
         if not self._remaining() or not self.dropped.keys().isdisjoint(self.must_run):
             return "failed"
         if number >= MIN_ROUNDS and not self.is_fixed and self._is_decided():
@@ -149,7 +151,7 @@ class _Race:
     def _launch_round(
         self, number: int, rng: random.Random, has_time: Callable[[Sequence[str]], bool]
     ) -> bool:
-        """Launch every remaining contender once; return False if the budget ends before."""
+        """Launch every remaining contender once; return False if the budget ends before that."""
         limits = {name: self.contenders[name].max_rounds for name in self._remaining()}
         names = [name for name, most in limits.items() if most is None or number <= most]
         order = rng.sample(names, len(names))
@@ -185,7 +187,7 @@ class _Race:
                     self.dropped[name] = Dropped(number, "slower", than=leader)
 
     def _leader(self) -> str | None:
-        """Return the fastest remaining contender over the rounds that all of them have run."""
+        """Return the fastest remaining contender, by the rounds that all of them have run."""
         remaining = [name for name in self._remaining() if self.values[name]]
         if not remaining:
             return None
@@ -256,10 +258,10 @@ class _Race:
 def _choose_winner(
     standings: Sequence[Standing], leader: str | None, min_effect: float
 ) -> str | None:
-    """Return the preferred contender of the leader and those as fast, or None without a leader.
+    """Return the preferred one of the contenders as fast as the leader, or None without a leader.
 
-    A speedup that was shown is not given up: if one of them is better than the baseline, the
-    winner is, too.
+    If one of these is better than the baseline, the winner must be, too, so that a speedup that
+    was shown is not lost.
     """
     if leader is None:
         return None
@@ -269,7 +271,7 @@ def _choose_winner(
 
 
 def _is_as_fast(standing: Standing, min_effect: float) -> bool:
-    """Return whether a remaining contender ties with the leader, or may do so."""
+    """Return whether a remaining contender is as fast as the leader, or may be."""
     against = standing.against_leader
     if standing.dropped is not None or against is None or against.ratio is None:
         return False

@@ -1,7 +1,7 @@
-"""The runner of trials: each is launched, numbered and written, or taken from the study.
+"""The runner of trials: it launches each trial and writes it, or takes it from the study.
 
-A resumed run goes through the same steps as the first run. Every launch that the study already
-has is taken from it, so that only the missing ones are launched.
+A resumed run goes through the same steps as the first run. It takes the trials that exist
+from the study, and launches only those that are missing.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from autofit.trial.outcome import Rejected, Stage, lacks_device_memory
 from autofit.trial.purpose import Phase, TrialPurpose
 from autofit.trial.trial import Fidelity, Trial
 
-# A candidate's key, and what two launches of it share if the second repeats the first.
+# A candidate's key, and the facts that are equal if a launch repeats an earlier one.
 _Identity = tuple[str, tuple[object, ...]]
 
-# If this many launches are refused with the same text, the baseline among them, all will be.
+# If this many launches, with the baseline, are refused with the same text, all others will be.
 _SAME_REFUSALS = 3
 
 
 class Launching(Protocol):
-    """The interface through which a runner launches candidates of a runtime."""
+    """The interface with which a runner launches candidates."""
 
     def plan(
         self, candidate: Candidate, *, is_verbatim: bool, as_served: bool
     ) -> LaunchPlan | Rejected:
-        """Return the command of a candidate, or why the runtime has no such setting."""
+        """Return the command of a candidate, or the setting that the runtime lacks."""
         ...
 
     def launch(
@@ -51,22 +51,22 @@ class Launching(Protocol):
         on_stage: Callable[[Stage], None],
         check_stop: Callable[[], None],
     ) -> LaunchResult:
-        """Start a server, send the requests, measure, and stop it."""
+        """Start a server, send the requests, measure, and stop the server."""
         ...
 
 
 @dataclass(slots=True)
 class TrialRunner:
-    """The launches of one study.
+    """A runner of the trials of one study.
 
     Attributes:
         launching: starts servers.
         budget: counts launches and time.
         emit: shows events.
-        should_stop: is asked between the stages of a launch. Once it is true, the launch is
-            ended without a trial, and the run stops.
-        memory: observes every trial, None where no memory is predicted.
-        trials: every trial of this run, in order, those taken from the study included.
+        should_stop: called between the stages of a launch. Once it returns True, the launch
+            ends without a trial, and the run stops.
+        memory: observes every trial; None if no memory is predicted.
+        trials: every trial of this run, in order, with those taken from the study.
         notes: messages for the result.
     """
 
@@ -87,17 +87,17 @@ class TrialRunner:
             self._known[trial.candidate.key, trial.purpose.identity].append(trial)
 
     def note(self, text: str) -> None:
-        """Show the user a text, and keep it for the result."""
+        """Show a message to the user, and keep it for the result."""
         self.notes.append(text)
         self.emit(Notice(text))
 
     def is_known(self, purpose: TrialPurpose, candidate: Candidate) -> bool:
-        """Return whether the study has a trial of this launch that was not taken yet."""
+        """Return whether the study has a trial of this launch that this run has not taken yet."""
         return bool(self._known.get((candidate.key, purpose.identity)))
 
     @property
     def untaken_s(self) -> float:
-        """Seconds that an earlier run spent on launches which this run has not taken yet."""
+        """The seconds of those launches in the study that this run has not taken yet."""
         return sum(trial.spent_s for known in self._known.values() for trial in known)
 
     def run(
@@ -109,7 +109,7 @@ class TrialRunner:
         layout: str = "",
         is_verbatim: bool = False,
     ) -> Trial:
-        """Return the trial of a candidate: launched, unless the study already has it.
+        """Launch a candidate, unless the study already has the trial, and return the trial.
 
         Raises:
             Interrupted: `should_stop` became true.
@@ -132,13 +132,13 @@ class TrialRunner:
         return trial
 
     def _end_if_all_are_refused(self) -> None:
-        """End a run in which baseline and candidates are refused with the same text.
+        """End the run if the baseline and several candidates are refused with the same text.
 
-        They share the task, the user's arguments, the model and the build, so that no candidate
-        would be accepted.
+        They share the task, the user's arguments, the model and the build. The cause must be
+        one of these, so the runtime would refuse every candidate.
 
         Raises:
-            AutofitError: all were refused.
+            AutofitError: all launches were refused.
         """
         refused = {_refusal(trial) for trial in self.trials}
         if len(self.trials) < _SAME_REFUSALS or self.trials[0].phase != "baseline":
@@ -148,14 +148,14 @@ class TrialRunner:
             return
         advice = dict.fromkeys(note for trial in self.trials for note in trial.notes)
         raise AutofitError(
-            f"every launch is refused, whatever its settings: {refusal}",
+            f"the runtime refuses every launch, whatever its settings: {refusal}",
             "; ".join(advice)
-            or "the cause is common to all: --context, --parallel, the arguments after `--`, the "
+            or "check what all share: --context, --parallel, the arguments after `--`, the "
             "model or the build",
         )
 
     def _take_known(self, identity: _Identity, fidelity: Fidelity) -> Trial | None:
-        """Take from the study a trial that measured enough, or None if there is none."""
+        """Take a trial that measured enough from the study, or return None if there is none."""
         known = self._known.get(identity, deque())
         for index, trial in enumerate(known):
             if fidelity == "load" or not trial.shows_fit_only:
@@ -164,7 +164,7 @@ class TrialRunner:
         return None
 
     def skip(self, skipped: SkippedCandidate) -> None:
-        """Write to the study a candidate that is not launched."""
+        """Write a candidate that is not launched to the study."""
         self.study.skip(skipped)
 
     def _check_stop(self) -> None:
@@ -227,21 +227,21 @@ class TrialRunner:
 
 
 def _refusal(trial: Trial) -> str | None:
-    """Return the text with which a launch was refused, or None for any other outcome."""
+    """Return the runtime's text if it refused a launch, or None for any other outcome."""
     return trial.outcome.evidence if isinstance(trial.outcome, Rejected) else None
 
 
 def _useful_advice(phase: Phase, result: LaunchResult) -> tuple[str, ...]:
-    """Return the advice on a failure; none for an expected lack of device memory in a search."""
+    """Return the advice on a failure; none if a search expects it for lack of device memory."""
     is_expected = phase in ("boundary", "search") and lacks_device_memory(result.outcome)
     return () if is_expected else result.advice
 
 
 def resume_hint(study: Study) -> str:
-    """Return how to resume a study that was stopped."""
-    return f"what was measured is saved; {resume_command(study)}"
+    """Return a hint how to resume a stopped study."""
+    return f"all measurements are saved; {resume_command(study)}"
 
 
 def resume_command(study: Study) -> str:
-    """Return how to resume a study."""
+    """Return an instruction how to resume a study."""
     return f"resume with the same command and --study {shlex.quote(str(study.path))} --resume"

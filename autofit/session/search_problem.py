@@ -1,4 +1,4 @@
-"""The search problem of a task, and the measured speeds that the search learns from."""
+"""The search problem of a task, and the measured speeds from which the search learns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autofit.trial.workload import Workload
 
 
 def search_problem(factory: CandidateFactory, memory: MemoryModel) -> Problem:
-    """Return the search problem of a task, with margins by its memory model."""
+    """Return the search problem of a task, with margins from its memory model."""
     task = factory.task
     goal = goal_of(task)
     return Problem(
@@ -35,7 +35,7 @@ def search_problem(factory: CandidateFactory, memory: MemoryModel) -> Problem:
 def predicted_fit(
     candidate: Candidate, memory: MemoryModel, host_available_mib: float
 ) -> Fit | None:
-    """Return the margins of the tightest device and of the host, or None where they are unknown."""
+    """Return the margins of the tightest device and the host, or None if they are unknown."""
     predicted = memory.predict(candidate)
     if predicted is None or not predicted.devices:
         return None
@@ -45,7 +45,7 @@ def predicted_fit(
 
 
 def goal_of(task: Task) -> Goal:
-    """Return the goal: the objective, the workload's requests, the requirements as limits."""
+    """Return the search goal of a task: objective, requests, and requirements as limits."""
     limits = [_limit(requirement) for requirement in task.requirements]
     return Goal(
         task.objective,
@@ -55,7 +55,7 @@ def goal_of(task: Task) -> Goal:
 
 
 def _limit(requirement: Requirement) -> Limit | None:
-    """Return a requirement as a limit, or None for one that asks for slowness."""
+    """Convert a requirement to a limit, or return None if it asks for slowness."""
     is_rate = is_higher_better(requirement.metric)
     if is_rate != (requirement.comparison == ">=") or not requirement.value:
         return None
@@ -63,10 +63,11 @@ def _limit(requirement: Requirement) -> Limit | None:
 
 
 def model_traffic(inventory: ModelInventory, depth: int) -> ModelTraffic:
-    """Return the bytes of a model that decide its speed, averaged over layers.
+    """Return the bytes of a model that determine its speed, averaged over layers.
 
-    A token reads the share of the experts that the router uses. In a dense model the whole
-    layer may go to the host, and all of it is read. `depth` is the number of tokens in the cache.
+    For each token the share of the experts that the router chooses is read. A layer of a dense
+    model may be on the host as a whole, and is read completely. `depth` is the number of tokens
+    in the cache.
     """
     blocks = [block for block in inventory.blocks if not block.is_nextn]
     if inventory.is_moe:
@@ -90,9 +91,9 @@ def model_traffic(inventory: ModelInventory, depth: int) -> ModelTraffic:
 def token_seconds(
     measurement: Measurement | None, workload: Workload
 ) -> tuple[float | None, float | None]:
-    """Return the mean seconds for a prompt token and for a generated one, over all requests.
+    """Return the mean seconds for a prompt token and for a generated token over all requests.
 
-    The median of its repeats counts for each request. None stands for what was not measured.
+    Each request counts with the median of its repeats. A value is None if it was not measured.
     """
     samples = [s for s in measurement.samples if not s.is_warmup] if measurement else []
     prompt_s = predicted_s = prompt_tokens = predicted_tokens = 0.0
@@ -111,5 +112,5 @@ def token_seconds(
 
 
 def _steps(sample: Sample) -> int:
-    """Return the tokens that `predicted_s` covers: the first came with the prompt."""
+    """Return the number of tokens that `predicted_s` covers: all but the first."""
     return sample.predicted_tokens - 1

@@ -1,4 +1,4 @@
-"""The task of a run: everything that is known before its first launch."""
+"""The task of a run: all that is known before its first launch."""
 
 from __future__ import annotations
 
@@ -32,16 +32,19 @@ class Task:
     """Model, runtime, devices, workload, objective and limits of one run.
 
     Attributes:
-        devices: those that may be used, in order.
+        devices: the devices that may be used, in order.
         host_available_mib: the system RAM that processes may use.
         space: the search space, without what runtime, model and user exclude.
-        keeps_front: also search for the best prompt and generation speed, and report a front.
-        min_effect: the smallest speedup that counts, 0.03 for 3%.
+        keeps_front: whether to search also for the best prompt and generation speeds, and to
+            report a front.
+        min_effect: the smallest speedup that counts; 0.03 is 3%.
         extra_args: the user's arguments for every launch.
-        chooses_devices: the user named the devices and their limits.
-        baseline_params, baseline_args: the user's own command, None and empty without one.
-        has_own_task: the user's command keeps its own context and slots, as in a comparison.
-        notices: messages about the task.
+        chooses_devices: whether the user chose the devices and their limits.
+        baseline_params: the settings of the user's own command, or None without one.
+        baseline_args: the other arguments of the user's own command.
+        has_own_task: whether the user's command keeps its own context and slots, as in a
+            comparison.
+        notices: messages for the user about the task.
     """
 
     runtime: Runtime
@@ -68,14 +71,14 @@ class Task:
 
     @property
     def task_params(self) -> Params:
-        """The params that the workload sets; they are not searched."""
+        """The params that the workload sets. They are not searched."""
         return {"context": self.workload.context, "parallel": self.workload.parallel}
 
     @property
     def baseline(self) -> Candidate:
         """The candidate without tuning: the user's own command, or the runtime's choice.
 
-        Context and slots are those of the task, so that all launches get the same requests.
+        It has the task's context and slots, so that all launches get the same requests.
         """
         if self.baseline_params is not None:
             if self.has_own_task:
@@ -96,7 +99,7 @@ class Task:
         return max(1, tokens // max(1, candidate.get_int("parallel", 1)))
 
     def _kept_free_mib(self) -> list[int]:
-        """Return the MiB that the runtime's own fit must leave free to keep the user's limits."""
+        """Return the MiB that the runtime's own fit must leave free, given the user's limits."""
         free = {device.name: device.usable_mib for device in self.runtime.devices or ()}
         return [
             int(max(0.0, free.get(device.name, 0.0) - device.usable_mib)) + FIT_MARGIN_MIB
@@ -109,8 +112,8 @@ class Task:
         """Return the memory model of this model on these devices.
 
         Args:
-            planner: the runtime's own, None to predict by arithmetic and launches alone.
-            store: calibration kept between studies, None to keep nothing.
+            planner: the runtime's own planner, or None to use only arithmetic and launches.
+            store: the calibration kept between studies, or None to keep nothing.
         """
         return MemoryModel(
             inventory=self.inventory,
@@ -124,7 +127,7 @@ class Task:
 
     @property
     def limits_mib(self) -> Mapping[str, float]:
-        """The most that the user lets each device hold, by name; empty without limits."""
+        """The user's limit for each device by name, in MiB. It is empty without limits."""
         if not self.chooses_devices:
             return {}
         return {device.name: device.usable_mib for device in self.devices}
@@ -133,12 +136,12 @@ class Task:
 def usable_devices(
     found: Sequence[Device], limits_mib: Mapping[str, float], *, allow_missing: bool = False
 ) -> tuple[Device, ...]:
-    """Return the devices that a run may use: those with a limit, in order, or all.
+    """Return the devices that a run may use: all, or those that the user named, in order.
 
     With `allow_missing` a named device need not exist.
 
     Raises:
-        UsageError: a device is named that the runtime does not list.
+        UsageError: the runtime does not list a named device.
     """
     if not limits_mib:
         return tuple(found)
@@ -147,7 +150,8 @@ def usable_devices(
     if unknown and not allow_missing:
         listed = ", ".join(f"{d.name} ({d.description})" for d in found) or "none"
         raise MissingError(
-            f"no device {', '.join(unknown)}", f"the runtime lists: {listed}; remote: --rpc"
+            f"the runtime has no device {', '.join(unknown)}",
+            f"the runtime lists: {listed}; use --rpc for remote devices",
         )
     return tuple(
         replace(by_name.get(name, Device(name, "", mib, mib)), usable_mib=mib)
@@ -161,9 +165,9 @@ def fitted_space(
     """Return the space without what runtime, model and user exclude.
 
     Raises:
-        UsageError: the runtime has no such pinned parameter or value, or the KV floor is not a
-            KV type.
-        NothingFitsError: a parameter is left without a value.
+        UsageError: the runtime does not have a pinned parameter or value, or the KV floor is not
+            a KV type.
+        NothingFitsError: no value is left for a parameter.
     """
     if kv_floor not in KV_TYPES:
         raise UsageError(
@@ -199,14 +203,14 @@ def fitted_space(
             )
         fitted = fitted.with_values(axis.name, kept.__contains__)
     if not inventory.is_moe:
-        # There are no experts to prefetch or cache.
+        # A dense model has no experts to prefetch or cache.
         for name in EXPERT_MEMORY_PARAMS:
             fitted = fitted.with_values(name, lambda _: False)
     if next(fitted.points(), None) is None:
         rules = ", ".join(f"{c.left} {c.comparison} {c.right}" for c in fitted.constraints)
         raise UsageError(
-            f"no combination of the space's values keeps its constraints: {rules}",
-            "fix the other parameters of the constraint with --set, too",
+            f"no combination of the search space's values satisfies its constraints: {rules}",
+            "use --set for the other parameters of the constraint, too",
         )
     return fitted
 
@@ -215,24 +219,24 @@ def _check_pin(runtime: Runtime, inventory: ModelInventory, name: str, value: Pa
     """Check a value that the user pinned.
 
     Raises:
-        UsageError: the parameter cannot have it.
+        UsageError: the parameter cannot have this value.
     """
     if not runtime.supports(name, value):
         known = ", ".join(runtime.values(name))
-        raise UnsupportedError(f"--set {name}={value}: {runtime.name} takes {known}")
+        raise UnsupportedError(f"--set {name}={value}: {runtime.name} accepts {known}")
     if name in {"context", "parallel"}:
-        raise UsageError(f"--set {name}: it is part of the task", f"give --{name} {value}")
+        raise UsageError(f"--set {name}: the task sets this parameter", f"use --{name} {value}")
     parameter = runtime.dialect.parameters[name]
     fault = find_value_fault(name, value, type_=parameter.type, block_count=inventory.block_count)
     if fault:
-        raise UsageError(f"--set {name}={value}: {fault}", "give another value, or leave it out")
+        raise UsageError(f"--set {name}={value}: {fault}", "use another value, or leave it out")
 
 
 def _check_axis(runtime: Runtime, inventory: ModelInventory, axis: Axis) -> None:
-    """Check the values of an axis; host layers beyond the model's are allowed.
+    """Check the values of an axis. More host layers than the model has are allowed.
 
     Raises:
-        UsageError: a parameter cannot have one of them.
+        UsageError: a parameter cannot have one of the values.
     """
     blocks = max(inventory.block_count, *(v for v in axis.values if isinstance(v, int)), 0)
     for name in axis.params:
@@ -243,5 +247,6 @@ def _check_axis(runtime: Runtime, inventory: ModelInventory, axis: Axis) -> None
             fault = find_value_fault(name, value, type_=parameter.type, block_count=blocks)
             if fault:
                 raise UsageError(
-                    f"the search space's {axis.name} {value}: {fault}", "correct its file"
+                    f"the search space's {axis.name} {value}: {fault}",
+                    "correct the file of the search space",
                 )

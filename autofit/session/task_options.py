@@ -1,4 +1,4 @@
-"""The options that describe a task, and parsers of their texts such as NAME=MIB or HOST:PORT."""
+"""The options that describe a task, and parsers of their values such as NAME=MIB or HOST:PORT."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofit.errors import UsageError
 from autofit.trial.candidate import ParamValue
 from autofit.units import MIB
 
-# Examples for hints, by the form that a text should have.
+# An example for each form, for hints.
 _EXAMPLE_NAMES = {
     "NAME=MIB": "CUDA0",
     "PARAM=VALUE": "ubatch",
@@ -34,7 +34,7 @@ _UNITS_MIB = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """The options that describe a task, as the user gave them; see `autofit tune --help`."""
+    """The options that describe a task, as the user gave them (see `autofit tune --help`)."""
 
     model: Path
     runtime: str | None
@@ -53,7 +53,7 @@ class TaskOptions:
 
 
 def parse_devices(texts: Iterable[str]) -> dict[str, float]:
-    """Return the usable MiB of each device of `NAME=MIB` texts, in order.
+    """Parse `NAME=MIB` texts: map each device to its usable MiB, in order.
 
     Raises:
         UsageError: a text has another form, or a device is named twice.
@@ -61,13 +61,13 @@ def parse_devices(texts: Iterable[str]) -> dict[str, float]:
     devices: dict[str, float] = {}
     for name, size in (_parse_pair(text, "--device", "NAME=MIB") for text in texts):
         if name in devices:
-            raise UsageError(f"--device {name}: given twice", "name each device once")
+            raise UsageError(f"--device {name} is given twice", "name each device once")
         devices[name] = _parse_mib(name, size)
     return devices
 
 
 def parse_pins(texts: Iterable[str]) -> dict[str, ParamValue]:
-    """Return the value of each parameter of `PARAM=VALUE` texts, a number where it is one.
+    """Parse `PARAM=VALUE` texts: map each parameter to its value, a number if it is one.
 
     Raises:
         UsageError: a text has another form.
@@ -77,7 +77,7 @@ def parse_pins(texts: Iterable[str]) -> dict[str, ParamValue]:
 
 
 def parse_env(texts: Iterable[str]) -> dict[str, str]:
-    """Return the variables of `NAME=VALUE` texts; a value may be empty.
+    """Parse `NAME=VALUE` texts: map each variable to its value, which may be empty.
 
     Raises:
         UsageError: a text has another form.
@@ -86,16 +86,19 @@ def parse_env(texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_rpc(text: str) -> str:
-    """Return remote servers, `HOST:PORT` separated by commas, without blanks.
+    """Return a list of remote servers, `HOST:PORT` separated by commas, without blanks.
 
     Raises:
-        UsageError: a part is not HOST:PORT.
+        UsageError: a part does not have the form HOST:PORT.
     """
     servers = [part.strip() for part in text.split(",") if part.strip()]
     for server in servers:
         found = _HOST_PORT.fullmatch(server)
         if found is None or not 0 < int(found[1] or found[2]) < 1 << 16:
-            raise UsageError(f"--rpc '{server}' is not HOST:PORT", "as in --rpc 10.0.0.2:50052")
+            raise UsageError(
+                f"--rpc '{server}' must have the form HOST:PORT",
+                "for example --rpc 10.0.0.2:50052",
+            )
     return ",".join(servers)
 
 
@@ -108,7 +111,7 @@ def parse_wrapper(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(f"--wrapper: {error}", "quote it as a shell would") from error
+        raise UsageError(f"--wrapper: {error}", "quote it as in a shell") from error
 
 
 def _parse_pair(
@@ -117,7 +120,9 @@ def _parse_pair(
     name, equals, value = text.partition("=")
     if not equals or not name or not (value or may_be_empty):
         example = f"{name or _EXAMPLE_NAMES[form]}={_EXAMPLE_VALUES[form]}"
-        raise UsageError(f"{option} '{text}' is not {form}", f"for example {option} {example}")
+        raise UsageError(
+            f"{option} '{text}' must have the form {form}", f"for example {option} {example}"
+        )
     return name, value
 
 
@@ -126,8 +131,8 @@ def _parse_mib(name: str, text: str) -> float:
     mib = float(found[1]) * _UNITS_MIB[found[2].lower()] if found else 0.0
     if not 0 < mib <= _LARGEST_MIB:
         raise UsageError(
-            f"--device {name}={text}: not a size in MiB",
-            f"--device {name}=12288 or --device {name}=12GiB",
+            f"--device {name}={text}: '{text}' is not an amount of memory",
+            f"use MiB or a unit: --device {name}=12288 or --device {name}=12GiB",
         )
     return mib
 

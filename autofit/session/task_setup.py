@@ -1,4 +1,4 @@
-"""Parts that the launches of a task need: launcher, planner, memory counters, study header."""
+"""The parts that the launches of a task need: launcher, planner, memory counters, study header."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from autofit.trial.measurement import MemoryReading
 from autofit.units import MIB
 from autofit.yaml_files import bundled_root
 
-# A slow disk or network share still reads this much, and a load is more than reading.
+# Even a slow disk or network share reads this much, and a load takes longer than the reading.
 _SLOWEST_READ_MIB_S = 50.0
 _LEAST_LOAD_LIMIT_S = 300.0
 
@@ -51,13 +51,13 @@ def make_launcher(
 ) -> Launcher:
     """Return a launcher for candidates of the task.
 
-    A memory model knows from earlier launches what a launch should use; `on_reading` is called
-    from a thread with each reading of memory.
+    The memory model predicts from earlier launches what a launch should use. `on_reading` is
+    called with each reading of memory, from a thread.
     """
 
     def expected_slots(candidate: Candidate) -> ExpectedSlots | None:
         if memory is None or candidate == task.baseline:
-            return None  # a user's own command is taken as it is, with the slots that it gets
+            return None  # a user's own command is launched unchanged, with its own slots
         return memory.expected_slots(candidate)
 
     size_mib = task.inventory.total_bytes / MIB
@@ -85,7 +85,7 @@ def make_launcher(
 def plan_launch(
     task: Task, candidate: Candidate, *, purpose: Purpose
 ) -> LaunchPlan | UnsupportedSetting:
-    """Return the command of a candidate for a purpose, or the setting that the runtime lacks."""
+    """Return a candidate's command for a purpose, or the setting that the runtime lacks."""
     own_args = task.baseline_args if purpose == "baseline" else ()
     return make_launch_plan(
         task.runtime,
@@ -100,7 +100,7 @@ def plan_launch(
 
 
 def make_planner(task: Task) -> RuntimePlanner | None:
-    """Return the runtime's own memory planner, or None if it has none or a device is missing."""
+    """Return the runtime's own planner, or None if it has none or a device is missing."""
     present = {device.name for device in task.runtime.devices or ()}
     if not task.devices or not present >= {device.name for device in task.devices}:
         return None
@@ -114,7 +114,7 @@ def make_planner(task: Task) -> RuntimePlanner | None:
 
 
 def _memory_source(task: Task, pci_ids: Mapping[str, str] | None = None) -> DeviceSource:
-    """Return the memory counters of the task's devices; `pci_ids` come from a server's log."""
+    """Return the memory counters of the task's devices. `pci_ids` come from a server's log."""
     return _device_counters(task.devices, task.runtime, task.env, pci_ids)
 
 
@@ -137,8 +137,8 @@ def with_free_memory(
 ) -> tuple[Device, ...]:
     """Return the devices with the memory that is free while the runtime does not run.
 
-    A CUDA or ROCm runtime lists what its own driver context leaves, some 500 MiB less.
-    Estimates count that context as used, so it must be part of the free memory.
+    A CUDA or ROCm runtime lists about 500 MiB less, because its own driver context already uses
+    them. Predictions count that context as used, so it must be part of the free memory.
     """
     counters = _device_counters(listed, runtime, env).read()
     devices = []
@@ -205,7 +205,7 @@ def search_header(
 
 
 def _dialect_file(dialect: Dialect) -> dict[str, str]:
-    """Return the file of a dialect that autofit does not ship: its name may not be found later."""
+    """Return the file of a user's dialect, which may not be found by its name later."""
     path = dialect.path.absolute()
     return {} if path.is_relative_to(bundled_root()) else {"dialect_file": str(path)}
 
@@ -221,7 +221,7 @@ def _space_document(space: Space) -> dict[str, Any]:
 
 
 def read_environment(task: Task) -> Environment:
-    """Return the facts about machine, build and model that a result depends on."""
+    """Return the facts about machine, build and model on which a result depends."""
     runtime = task.runtime
     version_lines = runtime.version.text.splitlines()
     return Environment(
