@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from autofit.errors import UsageError
@@ -133,7 +134,7 @@ def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
         (layout for layout in layouts if layout.fits), key=_amount_off_devices, default=None
     )
     shown = recommended or layouts[0]
-    notices = [*task.inventory.notices, *task.notices]
+    notices = [*task.inventory.notices, *task.notices, *_uncounted_notices(task)]
     if shown.name == FIXED:  # other layouts are cut so that no room is left for a layer
         notices += [room.text for room in unused_rooms(task.inventory, shown.estimate)]
     return Plan(
@@ -145,6 +146,14 @@ def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
         ),
         notices=tuple(notices),
     )
+
+
+def _uncounted_notices(task: Task) -> Iterator[str]:
+    """Yield a notice about each option after `--` with memory that no estimate contains."""
+    for flag, value in pairwise(task.extra_args):
+        for option in task.runtime.dialect.uncounted:
+            if option.applies(flag, value):
+                yield option.notice.format(flag=flag, value=value)
 
 
 def base_candidate(task: Task) -> Candidate:

@@ -85,3 +85,21 @@ def test_arguments_are_those_of_a_launch(about):
 
     for flag, name in (("--n-gpu-layers", "n_gpu_layers"), ("--ubatch-size", "ubatch")):
         assert layout.args[layout.args.index(flag) + 1] == str(layout.candidate.params[name])
+
+
+@pytest.mark.parametrize(
+    ("words", "mentioned"),
+    [
+        (("--cache-ram", "4096"), ["4096 MiB of system RAM"]),
+        (("-cram", "-1"), ["without a limit"]),
+        (("--cache-ram", "0", "--ctx-checkpoints", "0"), []),
+        (("--ctx-checkpoints", "8", "--mmproj", "p.gguf"), ["8 checkpoints", "--mmproj p.gguf"]),
+    ],
+)
+def test_memory_that_is_not_counted_has_a_notice(about, words, mentioned):
+    """Options after `--` with memory of their own are named."""
+    notices = make_plan(replace(about, extra_args=words), None).notices
+
+    added = notices[len(make_plan(about, None).notices) :]
+    assert len(added) == len(mentioned)
+    assert all(text in notice for text, notice in zip(mentioned, added, strict=True))

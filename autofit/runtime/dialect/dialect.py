@@ -288,6 +288,25 @@ class PresetRules:
 
 
 @dataclass(frozen=True, slots=True)
+class UncountedOption:
+    """An option after `--` with memory that no estimate contains.
+
+    `notice` says so; it may contain `{flag}` and `{value}`. The option counts with the `values`
+    listed, or with any value except those in `unless`.
+    """
+
+    flags: tuple[str, ...]
+    notice: str
+    values: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+
+    def applies(self, flag: str, value: str) -> bool:
+        """Return whether the option, as written, has memory of its own."""
+        is_meant = value in self.values if self.values else value not in self.unless
+        return flag in self.flags and is_meant
+
+
+@dataclass(frozen=True, slots=True)
 class Dialect:
     """The description of a kind of runtime; `name` is the name of its file."""
 
@@ -312,6 +331,7 @@ class Dialect:
     divergence: DivergenceRules | None = None
     defaults: Mapping[str, str] = field(default_factory=dict)
     refuse: tuple[RefusedCombination, ...] = ()
+    uncounted: tuple[UncountedOption, ...] = ()
     memory_command: tuple[str, ...] | None = None
     preset: PresetRules = field(default_factory=PresetRules)
     log: LogPatterns = field(default_factory=LogPatterns)
