@@ -165,8 +165,8 @@ class ReplayRun:
     Attributes:
         seed: decides which repeat of a row is returned.
         launches: the number of rows asked for, failures included.
-        launches_to_98pct: the launches until the pick was within 2% of the best for the first
-            time, None if it never was.
+        launches_to_98pct: the launches until the pick was within 2% of the best and remained
+            so, None if the last pick is not.
         failures: the number of launches that had failed.
         best_found: the median value of the last pick.
         stopped_after: the launches after which a tune would have stopped. Later launches only
@@ -212,7 +212,9 @@ def replay(
         failures += not _launch(study, table, proposal.point, rng)
         ranked = study.ranked()
         pick = table.median_value(ranked[0].point) if ranked else None
-        if reached is None and table.is_good_enough(pick):
+        if not table.is_good_enough(pick):
+            reached = None  # a noisy repeat may replace a good pick by a worse one
+        elif reached is None:
             reached = launches
     return ReplayRun(seed, launches, reached, failures, pick, stopped)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from autofit.replay.recorded_table import read_table
-from autofit.replay.replay_table import TableProblem, replay
+from autofit.replay.replay_table import TableProblem, replay, summarize
 
+ROOT = Path(__file__).parents[2]
 # A search takes a second; shrinking would take minutes.
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 HEAD = (
@@ -46,3 +50,37 @@ def test_only_rows_of_the_table_are_launched(tmp_path_factory, rows, seed):
 
     assert 0 < run.launches <= 2 * len(table.points)
     assert run.best_found is not None
+
+
+@given(ROWS, st.integers(0, 3))
+@settings(deadline=None, max_examples=8, phases=NO_SHRINKING)
+def test_a_search_that_reached_98_percent_ends_there(tmp_path_factory, rows, seed):
+    """A replay counts launches to 98% of the best only if its last pick is that good."""
+    text = HEAD
+    sure = (20, 2048, 512, "q5_1", "none", 500, True)
+    for layers, batch, ubatch, cache, mode, rate, is_ok in [*rows, sure]:
+        for noise in (1.0, 0.7):
+            speed = f"{rate * noise},{rate * noise / 90 + 1},ok" if is_ok else ",,oom_load"
+            text += f"{layers},{batch},{ubatch},{cache},{cache},,,{mode},16384,2048,64,{speed},,\n"
+    path = tmp_path_factory.mktemp("table") / "noisy.csv"
+    path.write_text(text)
+    table = TableProblem(read_table(path))
+
+    run = replay(table, seed=seed, max_launches=2 * len(table.points))
+
+    assert (run.launches_to_98pct is not None) == table.is_good_enough(run.best_found)
+
+
+def test_launches_are_null_only_if_most_seeds_miss():
+    """The median counts a search that missed as later than all others."""
+    text = Path("results/landscapes/rtx3070-8gb_qwen36-35b_kv.csv")
+    table = TableProblem(read_table(ROOT / text))
+    good = replay(table, seed=0, max_launches=None)
+    missed = dataclasses.replace(good, launches_to_98pct=None)
+
+    found = [
+        summarize(table, [good] * hits + [missed] * (4 - hits))["launches_to_98pct"]
+        for hits in (1, 2, 4)
+    ]
+
+    assert found == [None, good.launches_to_98pct, good.launches_to_98pct]

@@ -91,11 +91,15 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
         f"{f' ({group})' if group else ''}, by {result['metric']}"
     )
     reached = result["launches_to_98pct"]
-    yield f"  launches to 98% of the best  {'not reached' if reached is None else f'{reached:g}'}"
+    seeds = result["per_seed"]
+    count = len(seeds)
+    successes = sum(seed["launches_to_98pct"] is not None for seed in seeds)
+    of_seeds = f" ({successes} of {count} seeds reached it)" if count > 1 else ""
+    launches = "not reached" if reached is None else f"{reached:g}"
+    yield f"  launches to 98% of the best  {launches}{of_seeds}"
     yield f"  failed launches              {result['failures']:g}"
     best = result["best_found"]
     found = "nothing" if best is None else f"{number(best)} {unit}"
     yield f"  found                        {found}"
     yield f"  best possible                {number(result['best_possible'])} {unit}"
-    count = len(result["per_seed"])
     yield f"  medians of {count} seeds" if count > 1 else "  of one seed"
