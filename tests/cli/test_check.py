@@ -156,14 +156,6 @@ def test_every_fault_of_a_file_comes_at_once(cli, tmp_path, text, kind, lines):
     assert sorted(_faults(done.err, path)) == lines
 
 
-def test_a_preset_needs_against_machine(cli, tmp_path):
-    """The hint for a preset names the option that checks it."""
-    path = tmp_path / "models.ini"
-    path.write_text("version = 1\n[a]\nmodel = a.gguf\n")
-
-    assert "--against-machine checks a preset" in cli("check", path).err
-
-
 @pytest.mark.parametrize(
     "content",
     [b"", b"\n\n# nothing\n", b"\x7fELF\x02\x01\x01\x00", b"a: \x00\n",
@@ -206,3 +198,14 @@ def test_faults_of_a_parent_name_its_own_file(cli, tmp_path, monkeypatch):
 
     assert done.code == 2
     assert _faults(done.err, runners / "parent.yaml")
+
+
+def test_a_preset_without_the_machine_is_refused(cli, tmp_path):
+    """The hint has the command that checks a preset."""
+    path = tmp_path / "mine.ini"
+    path.write_text("[mine]\nmodel = x.gguf\n")
+
+    ended = cli("check", path)
+
+    assert (ended.code, ended.out) == (2, "")
+    assert f"autofit check {path} --against-machine" in ended.err

@@ -48,6 +48,39 @@ def explained(*words: str, text: str | None = None) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"GGUF\x03\0\0\0" + bytes(64),
+        b"\x1f\x8b\x08\0abc",
+        bytes(range(256)) * 16,
+        bytes(100) + b"\x01\x02\x03\xff" * 9,
+    ],
+)
+def test_a_file_without_text_is_refused(content, tmp_path):
+    """A model, a compressed log and other bytes are usage errors, as a file and on stdin."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+
+    with path.open("rb") as file:
+        stdin = subprocess.run(
+            [sys.executable, "-m", "autofit", "explain", "-"],
+            stdin=file, capture_output=True, text=True, timeout=50, check=False,
+        )  # fmt: skip
+    for done in (explain(str(path)), stdin):
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "hint: " in done.stderr or "not text" in done.stderr
+
+
+@pytest.mark.parametrize("head", [bytes(5000), b"\xff\xfe damaged \x00 bytes\n", b""])
+def test_a_damaged_log_is_explained(head, tmp_path):
+    """Zero bytes at the beginning and a few damaged bytes are accepted."""
+    path = tmp_path / "server.log"
+    path.write_bytes(head + (FOLDER / "out_of_memory" / "cuda-oom-load.log").read_bytes())
+
+    assert explain(str(path)).returncode == 0
+
+
 def test_a_log_file_is_explained():
     """The document has kind, place, size, evidence and advice."""
     found = explained(str(FOLDER / "out_of_memory" / "cuda-oom-load.log"))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import click
 
 from autofit.errors import RegressionError, UsageError
+
+_YAML_SUFFIXES = (".yaml", ".yml")
 
 
 def _print_schema(ctx: click.Context, _option: click.Parameter, kind: str | None) -> None:
@@ -73,16 +76,21 @@ def _check_files(paths: tuple[Path, ...]) -> None:
     faults, has_unknown = [], False
     for path in paths:
         checked = check_file(path)
+        is_unknown = checked.faults != "" and checked.kind == "file"
+        if is_unknown and path.suffix.lower() not in _YAML_SUFFIXES and path.is_file():
+            has_unknown = True
+            faults.append(f"{path}:1: not a search space, workload, dialect or suite")
+            continue
         click.echo(f"{path}: a {'faulty' if checked.faults else 'good'} {checked.kind}")
         if checked.faults:
             faults.append(checked.faults)
             has_unknown = has_unknown or checked.kind == "file"
     if faults:
-        preset = "; --against-machine checks a preset" if has_unknown else ""
-        raise UsageError(
-            "\n".join(faults),
-            f"the READMEs and files in runners/ and search_spaces/ explain the keys{preset}",
-        )
+        hint = "the READMEs and files in runners/ and search_spaces/ explain the keys"
+        if has_unknown:
+            preset = shlex.quote(str(paths[0])) if len(paths) == 1 else "PRESET"
+            hint = f"is it a preset? Then `autofit check {preset} --against-machine`; {hint}"
+        raise UsageError("\n".join(faults), hint)
 
 
 def _check_preset(given: str, section: str | None, runtime: str | None, *, as_json: bool) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from io import BufferedReader
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -29,6 +32,18 @@ _REFUSED = (
     "{:.0f} MiB of a device were refused and the server continued with less. If that is the size "
     "of a prefetch slot, it has fewer prefetch slots, or none."
 )
+_LOG_HINT = "give the text that llama-server printed, for example `llama-server ... 2>server.log`"
+# The first bytes of files that users confuse with a log.
+_BINARY = {
+    b"GGUF": ("a model", _LOG_HINT),
+    b"\x7fELF": ("a program", _LOG_HINT),
+    b"\x1f\x8b": ("compressed", "uncompress it: `zcat FILE | autofit explain -`"),
+    b"\x28\xb5\x2f\xfd": ("compressed", "uncompress it: `zstdcat FILE | autofit explain -`"),
+}
+_EXAMINED_BYTES = 4096
+# Characters that no log has, and the share of them above which a file is no text.
+_NOT_TEXT = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
+_BINARY_SHARE = 0.2
 _BUFFERS = {"kv": "KV cache", "pool": "run-time pool"}
 
 
@@ -50,6 +65,7 @@ def command(log: str, status: str | None, dialect: str, *, as_json: bool) -> Non
 
     exit_status = None if status is None else parse_exit_status(status)
     with _open_log(log) as stream:
+        _refuse_binary(stream, log)
         diagnosis = diagnose(read_lines(stream), load_dialect(dialect), exit_status=exit_status)
     if as_json:
         document = diagnosis_to_dict(diagnosis) | {
@@ -64,9 +80,9 @@ def command(log: str, status: str | None, dialect: str, *, as_json: bool) -> Non
 
 
 @contextmanager
-def _open_log(log: str) -> Iterator[BinaryIO]:
+def _open_log(log: str) -> Iterator[BufferedReader]:
     if log == "-":
-        yield sys.stdin.buffer
+        yield cast("BufferedReader", sys.stdin.buffer)
         return
     try:
         with open(log, "rb") as stream:  # noqa: PTH123 - a Path would normalize the name
@@ -75,6 +91,30 @@ def _open_log(log: str) -> Iterator[BinaryIO]:
         raise UsageError(
             f"cannot read {log}: {error.strerror or error}", "give a log file, or - for stdin"
         ) from error
+
+
+def _refuse_binary(stream: BufferedReader, log: str) -> None:
+    """Refuse what is no text, by its first bytes; a few damaged bytes are accepted.
+
+    Raises:
+        UsageError: it is no text.
+    """
+    name = "the input" if log == "-" else log
+    try:
+        start = stream.peek(_EXAMINED_BYTES)[:_EXAMINED_BYTES]
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {name}: {error.strerror or error}", "give a log file, or - for stdin"
+        ) from error
+    for magic, (what, hint) in _BINARY.items():
+        if start.startswith(magic):
+            raise UsageError(f"{name} is {what}, not a log", hint)
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return
+    # Rotated or cut logs may begin with zero bytes.
+    text = start.lstrip(b"\0").decode("utf-8", errors="replace")
+    if len(_NOT_TEXT.findall(text)) > _BINARY_SHARE * len(text):
+        raise UsageError(f"{name} is not text", _LOG_HINT)
 
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:
