@@ -132,9 +132,17 @@ def _build_facts() -> list[str]:
         except metadata.PackageNotFoundError:
             return "not installed"
 
+    # On PyPI `autofit` is another project, so the own distribution is found by its command.
+    own = (
+        script.dist
+        for script in metadata.entry_points(group="console_scripts", name="autofit")
+        if script.module == "autofit.__main__"
+    )
+    distribution = next(own, None)  # None in a source tree that is not installed
+    requirements = (distribution.requires if distribution else None) or ()
     required = [
         re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
-        for requirement in metadata.requires("autofit") or ()
+        for requirement in requirements
         if "extra ==" not in requirement
     ]
     return [

@@ -149,7 +149,7 @@ def _examine_runtimes(path: str | None, findings: list[Finding]) -> Iterator[Exa
                 "fatal",
                 "no_runtime",
                 "no runtime was found: no llama-server on PATH, none in Python's packages",
-                "pip install 'autofit[embedded]' (CPU), pip install 'autofit[vulkan]', or build "
+                "pip install 'llama-autofit[embedded]' (CPU) or 'llama-autofit[vulkan]', or build "
                 "llama.cpp and give its llama-server with --runtime PATH",
             )
         )
@@ -256,5 +256,5 @@ def _check_extras() -> Iterator[Finding]:
             "note",
             "no_html_report",
             "a tune writes no HTML report: plotly or jinja2 is missing",
-            "pip install 'autofit[report]'",
+            "pip install 'llama-autofit[report]'",
         )

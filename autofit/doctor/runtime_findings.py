@@ -76,7 +76,7 @@ def _no_gpu_build(runtime: Runtime, vendors: Sequence[Vendor]) -> Finding:
         f"this machine has a GPU ({', '.join(vendors)}), but {runtime.name} lists no device: "
         "a tune would use the CPU alone",
         f"cmake -B build -DGGML_{backend}=ON && cmake --build build -j    # in llama.cpp's "
-        "checkout, then --runtime build/bin; or pip install 'autofit[vulkan]'",
+        "checkout, then --runtime build/bin; or pip install 'llama-autofit[vulkan]'",
     )
 
 

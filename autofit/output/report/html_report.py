@@ -49,7 +49,7 @@ def html_report(study: Study, *, preset: str = "") -> str:
     except ImportError as error:
         raise AutofitError(
             f"the HTML report needs {error.name}",
-            "pip install 'autofit[report]'; the Markdown report needs nothing",
+            "pip install 'llama-autofit[report]'; the Markdown report needs nothing",
         ) from error
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),

