@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,8 +85,7 @@ def find(kind: str, name: str) -> Path:
     found = available(kind)
     if name in found:
         return found[name]
-    listed = "; ".join(f"{known} ({path.parent})" for known, path in sorted(found.items()))
-    raise UsageError(f"unknown {kind} '{name}'", f"known: {listed or 'none found'}")
+    raise unknown_name(kind, name, {known: str(path.parent) for known, path in found.items()})
 
 
 def load(path: Path, model: type[ModelT]) -> ModelT:
@@ -210,6 +209,19 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a question for the most similar known word, empty if none is similar."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {close[0]}?" if close else ""
+
+
+def unknown_name(kind: str, name: str, known: Mapping[str, str]) -> UsageError:
+    """Return the error for an unknown name; its hint lists the known ones, one a line.
+
+    `known` has a description of each name.
+    """
+    width = max(map(len, known), default=0)
+    lines = [f"  {one:<{width}}  {about}" for one, about in sorted(known.items())]
+    listed = "\n".join(["known:", *lines]) if lines else "none was found"
+    question = did_you_mean(name, known)
+    hint = f"{question} {listed}" if question else listed
+    return UsageError(f"unknown {kind} '{name}'", hint)
 
 
 def _describe_fault(fault: ErrorDetails, model: type[BaseModel]) -> str:

@@ -224,4 +224,6 @@ def test_an_unknown_name_lists_the_known_names(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="unknown space 'moo'") as caught:
         yaml_files.find("space", "moo")
 
-    assert f"moe ({yaml_files.bundled_root() / 'search_spaces'})" in caught.value.hint
+    lines = caught.value.hint.splitlines()
+    assert lines[0].startswith("did you mean moe?")
+    assert ["moe", str(yaml_files.bundled_root() / "search_spaces")] in map(str.split, lines)

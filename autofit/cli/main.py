@@ -90,6 +90,23 @@ class LazyGroup(click.Group):
         with _detect_closed_reader():
             return super().invoke(ctx)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name, and the rest of them.
+
+        Raises:
+            UsageError: there is no such command; the hint lists all, one a line.
+        """
+        name = args[0]
+        if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name):
+            return super().resolve_command(ctx, args)
+        from autofit.yaml_files import unknown_name  # noqa: PLC0415 - --help is quick
+
+        raise unknown_name(
+            "command", name, {known: about for known, (_, about) in COMMANDS.items()}
+        )
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """Return the commands in the order of a first session."""
         return list(COMMANDS)

@@ -128,8 +128,8 @@ def find_table(name: str) -> Path:
             for table in sorted((root / folder).glob("*.csv")):
                 found.setdefault(table.stem, table)
     if name not in found:
-        listed = "; ".join(f"{known} ({table.parent})" for known, table in sorted(found.items()))
-        raise UsageError(f"unknown table '{name}'", f"known: {listed or 'none found'}")
+        known = {stem: str(table.parent) for stem, table in found.items()}
+        raise yaml_files.unknown_name("table", name, known)
     return found[name]
 
 

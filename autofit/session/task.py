@@ -130,15 +130,21 @@ class Task:
         """The user's limit for each device by name, in MiB. It is empty without limits."""
         if not self.chooses_devices:
             return {}
-        return {device.name: device.usable_mib for device in self.devices}
+        free = {device.name: device.usable_mib for device in self.runtime.devices or ()}
+        return {
+            device.name: device.usable_mib
+            for device in self.devices
+            if device.usable_mib != free.get(device.name)
+        }
 
 
 def usable_devices(
-    found: Sequence[Device], limits_mib: Mapping[str, float], *, allow_missing: bool = False
+    found: Sequence[Device], limits_mib: Mapping[str, float | None], *, allow_missing: bool = False
 ) -> tuple[Device, ...]:
     """Return the devices that a run may use: all, or those that the user named, in order.
 
-    With `allow_missing` a named device need not exist.
+    A limit of None is all the free memory of a device. With `allow_missing` a named device need
+    not exist, if it has a limit.
 
     Raises:
         UsageError: the runtime does not list a named device.
@@ -153,8 +159,16 @@ def usable_devices(
             f"the runtime has no device {', '.join(unknown)}",
             f"the runtime lists: {listed}; use --rpc for remote devices",
         )
+    unsized = [name for name in unknown if limits_mib[name] is None]
+    if unsized:
+        raise MissingError(
+            f"no device {', '.join(unsized)} here, so its memory is not known",
+            f"give it, for example --device {unsized[0]}=12288",
+        )
     return tuple(
-        replace(by_name.get(name, Device(name, "", mib, mib)), usable_mib=mib)
+        by_name[name]
+        if mib is None
+        else replace(by_name.get(name, Device(name, "", mib, mib)), usable_mib=mib)
         for name, mib in limits_mib.items()
     )
 

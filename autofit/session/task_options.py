@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ _EXAMPLE_NAMES = {
     "NAME=VALUE": "GGML_CUDA_NO_PINNED",
 }
 _EXAMPLE_VALUES = {"NAME=MIB": "12288", "PARAM=VALUE": "512", "NAME=VALUE": "1"}
+_DEVICE_NAME = re.compile(r"[A-Za-z][^\s,=]*")
 _HOST_PORT = re.compile(r"[^\s:]+:(\d{1,5})|\[[0-9a-fA-F:.]+\]:(\d{1,5})")
 _SIZE = re.compile(r"(\d+\.?\d*|\.\d+)\s*(|[MG]i?B?)", re.IGNORECASE)
 _LARGEST_MIB = 1e9
@@ -43,7 +44,7 @@ class TaskOptions:
     workload: str
     context: int | None
     parallel: int | None
-    devices_mib: dict[str, float]
+    devices_mib: Mapping[str, float | None]
     rpc: str
     pins: dict[str, ParamValue]
     env: dict[str, str]
@@ -52,17 +53,22 @@ class TaskOptions:
     extra_args: tuple[str, ...]
 
 
-def parse_devices(texts: Iterable[str]) -> dict[str, float]:
+def parse_devices(texts: Iterable[str]) -> dict[str, float | None]:
     """Parse `NAME=MIB` texts: map each device to its usable MiB, in order.
+
+    The MiB are None for a name alone, which means all the free memory of the device.
 
     Raises:
         UsageError: a text has another form, or a device is named twice.
     """
-    devices: dict[str, float] = {}
-    for name, size in (_parse_pair(text, "--device", "NAME=MIB") for text in texts):
+    devices: dict[str, float | None] = {}
+    for text in texts:
+        name, size = text.strip(), ""
+        if "=" in text or not _DEVICE_NAME.fullmatch(name):
+            name, size = _parse_pair(text, "--device", "NAME=MIB")
         if name in devices:
             raise UsageError(f"--device {name} is given twice", "name each device once")
-        devices[name] = _parse_mib(name, size)
+        devices[name] = _parse_mib(name, size) if size else None
     return devices
 
 

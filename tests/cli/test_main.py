@@ -85,8 +85,7 @@ def test_help_lists_every_command_without_importing_one(cli):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["tuna"], "No such command 'tuna'"),
-        (["show"], "Missing argument 'STUDY'"),
+        (["report"], "Missing argument 'STUDY'"),
         (["show", "x", "--wrong"], "No such option '--wrong'"),
         (["show", "x", "--port", "many"], "'many' is not a valid integer"),
     ],
@@ -99,6 +98,16 @@ def test_usage_errors_end_with_2_and_name_the_help(cli, words, text):
     assert text in done.err
     assert "--help`" in done.err
     assert done.out == ""
+
+
+def test_an_unknown_command_gets_a_suggestion_and_a_list(cli):
+    """The hint has the most similar command, and each command on a line of its own."""
+    done = cli("tuna")
+
+    assert (done.code, done.out) == (2, "")
+    assert "unknown command 'tuna'" in done.err
+    assert "did you mean tune?" in done.err
+    assert all(re.search(rf"^  {name} ", done.err, re.MULTILINE) for name in COMMANDS)
 
 
 def test_json_errors_are_one_document_on_stdout(cli):

@@ -144,14 +144,16 @@ def test_unknown_names_list_the_known(refused, option, kind):
     error = refused(**{option: "nonesuch"})
 
     assert error["message"] == f"unknown {kind} 'nonesuch'"
-    assert error["hint"].startswith("known: ")
+    assert error["hint"].startswith("known:\n  ")
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         (["--device", "CUDA7=100"], "no device CUDA7"),
-        (["--device", "CUDA0"], "is not NAME=MIB"),
+        (["--device", "CUDA7"], "no device CUDA7"),
+        (["--device", "CUDA0="], "is not NAME=MIB"),
+        (["--budget", "30"], "has no unit"),
         (["--device", "CUDA0=much"], "not a size in MiB"),
         (["--device", "CUDA0=-1"], "not a size in MiB"),
         (["--device", "CUDA0=nan"], "not a size in MiB"),
@@ -223,7 +225,7 @@ def test_arguments_that_autofit_sets_are_refused_after_the_dashes(refused, words
 
 def test_the_hint_for_a_device_without_size_has_an_example(refused):
     """The hint can be pasted."""
-    assert refused("--device", "CUDA0")["hint"] == "for example --device CUDA0=12288"
+    assert refused("--device", "CUDA0=")["hint"] == "for example --device CUDA0=12288"
 
 
 def test_a_machine_in_use_leaves_no_folder(cli, machine, tmp_path, monkeypatch):

@@ -81,6 +81,16 @@ def test_without_names_all_devices_are_used():
     assert usable_devices(FOUND, {}) == FOUND
 
 
+def test_a_device_without_a_limit_has_all_its_free_memory():
+    """A name alone uses what is free, and needs a device that exists."""
+    found = usable_devices(FOUND, {"CUDA1": None, "CUDA0": 5.0})
+
+    assert [device.usable_mib for device in found] == [FOUND[1].usable_mib, 5.0]
+    with pytest.raises(UsageError, match="no device ROCm0") as caught:
+        usable_devices(FOUND, {"ROCm0": None}, allow_missing=True)
+    assert "--device ROCm0=" in caught.value.hint
+
+
 def test_a_missing_device_is_refused_or_allowed():
     """A tune needs the device, a plan does not."""
     with pytest.raises(UsageError, match="no device ROCm0") as caught:

@@ -46,3 +46,8 @@ def test_a_device_is_named_once():
     """Two sizes of one device are refused."""
     with pytest.raises(UsageError, match="CUDA0"):
         parse_devices(["CUDA0=1", "CUDA1=1", "CUDA0=2"])
+
+
+def test_a_device_without_a_size_has_all_its_free_memory():
+    """A name alone has no limit."""
+    assert parse_devices(["CUDA1", "CUDA0=100"]) == {"CUDA1": None, "CUDA0": 100.0}

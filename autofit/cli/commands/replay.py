@@ -79,7 +79,11 @@ def _read_machine(model: Path | None, devices: tuple[str, ...]) -> TableMachine 
     from autofit.replay.replay_table import TableMachine  # noqa: PLC0415
     from autofit.trial.device import Device  # noqa: PLC0415
 
-    found = [Device(name, "", mib, mib) for name, mib in parse_devices(devices).items()]
+    found = []
+    for name, mib in parse_devices(devices).items():
+        if mib is None:
+            raise UsageError(f"--device {name} has no size", f"for example --device {name}=12288")
+        found.append(Device(name, "", mib, mib))
     return TableMachine(read_inventory(model), tuple(found))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from autofit.session.task_options import (
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
+_NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 _COUNT = click.IntRange(1, 2**31 - 1)  # an int of the runtime
 
 
@@ -85,9 +87,9 @@ _OPTIONS = (
         "--device",
         "device",
         multiple=True,
-        metavar="NAME=MIB",
-        help="Use this device, and at most this much of its memory (12288, 12GiB). Repeat for "
-        "several, in order.",
+        metavar="NAME[=MIB]",
+        help="Use this device, with all its free memory or at most this much (12288, 12GiB). "
+        "Repeat for several, in order.",
     ),
     click.option("--rpc", default="", metavar="HOST:PORT,...", help="Remote devices."),
     click.option(
@@ -178,11 +180,17 @@ def read_run_options(given: dict[str, Any]) -> RunOptions:
     """Take the options of a run, without `--json`, out of a command's keyword arguments.
 
     Raises:
-        UsageError: there is nothing to resume, or the budget is not a duration.
+        UsageError: there is nothing to resume, or the budget is no duration with a unit.
     """
     from autofit.session.budget import parse_duration_s  # noqa: PLC0415 - heavy, --help is quick
 
     study, resume, budget = (given.pop(name) for name in ("study", "resume", "budget"))
     if resume and study is None:
         raise UsageError("--resume needs --study DIR", "`ls results/` shows your studies")
+    if _NUMBER.fullmatch(budget.strip()):
+        given_number = budget.strip()
+        raise UsageError(
+            f"--budget {given_number} has no unit",
+            f"--budget {given_number}s is seconds, --budget {given_number}m is minutes",
+        )
     return RunOptions(study, resume, parse_duration_s(budget))

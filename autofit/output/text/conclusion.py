@@ -289,7 +289,8 @@ def _conclusion_caveats(study: Study) -> Iterator[str]:
     if open_count:
         boundaries = "1 boundary is" if open_count == 1 else f"{open_count} boundaries are"
         yield f"{boundaries} partly estimated; `autofit probe` launches both sides"
-    limits = header.options.get("devices_mib") or {}
+    given = header.options.get("devices_mib") or {}
+    limits = {name: amount for name, amount in given.items() if amount is not None}
     if limits:
         amounts = ", ".join(f"{name} {mib(amount)}" for name, amount in limits.items())
         yield one_line(f"--device limited the memory to {amounts}")
