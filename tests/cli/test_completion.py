@@ -63,6 +63,15 @@ def test_a_users_file_is_offered(tmp_path):
     assert "chat" in offered
 
 
+def test_studies_are_completed(tmp_path):
+    """`show` offers the studies of results/."""
+    (tmp_path / "results" / "tiny-1").mkdir(parents=True)
+    (tmp_path / "results" / "tiny-1" / "study.json").write_text("{}", encoding="utf-8")
+
+    assert _completed("autofit show ti", cwd=tmp_path) == [["plain", "tiny-1"]]
+    assert ["plain", "studies"] in _completed("autofit stu")
+
+
 def test_a_path_is_completed_as_a_file():
     """A word with a slash is completed by the shell's own completion of files."""
     assert _completed("autofit tune --space ./mi") == [["file", "./mi"]]

@@ -129,3 +129,63 @@ def test_raw_bytes_of_a_command_are_printed(tmp_path):
     )
 
     assert b"/models/\xff.gguf" in done.stdout
+
+
+@pytest.fixture
+def two_studies(tmp_path, monkeypatch):
+    """A finished study in results/, and a newer one in the user's data folder."""
+    monkeypatch.chdir(tmp_path)
+    old = make_study(tmp_path / "results" / "old").path
+    new = make_study(tmp_path / "data" / "autofit" / "studies" / "new").path
+    os.utime(old / "study.json", (1e9, 1e9))
+    return old, new
+
+
+def test_show_without_a_study_shows_the_newest(cli, two_studies):
+    """The newest study of both folders is shown, with its path on stderr."""
+    _, new = two_studies
+
+    done = cli("show", "--json")
+
+    assert json.loads(done.out)["study"] == str(new)
+    assert str(new) in done.err
+
+
+def test_show_without_any_study_is_refused(cli, tmp_path, monkeypatch):
+    """The hint has the command that makes a study."""
+    monkeypatch.chdir(tmp_path)
+
+    done = cli("show")
+
+    assert done.code == 2
+    assert "autofit tune" in done.err
+
+
+def test_studies_are_listed_newest_first(cli, two_studies):
+    """Each line has name, model and result; a damaged study does not hide the others."""
+    old, new = two_studies
+    damaged = old.parent / "damaged"
+    damaged.mkdir()
+    (damaged / "study.json").write_text("{")
+    os.utime(damaged / "study.json", (1e8, 1e8))
+
+    lines = [line.split() for line in cli("studies").out.splitlines()]
+    rows = json.loads(cli("studies", "--json").out)["studies"]
+
+    assert [line[0] for line in lines] == ["new", "old", "damaged"]
+    assert [row["study"] for row in rows] == [
+        str(new),
+        str(old.relative_to(old.parents[1])),
+        str(damaged.relative_to(old.parents[1])),
+    ]
+    assert [row["finished"] for row in rows] == [True, True, False]
+    assert lines[0][1] == rows[0]["model"] == "Qwen3-30B-A3B-Q4_K_M"
+
+
+def test_an_empty_list_of_studies(cli, tmp_path, monkeypatch):
+    """Without a study, stdout is empty and the exit code is 0."""
+    monkeypatch.chdir(tmp_path)
+
+    done = cli("studies")
+
+    assert (done.code, done.out) == (0, "")

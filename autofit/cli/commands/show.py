@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autofit.cli.options.study_argument import open_study, print_damage, study_argument
+from autofit.cli.options.study_argument import open_study, optional_study_argument, print_damage
 from autofit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _PORT = 8080
 
 
 @click.command("show")
-@study_argument
+@optional_study_argument
 @click.option(
     "--command", "number", type=int, metavar="N", help="Print only the command line of launch N."
 )
@@ -32,12 +32,15 @@ _PORT = 8080
     help="The port in that command line.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def command(study: Path, number: int | None, port: int, *, as_json: bool) -> None:
+def command(study: Path | None, number: int | None, port: int, *, as_json: bool) -> None:
     """Show the result of STUDY, how certain it is, and every launch.
 
-    STUDY is the folder of a study, or its name in results/.
+    STUDY is the folder of a study, or its name in results/ or in the user's data folder; without
+    it, the newest one there. `autofit studies` lists them.
     """
     opened = open_study(study)
+    if study is None:
+        click.echo(f"notice: the newest study, {opened.path}", err=True)
     if number is not None:
         _print_launch(opened, number, port, as_json=as_json)
     elif as_json:

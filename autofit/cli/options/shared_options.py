@@ -186,7 +186,7 @@ def read_run_options(given: dict[str, Any]) -> RunOptions:
 
     study, resume, budget = (given.pop(name) for name in ("study", "resume", "budget"))
     if resume and study is None:
-        raise UsageError("--resume needs --study DIR", "`ls results/` shows your studies")
+        raise UsageError("--resume needs --study DIR", "`autofit studies` lists your studies")
     if _NUMBER.fullmatch(budget.strip()):
         given_number = budget.strip()
         raise UsageError(

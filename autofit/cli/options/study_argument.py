@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from autofit.errors import UsageError
 
@@ -15,11 +16,26 @@ if TYPE_CHECKING:
 
 _LISTED = 8
 
-study_argument: Callable[..., Any] = click.argument("study", type=click.Path(path_type=Path))
+
+def complete_studies(
+    _ctx: click.Context, _option: click.Parameter, word: str
+) -> list[CompletionItem]:
+    """Return the names of studies that begin with a word, newest first, and else paths."""
+    found = newest_studies()
+    names = [CompletionItem(path.name) for path in found if path.name.startswith(word)]
+    return names or [CompletionItem(word, type="file")]
 
 
-def open_study(given: Path) -> Study:
-    """Open a study for reading.
+study_argument: Callable[..., Any] = click.argument(
+    "study", type=click.Path(path_type=Path), shell_complete=complete_studies
+)
+optional_study_argument: Callable[..., Any] = click.argument(
+    "study", required=False, type=click.Path(path_type=Path), shell_complete=complete_studies
+)
+
+
+def open_study(given: Path | None) -> Study:
+    """Open a study for reading; None is the newest one.
 
     Raises:
         UsageError: there is none; the hint names the newest ones.
@@ -27,6 +43,11 @@ def open_study(given: Path) -> Study:
     """
     from autofit.study.study_folder import Study  # noqa: PLC0415 - heavy, and --help must be quick
 
+    if given is None:
+        newest = newest_studies()
+        if not newest:
+            raise UsageError("there is no study yet", _describe_newest())
+        return Study.open(newest[0])
     # Users also give the path of study.json.
     path = given.parent if given.name == "study.json" else given
     if not path.exists() and len(given.parts) == 1:
@@ -34,7 +55,7 @@ def open_study(given: Path) -> Study:
             (place / given for place in _study_folders() if (place / given).is_dir()), path
         )
     if not path.exists():
-        raise UsageError(f"no such study: {given}", _newest_studies())
+        raise UsageError(f"no such study: {given}", _describe_newest())
     return Study.open(path)
 
 
@@ -52,7 +73,8 @@ def _study_folders() -> tuple[Path, ...]:
     return Path("results"), user_data_folder() / "studies"
 
 
-def _newest_studies() -> str:
+def newest_studies() -> list[Path]:
+    """Return the folders of all studies that were made without --study, newest first."""
     found: list[tuple[float, Path]] = []
     for place in _study_folders():
         try:
@@ -60,5 +82,9 @@ def _newest_studies() -> str:
             found += [(head.stat().st_mtime, head.parent) for head in heads]
         except OSError:
             continue
-    newest = [str(path) for _, path in sorted(found, reverse=True)[:_LISTED]]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _describe_newest() -> str:
+    newest = [str(path) for path in newest_studies()[:_LISTED]]
     return f"the newest: {', '.join(newest)}" if newest else "`autofit tune MODEL` makes one"

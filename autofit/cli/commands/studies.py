@@ -1,0 +1,63 @@
+"""`autofit studies`: list the studies of this machine, newest first."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from autofit.cli.options.study_argument import newest_studies
+from autofit.errors import AutofitError
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A study in the list; `model` is None for a study that cannot be read."""
+
+    study: str
+    model: str | None
+    finished: bool
+    result: str
+
+
+@click.command("studies")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def command(*, as_json: bool) -> None:
+    """List the studies in results/ and in the user's data folder, newest first.
+
+    Each line has the name, the model and the result. `autofit show NAME` shows one of them.
+    """
+    rows = [_read_row(path) for path in newest_studies()]
+    if as_json:
+        click.echo(json.dumps({"studies": [asdict(row) for row in rows]}))
+        return
+    from autofit.text_format import UNKNOWN, one_line  # noqa: PLC0415 - --help is quick
+
+    table = [
+        (one_line(Path(row.study).name), one_line(row.model or UNKNOWN), one_line(row.result))
+        for row in rows
+    ]
+    widths = [max((len(cells[index]) for cells in table), default=0) for index in (0, 1)]
+    for name, model, result in table:
+        click.echo(f"{name:<{widths[0]}}  {model:<{widths[1]}}  {result}")
+    if not rows:
+        click.echo("there is no study yet: `autofit tune MODEL` makes one", file=sys.stderr)
+
+
+def _read_row(path: Path) -> _Row:
+    from autofit.output.text.conclusion import make_conclusion  # noqa: PLC0415 - --help is quick
+    from autofit.study.study_folder import Study  # noqa: PLC0415
+
+    try:
+        study = Study.open(path)
+    except AutofitError as error:
+        return _Row(str(path), None, finished=False, result=f"cannot be read: {error.message}")
+    if study.result:
+        result = make_conclusion(study.result, study.path).headline
+    else:
+        count = sum(1 for _ in (path / "trials").glob("*.json"))
+        result = f"not finished, {count} launch{'es' * (count != 1)}"
+    return _Row(str(path), study.header.model_name, finished=bool(study.result), result=result)
