@@ -236,6 +236,10 @@ class Completer:
         new = len(answer.prompt) - answer.cached
         return api_shape.timings(answer.cached, new, prompt_ms, count, predicted_ms)
 
+    def _wrong_fields(self, name: str) -> Mapping[str, Any]:
+        fault = self.faults.get(name)
+        return fault.value if fault else {}
+
     def result(self, asked: Mapping[str, Any], index: int, answer: _Answer) -> dict[str, Any]:
         """The whole answer to one prompt."""
         is_stream = bool(asked.get("stream"))
@@ -261,7 +265,7 @@ class Completer:
             "stop_type": answer.stop_type,
             "stopping_word": "",
             "tokens_cached": len(answer.prompt) + count - 1,
-            "timings": self.timings(answer),
+            "timings": {**self.timings(answer), **self._wrong_fields("wrong-timings")},
         }
         if int(asked.get("n_probs", 0)) and not is_stream:
             whole["completion_probabilities"] = [
@@ -306,9 +310,10 @@ class Completer:
                 event["timings"] = self.timings(answer, at + 1)
             if int(asked.get("n_probs", 0)):
                 event["completion_probabilities"] = [self._probability(asked, answer, at)]
-            reply.event(event)
+            wrong = self.faults.get("wrong-event") if at == 0 else None
+            reply.event(wrong.value if wrong else event)
             time.sleep(pause if at else 0.0)
-        reply.event(self.result(asked, 0, answer))
+        reply.event({**self.result(asked, 0, answer), **self._wrong_fields("wrong-last-event")})
         reply.end_events()
 
     def _progress(self, reply: Reply, answer: _Answer) -> None:

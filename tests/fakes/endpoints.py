@@ -54,6 +54,10 @@ class Endpoints:
         """Answer one request."""
         path = request.path.partition("?")[0]
         route = self._routes.get((request.method, path))
+        for name, data, pause_s in (("endless", b" " * 65536, 0.0), ("drip", b" ", 0.1)):
+            fault = self.faults.get(name)
+            if fault is not None and fault.value == path:
+                reply.repeat(data, pause_s)
         try:
             if route is None:
                 self._unknown(request.method, path, reply)

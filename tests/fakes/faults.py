@@ -23,6 +23,9 @@ this many tokens on. The names:
 | event-500, no-slot, slot-shrunk | an error in mid-stream, a busy server, a slot that holds less |
 | garbage, wrong-text, empty-text | the text is nonsense, another one, or not there |
 | impossible-speed, zero-timings | the timings are nonsense |
+| wrong-timings, wrong-last-event | fields (a dictionary) are replaced in them |
+| wrong-event | the first event is another one (any JSON) |
+| endless, drip | the body at a path (the value) never ends, or comes byte by byte |
 | speed | everything takes this many times as long |
 | spill | this many MiB are in host memory without a message |
 | retry-pipeline, retry-prefetch | harmless lines about an allocation that is tried smaller |

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +86,15 @@ class Reply:
     def end_events(self) -> None:
         """End an event stream."""
         self._send(b"0\r\n\r\n")
+
+    def repeat(self, data: bytes, pause_s: float) -> None:
+        """Send the same data until the other side goes away."""
+        self._send(
+            self._head(200, "Content-Type: application/json", "Content-Length: 99999999999")
+        )
+        while True:
+            self._send(data)
+            time.sleep(pause_s)
 
     def drop(self) -> None:
         """Break the connection off, as a crash would."""

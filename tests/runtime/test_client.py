@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -47,8 +49,7 @@ def serving(answer):
     thread.start()
     try:
         port = server.server_address[1]
-        with Client(f"http://127.0.0.1:{port}", load_dialect("llama_server")) as client:
-            yield client, requests
+        yield Client(f"http://127.0.0.1:{port}", load_dialect("llama_server")), requests
     finally:
         server.shutdown()
         server.server_close()
@@ -165,11 +166,11 @@ def test_endless_generation_is_timed_out():
 
 def test_unreachable_server_is_a_value():
     """On a closed port, the server is not ready, has no props, and requests fail."""
-    with Client("http://127.0.0.1:9", load_dialect("llama_server")) as client:
-        assert client.is_ready() is False
-        assert client.props() == {}
-        assert complete(client).kind == "disconnected"
-        assert client.tokenize("text").kind == "disconnected"
+    client = Client("http://127.0.0.1:9", load_dialect("llama_server"))
+    assert client.is_ready() is False
+    assert client.props() == {}
+    assert complete(client).kind == "disconnected"
+    assert client.tokenize("text").kind == "disconnected"
 
 
 @pytest.mark.parametrize(("status", "is_ready"), [(200, True), (503, False), (404, False)])
@@ -183,15 +184,31 @@ def test_ready_status_is_that_of_the_dialect(status, is_ready):
     ("body", "status", "props"),
     [
         (b'{"n_ctx": 5}', 200, {"n_ctx": 5}),
-        (b"[1]", 200, {}),
-        (b"not json", 200, {}),
         (b'{"a": 1}', 404, {}),
     ],
 )
 def test_failed_props_are_empty(body, status, props):
-    """Props are empty if the response is not a good one."""
+    """Props are empty if the server refuses the request."""
     with serving(respond(body, status=status)) as (client, _):
         assert client.props() == props
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[1]",
+        b"not json",
+        b'{"default_generation_settings": {"n_ctx": NaN}}',
+        b'{"default_generation_settings": {"n_ctx": "many"}}',
+        b'{"total_slots": [1]}',
+        b'{"total_slots": ' + b"1" * 400 + b"}",
+        b'{"a":' * 100_000,
+    ],
+)
+def test_wrong_props_are_malformed(body):
+    """Props without the form of settings are a failure."""
+    with serving(respond(body)) as (client, _):
+        assert client.props().kind == "malformed"
 
 
 def test_text_is_tokenized():
@@ -205,11 +222,98 @@ def test_text_is_tokenized():
 
 @pytest.mark.parametrize("body", [b"not json", b"{}", b'{"tokens": 5}', b'{"tokens": ["x"]}'])
 def test_unexpected_tokens_are_a_value(body):
-    """A response of another form is a failure with its body."""
+    """A response of another form is malformed."""
     with serving(respond(body)) as (client, _):
         failure = client.tokenize("text")
 
-    assert (failure.kind, failure.body) == ("http", body.decode())
+    assert (failure.kind, failure.stage) == ("malformed", "prompt")
+
+
+def test_refused_tokens_have_status_and_body():
+    """Status and body of a refused request for tokens are kept."""
+    with serving(respond(b"sorry", status=501)) as (client, _):
+        failure = client.tokenize("text")
+
+    assert (failure.kind, failure.status, failure.body) == ("http", 501, "sorry")
+
+
+def repeat(data: bytes, *, pause_s: float):
+    """Return an answer that never ends: the same data again and again."""
+
+    def answer(handler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        pause = threading.Event()
+        with suppress(OSError):  # the client closes the connection, as it should
+            for _ in range(int(60 / pause_s) if pause_s else 1_000_000):
+                handler.wfile.write(data)
+                pause.wait(pause_s) if pause_s else None
+
+    return answer
+
+
+FLOOD = repeat(b" " * 100_000, pause_s=0.0)
+DRIP = repeat(b" ", pause_s=0.1)
+
+
+@pytest.mark.parametrize(("answer", "kind"), [(FLOOD, "malformed"), (DRIP, "malformed")])
+@pytest.mark.parametrize("send", [Client.props, complete, lambda client: client.tokenize("text")])
+def test_endless_body_is_malformed(answer, kind, send):
+    """A body that never ends or comes byte by byte ends in seconds, in bounded memory."""
+    with serving(answer) as (client, _):
+        began_s = time.monotonic()
+        failure = send(client)
+        assert time.monotonic() - began_s < 30
+
+    assert (failure.kind, failure.stage) == (kind, "prompt")
+
+
+@pytest.mark.parametrize("answer", [FLOOD, DRIP])
+def test_endless_health_is_not_ready(answer):
+    """A server whose health check never ends is not ready, and the check is short."""
+    with serving(answer) as (client, _):
+        began_s = time.monotonic()
+        assert client.is_ready() is False
+        assert time.monotonic() - began_s < 30
+
+
+def test_endless_error_is_cut():
+    """An error's body that never ends is read up to its limit."""
+
+    def answer(handler) -> None:
+        handler.send_response(500)
+        handler.end_headers()
+        with suppress(OSError):
+            for _ in range(1_000_000):
+                handler.wfile.write(b"x" * 1000)
+
+    with serving(answer) as (client, _):
+        failure = complete(client)
+
+    assert (failure.kind, failure.status, len(failure.body)) == ("http", 500, 4000)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"HTTP/1.1 200 OK\r\n" + b"X" * 200, b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000],
+)
+def test_headers_that_drip_are_a_value(data):
+    """Headers that come byte by byte, or are too long, end the request in seconds."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            pause = threading.Event()
+            with connection, suppress(OSError):
+                for at in range(0, len(data), 20):
+                    connection.sendall(data[at : at + 20])
+                    pause.wait(0.05 if len(data) > 1000 else 1.0)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        failure = complete(Client(url, load_dialect("llama_server")), prompt_limit_s=60.0)
+
+    assert failure.kind in {"malformed", "disconnected"}
 
 
 def test_proxy_is_not_used(monkeypatch):

@@ -465,3 +465,36 @@ def test_time_limit_grows_with_the_context(fill_context):
 
     assert result.outcome.kind == "completed"
     assert result.measurement.samples[-1].prompt_tokens == 98304 - 64 - 8
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("wrong-timings", {"prompt_ms": float("nan")}),
+        ("wrong-timings", {"predicted_ms": float("inf")}),
+        ("wrong-timings", {"prompt_ms": 10**400}),
+        ("wrong-event", [1]),
+        ("wrong-event", None),
+        ("wrong-last-event", {"tokens": "5"}),
+        ("wrong-last-event", {"completion_probabilities": [5]}),
+        ("endless", "/props"),
+        ("endless", "/completion"),
+        ("drip", "/completion"),
+        ("endless", "/tokenize"),
+    ],
+)
+def test_wrong_answers_are_incorrect(fake, name, value):
+    """A launch with answers of another form is incorrect, and the evidence is not empty."""
+    fake.fail(name, value)
+    result = Launch(fake, params={"devices": "CUDA0", "n_gpu_layers": 0, "context": 4096}).run()
+
+    assert result.outcome.kind == "incorrect", result.outcome
+    assert result.outcome.evidence
+
+
+def test_error_code_that_is_a_text_is_a_crash(fake):
+    """An error event without a numeric code is a failure of the request."""
+    fake.fail("wrong-event", {"error": {"code": "full", "message": "no"}})
+    result = Launch(fake, params={"devices": "CUDA0", "n_gpu_layers": 0, "context": 4096}).run()
+
+    assert (result.outcome.kind, result.outcome.evidence) == ("crashed", "no")

@@ -81,9 +81,13 @@ def check_start(
     answer: Answer | RequestFailure | None = None
     with start_server(plan, runtime.dialect, log) as server:
         ready = server.wait_ready(no_stop_request)
-        props = server.client.props() if ready is Readiness.READY else {}
+        props: Mapping[str, Any] = {}
         if ready is Readiness.READY:
-            answer = ask_once(server.client, limits)
+            found = server.client.props()
+            if isinstance(found, RequestFailure):
+                answer = found
+            else:
+                props, answer = found, ask_once(server.client, limits)
         failed = isinstance(answer, RequestFailure)
         died = server.process.wait(_EXIT_WAIT_S) if failed else server.process.poll()
     outcome = judge_launch(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from autofit.presets.command_options import Option, parse_options
@@ -24,8 +23,9 @@ from autofit.runtime.diagnosis.diagnose import diagnose
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.help_text import HelpText
+from autofit.runtime.server.answers import ModelStatus, WrongAnswerError, read_models
 from autofit.runtime.server.applied_settings import find_unapplied, read_applied
-from autofit.runtime.server.client import Answer
+from autofit.runtime.server.client import Answer, RequestFailure
 from autofit.runtime.server.server_process import RunningServer, start_server
 from autofit.text_format import one_line
 from autofit.trial.candidate import Candidate, LaunchPlan
@@ -80,19 +80,22 @@ def _check_models(
             yield _check_answer(server, preset, dialect)
 
 
-def _model_statuses(server: RunningServer) -> dict[str, Mapping[str, Any]]:
-    """Return what the router says about each model, by name."""
-    models = server.client.request_json("/models").get("data", ())
-    return {model["id"]: model.get("status", {}) for model in models}
+def _model_statuses(server: RunningServer) -> dict[str, ModelStatus]:
+    """Return the status of each model, by name; empty if the router does not list them."""
+    models = server.client.request_json("/models")
+    try:
+        return {} if isinstance(models, RequestFailure) else read_models(models)
+    except WrongAnswerError:
+        return {}
 
 
-def _check_options(preset: Preset, status: Mapping[str, Any] | None) -> PresetCheck:
+def _check_options(preset: Preset, status: ModelStatus | None) -> PresetCheck:
     name = f"the router starts {section_name(preset)} with the options that were written"
     if status is None or preset.help is None:
         return PresetCheck(name, passed=False, detail="the router does not list it")
-    argv = status.get("args", ())[1:]
+    argv = status.args[1:]
     found = differences(section_options(preset), argv, preset.help, preset.rules.ini.reserved)
-    path = argv[argv.index("--model") + 1] if "--model" in argv else "none"
+    path = argv[argv.index("--model") + 1] if "--model" in argv[:-1] else "none"
     if path != str(preset.model_path):
         found.append(f"another model file: {path}")
     return PresetCheck(name, passed=not found, detail=one_line("; ".join(found)))
@@ -122,14 +125,16 @@ def _check_answer(server: RunningServer, preset: Preset, dialect: Dialect) -> Pr
     name = f"{model} starts with these settings and answers a request"
     server.client.request_json("/models/load", {"model": model})
     deadline = time.monotonic() + limits.load_s
-    while (status := _model_statuses(server).get(model, {})).get("value") != "loaded":
-        if status.get("failed") or server.process.poll() is not None:
+    while (status := _model_statuses(server).get(model, ModelStatus())).value != "loaded":
+        if status.failed or server.process.poll() is not None:
             return PresetCheck(name, passed=False)
         if time.monotonic() > deadline:
             detail = f"not loaded within {limits.load_s:.0f} s"
             return PresetCheck(name, passed=False, detail=detail)
         time.sleep(_POLL_S)
-    props = server.client.request_json(f"{dialect.endpoints.props}?model={quote(model, safe='')}")
+    props = server.client.props(f"?model={quote(model, safe='')}")
+    if isinstance(props, RequestFailure):
+        return PresetCheck(name, passed=False, detail=one_line(props.detail)[:_LONGEST_DETAIL])
     changed = find_unapplied(Candidate(preset.params), read_applied(dialect, props))
     if changed is not None:
         return PresetCheck(name, passed=False, detail=one_line(changed.evidence))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
+
+from pydantic_core import from_json
 
 from autofit.runtime.diagnosis.advice import advise
 from autofit.runtime.diagnosis.exit_status import (
@@ -138,7 +139,7 @@ def _error_message(body: str) -> str | None:
     """Return the message of an error response, or of an error event in a stream."""
     for line in body.splitlines() or [body]:
         try:
-            document = json.loads(line.removeprefix("data:").strip())
+            document = from_json(line.removeprefix("data:").strip())
         except ValueError:
             continue
         error = document.get("error") if isinstance(document, dict) else None

@@ -33,12 +33,18 @@ def read_applied(dialect: Dialect, props: Mapping[str, Any]) -> dict[str, ParamV
     """Return the applied settings in a response of the props endpoint, by parameter name."""
     found: dict[str, ParamValue] = {}
     for name, path in dialect.applied.items():
-        value: Any = props
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+        value = find_value(props, path)
         if isinstance(value, str | int | float):
             found[name] = value
     return found
+
+
+def find_value(props: Mapping[str, Any], path: str) -> object:
+    """Return the value at a path with dots; None if there is none."""
+    value: object = props
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def find_unapplied(

@@ -1,23 +1,59 @@
 """The HTTP client of a running server; failed requests are values.
 
-Only this module uses httpx. Answers are streamed, so that the client measures the time to the
-first token and each stage of a request has its own time limit.
+Only this module uses httpcore. Answers are streamed, so that the client measures the time to the
+first token and each stage of a request has its own time limit. A request has a deadline as a
+whole, and an answer a limit in bytes, because a faulty server can send forever.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-import httpx
+import httpcore
 
 from autofit.runtime.dialect.dialect import Dialect, Timings
+from autofit.runtime.server.answers import (
+    ChosenToken,
+    StreamEvent,
+    WrongAnswerError,
+    check_props,
+    parse_object,
+    read_error_code,
+    read_event,
+    read_timings,
+    read_tokens,
+)
 
 RequestFailureKind = Literal["http", "timed_out", "disconnected", "malformed"]
+RequestStage = Literal["prompt", "generate"]
+
+_OK = 200
+_CONNECT_LIMIT_S = 10.0
+_READY_LIMIT_S = 2.0
+_JSON_LIMIT_S = 10.0
+_TOKENIZE_LIMIT_S = 60.0
+# A server sends the headers, a body or an event at once. One that sends single bytes is faulty,
+# and would otherwise use up the time limit of a stage.
+_PART_LIMIT_S = 5.0
+_WRITE_BYTES = 1 << 16
+_READY_BYTES = 1 << 20
+_ERROR_BYTES = 1 << 16
+_ERROR_CHARACTERS = 4000
+# Chat templates and lists of models have some hundred KiB.
+_JSON_BYTES = 16 << 20
+# An event has the probabilities of some tokens; the last one repeats the prompt as text.
+_EVENTS_BYTES = 32 << 20
+_TOKEN_EVENT_BYTES = 1 << 14
+_PROMPT_TOKEN_BYTES = 64
+# An id has at most six digits, a comma and a space.
+_TOKEN_ID_BYTES = 16
+_DISCONNECTED = (httpcore.NetworkError, httpcore.ProtocolError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +65,7 @@ class RequestFailure:
     """
 
     kind: RequestFailureKind
-    stage: Literal["prompt", "generate"]
+    stage: RequestStage
     detail: str
     status: int | None = None
     body: str = ""
@@ -60,34 +96,118 @@ class Answer:
     choices: tuple[TokenChoice, ...] = ()
 
 
-class Client:
-    """The HTTP API of one server, at the endpoints of its dialect."""
+@dataclass(slots=True)
+class _TimeLimit:
+    """The time that a request may still take.
 
-    def __init__(self, base_url: str, dialect: Dialect) -> None:
-        self._ready = dialect.ready
-        self._endpoints = dialect.endpoints
-        self._timings = dialect.timings
-        # trust_env is off: a user's proxy must not be used for our own server.
-        # Every request has its own connection: llama-server sometimes closes one that it
-        # announced to keep (a router that loads and unloads, with four clients for two minutes:
-        # some requests in a thousand). A request on its way then looks like a crashed server.
-        self._http = httpx.Client(
-            base_url=base_url,
-            timeout=10.0,
-            trust_env=False,
-            limits=httpx.Limits(max_keepalive_connections=0),
-        )
-        self._model = ""
+    Attributes:
+        ends_s: the time on the monotonic clock at which the request ends.
+        read_s: the most seconds without data.
+        part_began_s: when the first byte of the part under way came; None before it.
+        is_one_part: whether everything that arrives belongs to one part.
+    """
 
-    def __enter__(self) -> Self:
-        return self
+    ends_s: float
+    read_s: float
+    part_began_s: float | None = None
+    is_one_part: bool = True
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def left_s(self) -> float:
+        """Return the seconds that the next operation may take.
+
+        Raises:
+            httpcore.ReadTimeout: no time is left.
+            WrongAnswerError: the part under way should be complete.
+        """
+        now_s = time.monotonic()
+        if now_s >= self.ends_s:
+            raise httpcore.ReadTimeout
+        left_s = min(self.read_s, self.ends_s - now_s)
+        if self.part_began_s is None:
+            return left_s
+        part_s = self.part_began_s + _PART_LIMIT_S - now_s
+        if part_s <= 0:
+            raise WrongAnswerError(
+                f"an answer was begun, but not completed within {_PART_LIMIT_S:.0f} s"
+            )
+        return min(left_s, part_s)
+
+    def note_part(self, is_under_way: bool) -> None:  # noqa: FBT001 - the new state
+        """Record whether a part has begun and is not complete."""
+        if not is_under_way:
+            self.part_began_s = None
+        elif self.part_began_s is None:
+            self.part_began_s = time.monotonic()
+
+
+class _LimitedStream(httpcore.NetworkStream):
+    """A connection whose reads and writes end with the request's time limit."""
+
+    def __init__(self, stream: httpcore.NetworkStream, limit: _TimeLimit) -> None:
+        self._stream = stream
+        self._limit = limit
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        del timeout
+        while True:
+            left_s = self._limit.left_s()
+            try:
+                data = self._stream.read(max_bytes, left_s)
+            except httpcore.ReadTimeout:
+                if self._limit.part_began_s is None or left_s >= self._limit.read_s:
+                    raise
+                continue  # `left_s` raises the error of the limit that is over
+            if self._limit.is_one_part:
+                self._limit.note_part(is_under_way=True)
+            return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        del timeout
+        for start in range(0, len(buffer), _WRITE_BYTES):
+            self._stream.write(buffer[start : start + _WRITE_BYTES], self._limit.left_s())
 
     def close(self) -> None:
-        """Close all connections."""
-        self._http.close()
+        self._stream.close()
+
+    def get_extra_info(self, info: str) -> object:
+        return self._stream.get_extra_info(info)
+
+
+class _LimitedBackend(httpcore.SyncBackend):
+    """Connections with the time limit of one request."""
+
+    def __init__(self, limit: _TimeLimit) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        del timeout
+        left_s = min(_CONNECT_LIMIT_S, self._limit.left_s())
+        stream = super().connect_tcp(host, port, left_s, local_address, socket_options)
+        return _LimitedStream(stream, self._limit)
+
+
+class Client:
+    """The HTTP API of one server, at the endpoints of its dialect.
+
+    Every request has its own connection: llama-server sometimes closes one that it announced to
+    keep (a router that loads and unloads, with four clients for two minutes: some requests in a
+    thousand). A request on its way then looks like a crashed server. The user's proxy is not
+    used for our own server.
+    """
+
+    def __init__(self, base_url: str, dialect: Dialect) -> None:
+        self._base_url = base_url
+        self._dialect = dialect
+        self._endpoints = dialect.endpoints
+        self._model = ""
 
     def for_model(self, name: str) -> Self:
         """Return a client whose requests name a model, as a router needs it."""
@@ -95,45 +215,51 @@ class Client:
         named._model = name  # noqa: SLF001 - its own class
         return named
 
-    def request_json(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the JSON response to a GET, or to a POST of a body; empty if it failed."""
-        try:
-            answer = self._http.get(path) if body is None else self._http.post(path, json=body)
-            data = answer.json() if answer.status_code == httpx.codes.OK else {}
-        except (httpx.HTTPError, ValueError):
-            return {}
-        return data if isinstance(data, dict) else {}
+    def request_json(
+        self, path: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | RequestFailure:
+        """Return the JSON object in the response to a GET, or to a POST of a body."""
+        return self._request_json(path, body, _JSON_LIMIT_S, _JSON_BYTES)
 
     def is_ready(self) -> bool:
         """Return whether the server reports that it accepts requests."""
+        ready = self._dialect.ready
         try:
-            answer = self._http.get(self._ready.path, timeout=2.0)
-        except httpx.HTTPError:
+            status, _ = self._request(ready.path, None, _READY_LIMIT_S, _READY_BYTES)
+        except (httpcore.TimeoutException, WrongAnswerError, *_DISCONNECTED):
             return False
-        return answer.status_code == self._ready.status
+        return status == ready.status
 
-    def props(self) -> dict[str, Any]:
-        """Return the response of the props endpoint; empty if it failed or there is none."""
-        return {} if self._endpoints.props is None else self.request_json(self._endpoints.props)
+    def props(self, query: str = "") -> dict[str, Any] | RequestFailure:
+        """Return the response of the props endpoint; empty if there is none.
+
+        A response that is not JSON, or whose settings cannot be read, is malformed. A server
+        may refuse the request, or be too late: the applied settings are then not known.
+        """
+        if self._endpoints.props is None:
+            return {}
+        props = self.request_json(self._endpoints.props + query)
+        if isinstance(props, RequestFailure):
+            return props if props.kind == "malformed" else {}
+        try:
+            check_props(props, self._dialect)
+        except WrongAnswerError as error:
+            return RequestFailure("malformed", "prompt", str(error))
+        return props
 
     def tokenize(self, text: str, *, begins: bool = False) -> list[int] | RequestFailure:
         """Return a text's token ids; `begins` adds the special token that opens a prompt."""
         if self._endpoints.tokenize is None:
             return RequestFailure("malformed", "prompt", "this runtime cannot tokenize")
         body = {"content": text, "add_special": begins, "parse_special": False}
+        limit_bytes = _READY_BYTES + _TOKEN_ID_BYTES * len(text.encode("utf-8", "replace"))
+        data = self._request_json(self._endpoints.tokenize, body, _TOKENIZE_LIMIT_S, limit_bytes)
+        if isinstance(data, RequestFailure):
+            return data
         try:
-            answer = self._http.post(self._endpoints.tokenize, json=body, timeout=60.0)
-        except httpx.TimeoutException as error:
-            return RequestFailure("timed_out", "prompt", str(error) or "no response to /tokenize")
-        except httpx.HTTPError as error:
-            return RequestFailure("disconnected", "prompt", _reason(error))
-        try:
-            tokens = answer.json()["tokens"]
-            return [int(token) for token in tokens]
-        except (ValueError, KeyError, TypeError):
-            return RequestFailure(
-                "http", "prompt", "unexpected response", answer.status_code, answer.text[:2000]
-            )
+            return read_tokens(data)
+        except WrongAnswerError as error:
+            return RequestFailure("malformed", "prompt", str(error))
 
     def complete(
         self,
@@ -169,108 +295,199 @@ class Client:
             body["model"] = self._model
         if n_probs:
             body["n_probs"] = n_probs
-        reader = _StreamReader(self._timings, prompt_limit_s, generate_limit_s)
-        timeout = httpx.Timeout(10.0, read=max(0.1, prompt_limit_s), write=60.0)
+        prompt_limit_s = max(0.1, prompt_limit_s)
+        limit = _TimeLimit(time.monotonic() + prompt_limit_s, prompt_limit_s)
+        reader = _StreamReader(
+            self._dialect.timings,
+            limit,
+            generate_limit_s,
+            _EVENTS_BYTES
+            + _TOKEN_EVENT_BYTES * predicted_tokens
+            + _PROMPT_TOKEN_BYTES * len(prompt),
+        )
         try:
-            with self._http.stream(
-                "POST", self._endpoints.completion, json=body, timeout=timeout
-            ) as response:
-                if response.status_code != httpx.codes.OK:
-                    text = response.read().decode("utf-8", "replace")[:4000]
+            with self._open(self._endpoints.completion, body, limit) as response:
+                if response.status != _OK:
+                    text = _read_text(response, _ERROR_BYTES, is_cut=True)[:_ERROR_CHARACTERS]
                     return RequestFailure(
-                        "http", "prompt", "request refused", response.status_code, text
+                        "http", "prompt", "request refused", response.status, text
                     )
-                return reader.read(response.iter_lines())
-        except httpx.TimeoutException:
-            # httpx applies the limit to the first token and between later ones.
-            detail = f"no token within {prompt_limit_s:.0f} s"
-            return RequestFailure("timed_out", reader.stage, detail, limit_s=prompt_limit_s)
-        except httpx.HTTPError as error:
+                limit.is_one_part = False
+                limit.note_part(is_under_way=False)
+                return reader.read(response.iter_stream())
+        except httpcore.TimeoutException:
+            return reader.timed_out(prompt_limit_s)
+        except WrongAnswerError as error:
+            return RequestFailure("malformed", reader.stage, str(error))
+        except _DISCONNECTED as error:
             return RequestFailure("disconnected", reader.stage, _reason(error))
+
+    def _request_json(
+        self, path: str, body: Mapping[str, Any] | None, limit_s: float, limit_bytes: int
+    ) -> dict[str, Any] | RequestFailure:
+        try:
+            status, text = self._request(path, body, limit_s, limit_bytes)
+            if status != _OK:
+                cut = text[:_ERROR_CHARACTERS]
+                return RequestFailure("http", "prompt", "request refused", status, cut)
+            return parse_object(text)
+        except httpcore.TimeoutException:
+            detail = f"no response to {path} within {limit_s:.0f} s"
+            return RequestFailure("timed_out", "prompt", detail, limit_s=limit_s)
+        except WrongAnswerError as error:
+            return RequestFailure("malformed", "prompt", f"{path}: {error}")
+        except _DISCONNECTED as error:
+            return RequestFailure("disconnected", "prompt", _reason(error))
+
+    def _request(
+        self, path: str, body: Mapping[str, Any] | None, limit_s: float, limit_bytes: int
+    ) -> tuple[int, str]:
+        """Return the status and the whole body of a response."""
+        limit = _TimeLimit(time.monotonic() + limit_s, limit_s)
+        with self._open(path, body, limit) as response:
+            return response.status, _read_text(response, limit_bytes)
+
+    @contextmanager
+    def _open(
+        self, path: str, body: Mapping[str, Any] | None, limit: _TimeLimit
+    ) -> Iterator[httpcore.Response]:
+        """Send a request on a connection of its own, and yield its response."""
+        url = httpcore.URL(self._base_url + path)
+        headers: dict[bytes | str, bytes | str] = {"Accept": "*/*", "User-Agent": "autofit"}
+        content = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            content = json.dumps(body, separators=(",", ":")).encode()
+        with (
+            httpcore.HTTPConnection(url.origin, network_backend=_LimitedBackend(limit)) as http,
+            http.stream(
+                "GET" if body is None else "POST", url, headers=headers, content=content
+            ) as response,
+        ):
+            yield response
 
 
 def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
+def _read_text(response: httpcore.Response, limit_bytes: int, *, is_cut: bool = False) -> str:
+    """Return the body of a response as text; `is_cut` returns the first bytes of a larger one.
+
+    Raises:
+        WrongAnswerError: the body is larger.
+    """
+    data = bytearray()
+    for chunk in response.iter_stream():
+        data += chunk
+        if len(data) > limit_bytes:
+            if is_cut:
+                break
+            raise WrongAnswerError(f"the answer is larger than {limit_bytes} bytes")
+    return data[:limit_bytes].decode("utf-8", "replace")
+
+
 class _StreamReader:
     """The events of a streamed answer."""
 
-    def __init__(self, timings: Timings, prompt_limit_s: float, generate_limit_s: float) -> None:
+    def __init__(
+        self, timings: Timings, limit: _TimeLimit, generate_limit_s: float, limit_bytes: int
+    ) -> None:
         self._timings = timings
-        self.stage: Literal["prompt", "generate"] = "prompt"
+        self.stage: RequestStage = "prompt"
+        self._limit = limit
+        self._limit_bytes = limit_bytes
         self._began_s = time.monotonic()
         self._first_s = 0.0
-        self._prompt_limit_s = prompt_limit_s
         self._generate_limit_s = generate_limit_s
         self._text: list[str] = []
         self._ids: list[int] = []
         self._choices: list[TokenChoice] = []
 
-    def read(self, lines: Iterator[str]) -> Answer | RequestFailure:
-        for line in lines:
+    def read(self, chunks: Iterable[bytes]) -> Answer | RequestFailure:
+        """Return the answer in a stream.
+
+        Raises:
+            WrongAnswerError: an event has another form, or there is too much data.
+        """
+        for line in self._split_lines(chunks):
             if not line.startswith("data:"):
                 continue
             payload = line[len("data:") :].strip()
             if payload == "[DONE]":
                 break
-            try:
-                event = json.loads(payload)
-            except ValueError:
-                return RequestFailure("malformed", self.stage, f"not JSON: {payload[:200]}")
-            if "error" in event:
+            data = parse_object(payload)
+            if "error" in data:
                 # A failure in mid-stream is an event; the HTTP status stays 200.
-                code = event["error"].get("code") if isinstance(event["error"], dict) else None
-                return RequestFailure("http", self.stage, "request failed", code, payload[:4000])
-            late = self._add(event)
-            if late is not None:
-                return late
-            if event.get("stop"):
+                code, body = read_error_code(data), payload[:_ERROR_CHARACTERS]
+                return RequestFailure("http", self.stage, "request failed", code, body)
+            event = read_event(data)
+            self._note_stage(event)
+            if self.stage == "generate" and time.monotonic() > self._limit.ends_s:
+                raise httpcore.ReadTimeout
+            self._add(event)
+            if event.stop:
                 return self._make_answer(event)
         return RequestFailure("disconnected", self.stage, "the stream ended early")
 
-    def _add(self, event: Mapping[str, Any]) -> RequestFailure | None:
-        now = time.monotonic()
-        if self.stage == "prompt" and ("prompt_progress" not in event or event.get("content")):
-            self._first_s = now
-            self.stage = "generate"
-        elif self.stage == "generate" and now - self._first_s > self._generate_limit_s:
+    def timed_out(self, prompt_limit_s: float) -> RequestFailure:
+        """Return the failure of a request that exceeded one of its time limits."""
+        if self.stage == "generate" and time.monotonic() >= self._limit.ends_s:
             limit_s = self._generate_limit_s
             detail = f"not finished within {limit_s:.0f} s"
             return RequestFailure("timed_out", "generate", detail, limit_s=limit_s)
-        self._text.append(str(event.get("content", "")))
-        self._ids.extend(int(token) for token in event.get("tokens", ()))
-        self._choices.extend(
-            _make_choice(item) for item in event.get("completion_probabilities", ())
+        detail = f"no token within {prompt_limit_s:.0f} s"
+        return RequestFailure("timed_out", self.stage, detail, limit_s=prompt_limit_s)
+
+    def _split_lines(self, chunks: Iterable[bytes]) -> Iterator[str]:
+        size, pending = 0, bytearray()
+        for chunk in chunks:
+            size += len(chunk)
+            if size > self._limit_bytes:
+                raise WrongAnswerError(f"the answer is larger than {self._limit_bytes} bytes")
+            *ends, rest = chunk.split(b"\n")
+            for end in ends:
+                yield (pending + end).decode("utf-8", "replace")
+                pending.clear()
+            pending += rest
+            if ends:
+                self._limit.note_part(is_under_way=False)
+            self._limit.note_part(is_under_way=bool(pending))
+        if pending:
+            yield pending.decode("utf-8", "replace")
+
+    def _note_stage(self, event: StreamEvent) -> None:
+        if self.stage == "prompt" and (event.prompt_progress is None or event.content):
+            self._first_s = time.monotonic()
+            self.stage = "generate"
+            self._limit.ends_s = self._first_s + self._generate_limit_s
+
+    def _add(self, event: StreamEvent) -> None:
+        if event.content:
+            self._text.append(event.content)
+        self._ids.extend(event.tokens)
+        self._choices.extend(_make_choice(token) for token in event.completion_probabilities)
+
+    def _make_answer(self, event: StreamEvent) -> Answer:
+        timings = read_timings(event.timings, self._timings)
+        prompt_s = timings.prompt_ms / 1000
+        return Answer(
+            text="".join(self._text),
+            token_ids=tuple(self._ids),
+            prompt_tokens=timings.prompt_tokens,
+            cached_tokens=timings.cached_tokens,
+            prompt_s=prompt_s,
+            predicted_tokens=timings.predicted_tokens,
+            predicted_s=timings.predicted_ms / 1000,
+            # The server's clock starts with the slot, ours before the connection.
+            ttft_s=max(self._first_s - self._began_s, prompt_s),
+            choices=tuple(self._choices),
         )
-        return None
-
-    def _make_answer(self, event: Mapping[str, Any]) -> Answer | RequestFailure:
-        timings, keys = event.get("timings"), self._timings
-        if not isinstance(timings, dict):
-            return RequestFailure("malformed", "generate", "the answer has no timings")
-        try:
-            prompt_s = float(timings[keys.prompt_ms]) / 1000
-            return Answer(
-                text="".join(self._text),
-                token_ids=tuple(self._ids),
-                prompt_tokens=int(timings[keys.prompt_tokens]),
-                cached_tokens=int(timings.get(keys.cached_tokens, 0)),
-                prompt_s=prompt_s,
-                predicted_tokens=int(timings[keys.predicted_tokens]),
-                predicted_s=float(timings[keys.predicted_ms]) / 1000,
-                # The server's clock starts with the slot, ours before the connection.
-                ttft_s=max(self._first_s - self._began_s, prompt_s),
-                choices=tuple(self._choices),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            return RequestFailure("malformed", "generate", f"unreadable timings: {error!r}")
 
 
-def _make_choice(item: Mapping[str, Any]) -> TokenChoice:
-    top = item.get("top_logprobs", ())
+def _make_choice(token: ChosenToken) -> TokenChoice:
     return TokenChoice(
-        token_id=int(item.get("id", -1)),
-        logprob=item.get("logprob"),
-        top={int(entry["id"]): float(entry["logprob"]) for entry in top},
+        token_id=token.id,
+        logprob=token.logprob,
+        top={entry.id: entry.logprob for entry in token.top_logprobs},
     )

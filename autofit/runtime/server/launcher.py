@@ -26,6 +26,7 @@ from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_
 from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots, find_shared_devices
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.logs.server_log import ServerLog
+from autofit.runtime.server.client import RequestFailure
 from autofit.runtime.server.launch_outcome import (
     LaunchObservation,
     judge_launch,
@@ -213,9 +214,13 @@ class _Launch:
             results = RequestResults()
             conditions = ConditionsWatcher(extra_pids=_find_local_servers(launcher.rpc))
             if ready is Readiness.READY:
-                props = server.client.props()
-                with conditions:
-                    results = self._send_all(server, watcher)
+                found = server.client.props()
+                if isinstance(found, RequestFailure):
+                    results = RequestResults(failure=found)
+                else:
+                    props = found
+                    with conditions:
+                        results = self._send_all(server, watcher)
             failure_kind = getattr(results.failure, "kind", None)
             if failure_kind == "disconnected":
                 server.process.wait(_EXIT_LIMIT_S)

@@ -64,16 +64,13 @@ def start_server(plan: LaunchPlan, dialect: Dialect, log_path: Path) -> Iterator
         AutofitError: the log cannot be written, or the system refused to start the server.
     """
     port = find_free_port()
-    # The client comes first: its slow imports must not count as time to load the model.
-    with (
-        Client(f"http://{LOOPBACK}:{port}", dialect) as client,
-        ManagedProcess.start(
-            [word.replace("{port}", str(port)) for word in plan.argv],
-            env=scrubbed_environment(plan.env, also_remove=dialect.variables),
-            log_path=log_path,
-            grace_s=plan.limits.stop_s,
-        ) as process,
-    ):
+    client = Client(f"http://{LOOPBACK}:{port}", dialect)
+    with ManagedProcess.start(
+        [word.replace("{port}", str(port)) for word in plan.argv],
+        env=scrubbed_environment(plan.env, also_remove=dialect.variables),
+        log_path=log_path,
+        grace_s=plan.limits.stop_s,
+    ) as process:
         yield RunningServer(process, client, plan.limits.load_s)
 
 
