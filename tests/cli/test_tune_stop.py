@@ -138,6 +138,34 @@ def test_the_second_ctrl_c_ends_a_request_that_hangs(program, machine, tmp_path)
     assert f"--study {tmp_path}/study --resume" in done.err
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("fault", ["drip", "endless"])
+def test_a_stop_ends_a_health_check_without_end(program, machine, fault, number):
+    """A server whose health check never ends does not delay a stop."""
+    machine.fail(fault, "/health")
+    with program.start(*machine.words()) as run:
+        wait_for(lambda: machine.owners, 60)
+        run.send(number)
+        done = run.finish(40)
+
+    assert done.code == 130
+
+
+def test_a_second_ctrl_c_ends_parallel_requests(program, machine, tmp_path):
+    """Requests at the same time do not delay the second Ctrl-C."""
+    machine.fail("hang-request", 3600)
+    machine.write_workload(parallel=2)
+    with program.start(*machine.words()) as run:
+        wait_for(lambda: "listening" in _log(tmp_path), 60)
+        time.sleep(1.0)
+        run.send(signal.SIGINT)
+        run.wait_for_text("Ctrl-C again stops at once", 10)
+        run.send(signal.SIGINT)
+        done = run.finish(40)
+
+    assert done.code == 130
+
+
 def _log(folder) -> str:
     path = folder / "study/trials/0001.log"
     return path.read_text(errors="replace") if path.exists() else ""

@@ -153,8 +153,12 @@ def _send(
     cuts = [prompts.cut(request.prompt_tokens) for _ in range(parallel)]
     if parallel == 1:
         return [complete(cuts[0])]
-    with ThreadPoolExecutor(parallel) as pool:
+    pool = ThreadPoolExecutor(parallel)
+    try:
         return list(pool.map(complete, cuts))
+    finally:
+        # An interrupt does not wait for the requests: the end of the server ends them.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def find_implausible(answer: Answer, request: PlannedRequest) -> Incorrect | None:
