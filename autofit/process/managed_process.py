@@ -14,11 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from autofit.errors import AutofitError
+from autofit.errors import AutofitError, Interrupted
 from autofit.process.supervision import PIPE_BYTES, Supervised, open_pipe
 
 _GRACE_S = 10.0
-_INTERRUPTED_GRACE_S = 1.0  # if the user does not want to wait
+_STOPPED_GRACE_S = 5.0  # the user stops the run, and no trial is made of the launch
+_INTERRUPTED_GRACE_S = 1.0  # the user stops the run at once
 _PIPE_LIMIT_S = 2.0  # a pipe can stay open after the last known process is dead
 _CHUNK_BYTES = 1 << 18
 _LINE_BYTES = 4096  # a longer line is cut in memory, but not in the file
@@ -162,8 +163,12 @@ class ManagedProcess:
         traceback: TracebackType | None,
     ) -> None:
         # A server that computes a batch reacts to SIGTERM only after it.
-        is_interrupted = isinstance(exception, KeyboardInterrupt)
-        self.stop(min(self._grace_s, _INTERRUPTED_GRACE_S) if is_interrupted else None)
+        grace_s = self._grace_s
+        if isinstance(exception, KeyboardInterrupt):
+            grace_s = min(grace_s, _INTERRUPTED_GRACE_S)
+        elif isinstance(exception, Interrupted):
+            grace_s = min(grace_s, _STOPPED_GRACE_S)
+        self.stop(grace_s)
 
 
 def _open_log(log_path: Path) -> int:
