@@ -94,5 +94,6 @@ class AnsweredLaunching(ABC):
             on_stage(stage)
         found = self.result(plan, request_plan)
         if request_plan.output_recorder is not None and found.outcome.kind == "completed":
-            request_plan.output_recorder.ask(self.client_of(plan.candidate), plan.limits)
+            client = self.client_of(plan.candidate)
+            request_plan.output_recorder.ask(client, plan.limits, check_stop)
         return found

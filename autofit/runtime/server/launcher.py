@@ -287,7 +287,8 @@ class _Launch:
             return results
         self.check_stop()
         self.on_stage("prompt")
-        return replace(results, failure=recorder.ask(server.client, self.plan.limits))
+        failure = recorder.ask(server.client, self.plan.limits, self.check_stop)
+        return replace(results, failure=failure)
 
     def _send(
         self, server: RunningServer, request_plan: RequestPlan, limits: Limits

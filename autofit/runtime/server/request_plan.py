@@ -7,7 +7,7 @@ of the requests.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -50,8 +50,13 @@ class PlannedRequest:
 class OutputRecorder(Protocol):
     """Requests that are sent for their outputs, after all measured requests."""
 
-    def ask(self, client: Client, limits: Limits) -> RequestFailure | None:
-        """Send the requests to a ready server; return the failure that ended them, if any."""
+    def ask(
+        self, client: Client, limits: Limits, check_stop: Callable[[], None]
+    ) -> RequestFailure | None:
+        """Send the requests to a ready server; return the failure that ended them, if any.
+
+        `check_stop` is called before each request; it raises to end the launch.
+        """
         ...
 
 
