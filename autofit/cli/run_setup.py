@@ -36,22 +36,22 @@ from autofit.study.study_location import create_study_folder
 
 @dataclass(slots=True)
 class StopRequest:
-    """The user's request, by Ctrl-C, to end a run."""
+    """The user's request to stop a run, made with Ctrl-C."""
 
     _count: int = 0
 
     def is_made(self) -> bool:
-        """Return whether the run must end after the stage under way."""
+        """Return whether the run must end after the current stage."""
         return self._count > 0
 
     @contextmanager
     def listen(self, study: Study, emit: Listener) -> Iterator[None]:
-        """End the run after the stage under way at the first Ctrl-C, at once at the second.
+        """Let the first Ctrl-C end the run after the current stage, and the second at once.
 
-        If SIGINT is ignored, as in what a script starts with `&`, it stays ignored.
+        If SIGINT is ignored, as in a process that a script started with `&`, it stays ignored.
 
         Raises:
-            Interrupted: the user stopped the run, by Ctrl-C or SIGTERM; the hint resumes it.
+            Interrupted: Ctrl-C or SIGTERM stopped the run. The hint says how to resume it.
         """
 
         def count_interrupt(number: int, frame: FrameType | None) -> None:
@@ -75,9 +75,9 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run whose study is open and whose machine is locked.
+    """A run, with an open study and a locked machine.
 
-    All runners of the run share its budget. `notices` are the texts that were shown so far.
+    All runners of the run share its budget. `notices` are the notices shown so far.
     """
 
     study: Study
@@ -87,21 +87,21 @@ class Run:
     notices: list[str]
 
     def notice(self, text: str) -> None:
-        """Show the user a text, and keep it."""
+        """Show a notice to the user, and keep it."""
         self.notices.append(text)
         self.emit(Notice(text))
 
     def make_launcher(self, task: Task, memory: MemoryModel | None = None) -> Launcher:
-        """Return a launcher for a task whose memory readings are shown.
+        """Return a launcher for a task that displays its memory readings.
 
-        It judges launches by what a memory model knows from the launches before them.
+        With a memory model it also judges launches from what earlier launches have shown.
         """
         return make_launcher(task, memory, lambda reading: self.emit(MemoryRead(reading)))
 
     def make_runner(self, launching: Launching, memory: MemoryModel | None = None) -> TrialRunner:
-        """Return a runner that writes its trials to the study and stops when the user asks.
+        """Return a runner that writes its trials to the study and stops at the user's request.
 
-        A memory model observes every trial.
+        The memory model, if given, observes every trial.
         """
         return TrialRunner(
             study=self.study,
@@ -130,14 +130,14 @@ def open_run(
     max_launches: int | None = None,
     planner: RuntimePlanner | None = None,
 ) -> Iterator[Run]:
-    """Lock the machine, open a new or resumed study, and show its progress on stderr.
+    """Lock the machine, open a new or resumed study, and show the run's progress on stderr.
 
-    `folder_name` begins the name of a new folder, by default the model's name. `notices` are
-    shown with those that all runs have. The budget counts the use of the `planner`.
+    The name of a new folder begins with `folder_name`, by default the model's name. `notices`
+    are shown with the notices of all runs. The budget counts the use of the `planner`.
 
     Raises:
-        Interrupted: the user stopped the run; the hint resumes it.
-        MachineInUseError: another autofit measures here; no folder was made.
+        Interrupted: the user stopped the run. The hint says how to resume it.
+        MachineInUseError: another autofit uses the machine. No folder was made.
         UsageError, AutofitError: there is no such study, or it cannot be written.
     """
     console = RunConsole(
@@ -167,7 +167,7 @@ def open_run(
 
 @contextmanager
 def _locked_folder(folder: Path | None, name: str) -> Iterator[Path]:
-    """Lock the machine for a study; make its folder only once the machine is locked."""
+    """Lock the machine for a study, and make the study's folder only after that."""
     with machine_lock(str(folder.absolute()) if folder else f"of {name}") as set_study:
         path = folder or create_study_folder(name, today=date.today())  # noqa: DTZ011
         set_study(str(path.absolute()))
@@ -188,7 +188,7 @@ def _environment_notices(tasks: Sequence[Task]) -> Iterator[str]:
 
 
 def confirm_when_busy() -> None:
-    """Ask on a terminal before measuring on a machine that other programs use."""
+    """Ask the user on a terminal whether to measure while other programs use the machine."""
     if not sys.stdin.isatty():
         return
     state = watch_host(0.5)

@@ -1,4 +1,4 @@
-"""A tune from the command line, with the presets and reports that it writes."""
+"""A tune that is started from the command line, with its presets and reports."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from autofit.tune.pipeline import run_tune
 
 # The formats that a tune writes; `autofit export` has more.
 _PRESETS = ("ini", "args", "json")
-# The port in the lines of a dry run; a tune asks the system for a free one.
+# The port in the commands of a dry run. A real tune gets a free port from the system.
 _PORT = 8080
 
 
 @dataclass(slots=True)
 class TuneRun:
-    """A tune of a task; `checks_answers` is off where the model's answers mean nothing."""
+    """A tune of a task. `checks_answers` is False if the model's answers mean nothing."""
 
     task: Task
     options: TaskOptions
@@ -53,7 +53,7 @@ class TuneRun:
     checks_answers: bool = True
 
     def commands(self) -> Iterator[tuple[str, str]]:
-        """Yield the commands that the tune begins with, each with its purpose."""
+        """Yield the first commands of the tune, each with its purpose."""
         task = self.task
         yield f"baseline: {describe_baseline(task)}", self._shell_line(task.baseline, "baseline")
         search = self._search(self._memory_model())
@@ -101,7 +101,7 @@ class TuneRun:
         return {"seconds": self.run_options.budget_s, "max_launches": self.max_launches}
 
     def _earlier_result(self, run: Run) -> dict[str, Any] | None:
-        """Return the study's result if it was made with this very budget, else None."""
+        """Return the study's result if it was made with the same budget, or else None."""
         result = run.study.result
         if not result or result.get("budget") != self._budget:
             return None

@@ -1,7 +1,7 @@
 """Checks and JSON Schemas of the YAML files that people write.
 
-Each schema is shipped in the folder of the files that it describes, for editors. It is looser
-than the check, which also judges what takes more than one key.
+Each schema is shipped in the folder of the files that it describes, for editors. It finds fewer
+faults than the check, which also compares keys with each other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MODELS: dict[str, type[BaseModel]] = {
     "workload": WorkloadFile,
     "suite": SuiteFile,
 }
-# The folder decides if a file's keys match two kinds equally well.
+# If a file's keys match two kinds equally well, its folder decides.
 _FOLDERS = {
     "runners": "dialect",
     "workloads": "workload",
@@ -49,14 +49,14 @@ _HAS_LINE = re.compile(r"^.+?:\d+: ")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """The kind of a file, `file` if it is unknown, and its faults as `file:line: text` lines."""
+    """A checked file: its kind, `file` if unknown, and its faults as lines `file:line: text`."""
 
     kind: str
     faults: str = ""
 
 
 def check_file(path: Path) -> CheckedFile:
-    """Check a search space, dialect, workload or suite; its keys decide which it is."""
+    """Check a search space, dialect, workload or suite. The file's keys decide its kind."""
     kind = "file"
     try:
         data = _read(path)
@@ -80,13 +80,13 @@ def _read(path: Path) -> CommentedMap:
     yaml_files.refuse_large_file(path)
     data = yaml_files.read_yaml(path)
     if not isinstance(data, CommentedMap):
-        fault = "the file is empty" if data is None else "not a mapping of options"
+        fault = "the file is empty" if data is None else "the file must be a mapping of options"
         raise UsageError(f"{path}:1: {fault}")
     return data
 
 
 def _find_kind(data: CommentedMap, path: Path) -> str:
-    """Return the kind whose keys the file has most of."""
+    """Return the kind of which the file has the most keys."""
     keys = {
         "search space": set(SpaceFile.model_fields),
         "workload": set(WorkloadFile.model_fields),
@@ -97,7 +97,7 @@ def _find_kind(data: CommentedMap, path: Path) -> str:
     folder = _FOLDERS.get(path.absolute().parent.name, "")
     kind = max(hits, key=lambda kind: (hits[kind], kind == folder))
     if not hits[kind] and kind != folder:
-        raise UsageError(f"{path}:1: it has no key of a {', '.join(keys)}")
+        raise UsageError(f"{path}:1: no key belongs to a {', '.join(keys)}")
     return kind
 
 
@@ -127,7 +127,7 @@ def _check_space(data: CommentedMap, path: Path) -> None:
 def _axis_faults(
     name: str, axis: object, types: dict[str, str], data: CommentedMap, path: Path
 ) -> Iterator[str]:  # fmt: skip
-    """Yield the parameters that no runtime has, and the values that no runtime takes.
+    """Yield a fault for each parameter that no runtime has, and each value that none accepts.
 
     A tune skips parameters that its runtime lacks, so it would not report a misspelt name.
     """
@@ -170,8 +170,8 @@ def _dialect_schema() -> dict[str, Any]:
 def _make_optional(schema: Any) -> Any:  # noqa: ANN401 - JSON can be anything
     """Return the schema for a file that extends another.
 
-    Such a file may leave out any key, and removes a key of the other file by a null. Numbers
-    may stand for text, as when a dialect is read.
+    Such a file may leave out any key, and removes a key of the other file with a null. A number
+    may be used for a text, as when a dialect is read.
     """
     if isinstance(schema, list):
         return [_make_optional(part) for part in schema]

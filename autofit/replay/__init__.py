@@ -1,1 +1,1 @@
-"""Replays: the search of a tune, answered by a recorded table. No launches, no real machine."""
+"""Replays of a tune's search on a recorded table, without launches and without a real machine."""

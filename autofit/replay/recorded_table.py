@@ -1,4 +1,4 @@
-"""Recorded tables: the settings that somebody launched, and the speeds that were measured.
+"""Recorded tables of launches: their settings, and the speeds that were measured.
 
 A table is one CSV file for each machine and model, in the format of
 `results/landscapes/README.md`: comment lines that begin with `#`, a header, one row per launch.
@@ -40,10 +40,10 @@ _EXHAUSTED: dict[str, Memory] = {
     "oom_run": "device",
     "spill": "device",
 }
-# Metrics by preference, for a replay without an objective.
+# The metrics in order of preference, for a replay without an objective.
 _PREFERENCE: tuple[Metric, ...] = ("request_s", "tg", "pp")
 _HINT = "results/landscapes/README.md describes the format of a table"
-# Folders of tables below each root: of a wheel, of the repository, and of users.
+# The folders with tables below each root: a wheel, the repository, and the user's data.
 _FOLDERS = ("landscapes", "results/landscapes")
 
 Settings = tuple[ParamValue, ...]
@@ -51,7 +51,7 @@ Settings = tuple[ParamValue, ...]
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One recorded launch; `settings` has a value for each of `PARAMS`, "" where it is blank."""
+    """One recorded launch. `settings` has a value for each of `PARAMS`, "" if it is blank."""
 
     settings: Settings
     n_ctx: int | None
@@ -63,7 +63,7 @@ class TableRow:
 
     @property
     def group(self) -> tuple[int | None, int | None, int | None]:
-        """Context, prompt and generation. Only rows in which they are equal are comparable."""
+        """Context, prompt and generation. Only rows with the same group can be compared."""
         return self.n_ctx, self.n_prompt, self.n_gen
 
     @property
@@ -73,7 +73,7 @@ class TableRow:
 
     @property
     def exhausted_memory(self) -> Memory | None:
-        """The memory that the launch ran out of, None for any other failure."""
+        """The memory that the launch ran out of, or None for any other result."""
         return _EXHAUSTED.get(self.status)
 
     def value(self, metric: Metric) -> float | None:
@@ -96,7 +96,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordedTable:
-    """The comparable rows of a table, and the metric that compares them."""
+    """A recorded table: rows that can be compared, and the metric that compares them."""
 
     name: str
     rows: tuple[TableRow, ...]
@@ -104,7 +104,7 @@ class RecordedTable:
 
     @property
     def repeats(self) -> dict[Settings, list[TableRow]]:
-        """Rows by their settings, in the order of the table."""
+        """A dict from settings to their rows, in the order of the table."""
         found: dict[Settings, list[TableRow]] = {}
         for row in self.rows:
             found.setdefault(row.settings, []).append(row)
@@ -112,16 +112,16 @@ class RecordedTable:
 
 
 def find_table(name: str) -> Path:
-    """Return the file of a table, from its path or the name of a bundled one.
+    """Find the file of a table from its path, or from the name of a bundled table.
 
     Raises:
-        UsageError: there is none; the hint lists the tables that there are.
+        UsageError: there is no such table. The hint lists the bundled tables.
     """
     path = Path(name).expanduser()
     if path.is_file():
         return path
     if "/" in name or path.suffix:
-        raise UsageError(f"no such table: {path}", "give the path of a CSV file")
+        raise UsageError(f"no such table: {path}", "use the path of a CSV file")
     found: dict[str, Path] = {}
     for root in yaml_files.roots():
         for folder in _FOLDERS:
@@ -134,15 +134,15 @@ def find_table(name: str) -> Path:
 
 
 def read_table(path: Path, objective: Metric | None = None) -> RecordedTable:
-    """Return the largest group of comparable rows of a table in which a launch ran.
+    """Read the largest group of comparable rows in which a launch ran.
 
-    The metric is the objective. Without one it is the metric that most rows have; of equals it
-    is seconds per request, then generation, then prompt processing. Rows that ran but do not
-    have the metric are left out.
+    The metric is the objective. Without an objective it is the metric that most rows have; if
+    several are equal, it is seconds per request, then generation, then prompt processing. Rows
+    that ran but do not have the metric are left out.
 
     Raises:
-        UsageError: the file cannot be read; or it is faulty, with each fault as
-            `file:line: fault`; or no row has the metric.
+        UsageError: the file cannot be read, or no row has the metric, or the file is faulty. Each
+            fault has the form `file:line: fault`.
     """
     rows = _read_rows(path)
     groups: dict[tuple[int | None, int | None, int | None], list[TableRow]] = {}
@@ -170,7 +170,7 @@ def _has(row: TableRow, metrics: Sequence[Metric]) -> bool:
 
 
 def _most_frequent_metric(rows: Sequence[TableRow]) -> Metric:
-    """Return the metric that most rows have; of equals the first by preference."""
+    """Return the metric that most rows have, and among equals the first by preference."""
     return max(_PREFERENCE, key=lambda metric: sum(row.value(metric) is not None for row in rows))
 
 
@@ -194,14 +194,14 @@ def _read_rows(path: Path) -> list[TableRow]:
         if row is not None:
             rows.append(row)
     if not faults and not rows:
-        faults = [f"{path}:{number}: no rows under the header"]
+        faults = [f"{path}:{number}: there are no rows below the header"]
     if faults:
         raise UsageError("\n".join(faults), _HINT)
     return rows
 
 
 def _numbered_cells(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each row with its first line number, without comments and blanks."""
+    """Yield each row's first line number and cells, without comments and blank lines."""
     # A comment may contain quotes, which CSV would interpret, so comments are emptied first.
     reader = csv.reader(("\n" if line.startswith("#") else line for line in lines), strict=True)
     before = 0
@@ -217,17 +217,17 @@ def _numbered_cells(lines: Iterable[str], path: Path) -> Iterator[tuple[int, lis
 def _header_faults(names: Sequence[str]) -> Iterator[str]:
     repeated = sorted({name for name in names if name and names.count(name) > 1})
     if repeated:
-        yield f"column {', '.join(repeated)} is there twice"
+        yield f"column {', '.join(repeated)} occurs twice"
     if not set(names) & set(PARAMS):
-        yield f"no column of settings; known: {', '.join(PARAMS)}"
+        yield f"there is no column of settings; known: {', '.join(PARAMS)}"
     if not set(names) & _RATES:
-        yield f"no column of speeds; known: {', '.join(sorted(_RATES))}"
+        yield f"there is no column of speeds; known: {', '.join(sorted(_RATES))}"
 
 
 def _row(names: Sequence[str], cells: Sequence[str]) -> tuple[TableRow | None, list[str]]:
-    """Return the row of some cells and no faults, or None and the faults."""
+    """Convert cells to a row; return it without faults, or None with the faults."""
     if len(cells) != len(names):
-        return None, [f"{len(cells)} cells, the header has {len(names)}"]
+        return None, [f"the row has {len(cells)} cells, but the header has {len(names)}"]
     texts = {name: cell.strip() for name, cell in zip(names, cells, strict=True)}
     faults: list[str] = []
     counts = {name: _count(name, texts, faults) for name in _INTEGERS}
@@ -257,7 +257,7 @@ def _count(name: str, texts: Mapping[str, str], faults: list[str]) -> int | None
     least = 0 if name in _MAY_BE_ZERO else 1
     if text.isascii() and text.isdigit() and int(text) >= least:
         return int(text)
-    faults.append(f"{name} '{text}' is not a whole number of at least {least}")
+    faults.append(f"{name} '{text}' must be a whole number of at least {least}")
     return None
 
 
@@ -271,5 +271,5 @@ def _rate(name: str, texts: Mapping[str, str], faults: list[str]) -> float | Non
         value = math.nan
     if 0 < value < math.inf:
         return value
-    faults.append(f"{name} '{text}' is not a positive number")
+    faults.append(f"{name} '{text}' must be a positive number")
     return None

@@ -1,7 +1,6 @@
 """The search of a tune, run on a recorded table instead of a machine.
 
-The settings of the table are the only points of the search. A launch of a point returns one of
-its rows.
+The search may only choose settings of the table. A launch of a point returns one of its rows.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from autofit.trial.device import Device
 from autofit.trial.metric import cost, is_higher_better
 from autofit.trial.workload import Request
 
-# A pick that reaches this share of the best is as good as the best to a user.
+# For a user, a pick with this share of the best value is as good as the best.
 GOOD_ENOUGH = 0.98
 _LAYERS_COLUMN = "ncmoe"
-# More layers than any model has: 999 in a table means all layers.
+# A count of this size, such as 999 in a table, means all layers.
 _ALL_LAYERS = 200
 
 PointKey = tuple[tuple[str, ParamValue], ...]
@@ -38,14 +37,14 @@ PointKey = tuple[tuple[str, ParamValue], ...]
 
 @dataclass(frozen=True, slots=True)
 class TableMachine:
-    """The model and devices of a table, from which memory is estimated."""
+    """The model and devices of a table's machine, for memory predictions."""
 
     inventory: ModelInventory
     devices: tuple[Device, ...]
 
 
 class TableProblem:
-    """The points of a table, the rows of each, and the search problem that they define."""
+    """The search problem of a table: its points, and the rows of each point."""
 
     def __init__(self, table: RecordedTable, machine: TableMachine | None = None) -> None:
         self.table, self.machine = table, machine
@@ -119,7 +118,7 @@ class TableProblem:
             return None
         try:
             estimate = estimate_memory(self.machine.inventory, candidate, self.machine.devices)
-        except UsageError:  # a tensor_split that is no list of numbers
+        except UsageError:  # this tensor_split is no list of numbers
             return None
         fits = [Fit(device.free_mib, device.total_mib) for device in estimate.devices]
         return min(fits, key=lambda fit: fit.margin_mib, default=None)
@@ -150,7 +149,7 @@ def _param(axis_name: str) -> str:
 
 
 def _sorted(values: set[ParamValue]) -> tuple[ParamValue, ...]:
-    """Return numbers in their order, then texts in theirs."""
+    """Sort values: first all numbers, then all texts."""
     return tuple(sorted(values, key=lambda value: (isinstance(value, str), value)))
 
 
@@ -169,8 +168,8 @@ class ReplayRun:
             so, None if the last pick is not.
         failures: the number of launches that had failed.
         best_found: the median value of the last pick.
-        stopped_after: the launches after which a tune would have stopped. Later launches only
-            show how many it would have needed.
+        stopped_after: the number of launches after which a tune would have stopped. Later
+            launches only show how many it would have needed.
     """
 
     seed: int
@@ -190,8 +189,8 @@ def replay(
 ) -> ReplayRun:
     """Search a table once.
 
-    The search continues after a tune would have stopped, until its pick is good enough. This
-    shows how many launches that takes.
+    The search goes on beyond the point where a tune would have stopped, until its pick is good
+    enough. So the result shows how many launches that takes.
     """
     study = SearchStudy(table.problem(), proposer, seed=seed)
     policy = SearchPolicy(study)
@@ -220,7 +219,7 @@ def replay(
 
 
 def _launch(study: SearchStudy, table: TableProblem, point: Point, rng: random.Random) -> bool:
-    """Add one of a point's rows to the study; return whether it had run."""
+    """Add one of a point's rows to the search, and return whether its launch ran."""
     row = rng.choice(table.repeats(point))
     metric = table.table.metric
     value = row.value(metric)
@@ -237,7 +236,7 @@ def _launch(study: SearchStudy, table: TableProblem, point: Point, rng: random.R
 
 
 def summarize(problem: TableProblem, runs: Sequence[ReplayRun]) -> dict[str, Any]:
-    """Return the summary of some replays as `replay --json` prints it."""
+    """Summarize replays, in the form that `replay --json` prints."""
     table = problem.table
     reached = [run.launches_to_98pct for run in runs if run.launches_to_98pct is not None]
     found = [run.best_found for run in runs if run.best_found is not None]
@@ -260,7 +259,7 @@ def summarize(problem: TableProblem, runs: Sequence[ReplayRun]) -> dict[str, Any
 
 
 def _median_or_none(counts: Sequence[int | None]) -> float | None:
-    """Return the median of sorted counts with None last, or None if it is one of the None."""
+    """Return the median of counts that are sorted with None last. The median may be None."""
     low, high = counts[(len(counts) - 1) // 2], counts[len(counts) // 2]
     if low is None:
         return None

@@ -78,7 +78,7 @@ def _cpu_sentences(every: Sequence[Conditions]) -> Iterator[str]:
     if stolen:
         most = max(one.steal_share or 0.0 for one in stolen)
         yield (
-            f"the hypervisor gave up to {most:.0%} of the CPU time to other guests "
+            f"the hypervisor gave up to {most:.0%} of the CPU time to others "
             f"in {_launches(stolen, every)}"
         )
     for kind, resource in _WAITED_FOR.items():

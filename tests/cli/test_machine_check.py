@@ -269,7 +269,7 @@ def test_the_text_has_verdict_and_reasons(cli, machine, tmp_path):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["a", "b", "--against-machine"], "takes one preset"),
+        (["a", "b", "--against-machine"], "checks only one preset"),
         (["a.yaml", "--json"], "need --against-machine"),
         (["missing.ini", "--against-machine"], "no such preset"),
     ],

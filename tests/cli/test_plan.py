@@ -285,7 +285,7 @@ def test_a_device_that_looks_misspelt_gets_a_notice(plan, machine):
 
     notices = plan(*words, code=None)["notices"]
 
-    assert notices == ["there is no device 'CUDA00'; CUDA0 is present: did you mean that?"]
+    assert notices == ["there is no device 'CUDA00', but CUDA0 exists: did you mean that?"]
     assert plan("--runtime", machine.server, "--device", "CUDA7=2600")["notices"] == []
 
 

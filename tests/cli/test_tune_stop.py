@@ -67,7 +67,7 @@ def test_a_tune_that_is_stopped_in_every_phase_has_a_result(program, machine, tm
             continue
         assert done.code == 130, done.err
         assert f"--study {study} --resume" in done.err
-        assert "what was measured is saved" in done.err
+        assert "all measurements are saved" in done.err
         assert done.out == ""
     done = program.run(*words, "--resume", "--json")
 

@@ -56,7 +56,7 @@ def test_a_misspelt_device_leads_to_a_name(name, meant):
     """Case, blanks, marks, leading zeros and a slip lead to the name that was meant."""
     (notice,) = suggest_device_names([name], PRESENT)
 
-    assert f"no device '{name}'; {meant} " in notice
+    assert f"no device '{name}', but {meant} " in notice
 
 
 @pytest.mark.parametrize("name", ["CUDA0", "CUDA2", "CUDA15", "Vulkan0", "MTL0", "gpu", "Card7"])
@@ -69,4 +69,4 @@ def test_names_of_backends_are_suggested_without_devices():
     """A plan on a machine without a card may be for any, but they have names."""
     (notice,) = suggest_device_names(["cuda0", "CUDA1"], ())
 
-    assert "CUDA0 is how such a device is called" in notice
+    assert "CUDA0 would be the usual name" in notice

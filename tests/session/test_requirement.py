@@ -29,7 +29,7 @@ def test_the_text_of_a_requirement_can_be_read(metric, comparison, value):
 )
 def test_another_text_is_refused(text):
     """The form, the metrics and an example are in the message."""
-    with pytest.raises(UsageError, match="is not 'metric>=number'") as caught:
+    with pytest.raises(UsageError, match="must be 'metric>=number'") as caught:
         parse_requirement(text)
     assert "request_s, pp, tg, ttft" in caught.value.hint
 

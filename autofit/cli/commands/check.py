@@ -14,7 +14,7 @@ _YAML_SUFFIXES = (".yaml", ".yml")
 
 
 def _print_schema(ctx: click.Context, _option: click.Parameter, kind: str | None) -> None:
-    """Print a schema instead of checking, as --help prints help."""
+    """Print a schema and exit, without a check."""
     if kind is None or ctx.resilient_parsing:
         return
     from autofit.cli.yaml_check import schema_of  # noqa: PLC0415 - heavy, --help is quick
@@ -31,16 +31,18 @@ def _print_schema(ctx: click.Context, _option: click.Parameter, kind: str | None
     callback=_print_schema,
     is_eager=True,
     expose_value=False,
-    help="Print the JSON Schema of a kind of file, for an editor, and exit.",
+    help="Print the JSON Schema of a kind of file, for use in an editor, and exit.",
 )
 @click.option(
     "--against-machine",
     is_flag=True,
-    help="FILE is a preset: check that it still fits here. Exit code 5 if it does not.",
+    help="FILE is a preset: check that it still fits on this machine. Exit code 5 if it does not.",
 )
-@click.option("--runtime", metavar="PATH", help="Starts the preset, with --against-machine.")
+@click.option(
+    "--runtime", metavar="PATH", help="The runtime that starts the preset, with --against-machine."
+)
 @click.option("--section", metavar="NAME", help="The section of the preset's file.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, with --against-machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with --against-machine.")
 def command(
     files: tuple[Path, ...],
     runtime: str | None,
@@ -57,7 +59,9 @@ def command(
     """
     if against_machine:
         if len(files) != 1:
-            raise UsageError("--against-machine takes one preset", "check one after another")
+            raise UsageError(
+                "--against-machine checks only one preset", "check the presets one after another"
+            )
         return _check_preset(str(files[0]), section, runtime, as_json=as_json)
     if runtime is not None or section is not None or as_json:
         raise UsageError("--runtime, --section and --json need --against-machine")
@@ -94,7 +98,7 @@ def _check_files(paths: tuple[Path, ...]) -> None:
 
 
 def _check_preset(given: str, section: str | None, runtime: str | None, *, as_json: bool) -> int:
-    """Check a preset against this machine and print the result; return the exit code."""
+    """Check a preset against this machine, print the result, and return the exit code."""
     from autofit.presets.verify.machine_check import check_machine  # noqa: PLC0415 - heavy, --help is quick
     from autofit.text_format import mib, one_line  # noqa: PLC0415
 

@@ -19,8 +19,16 @@ from autofit.trial.metric import Metric
 @click.argument("a")
 @click.argument("b", required=False)
 @click.argument("extra_args", nargs=-1, type=click.UNPROCESSED)
-@click.option("--model", type=click.Path(path_type=Path), help="Replaces the presets' model.")
-@click.option("--runtime", metavar="PATH", help="Starts both, in place of their own programs.")
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    help="The model to serve instead of the presets' own.",
+)
+@click.option(
+    "--runtime",
+    metavar="PATH",
+    help="The runtime that starts both, instead of their own programs.",
+)
 @click.option("--runtime-a", metavar="PATH", help="Starts A.")
 @click.option("--runtime-b", metavar="PATH", help="Starts B.")
 @click.option("--section", metavar="NAME", help="The section of both files.")
@@ -33,8 +41,8 @@ from autofit.trial.metric import Metric
     help="The requests that are measured. Default: what A, or else B, was tuned for, or else "
     "chat. A .args file does not store its workload, and only .json stores your own text.",
 )
-@click.option("--context", type=click.IntRange(1), help="Tokens of context, for both.")
-@click.option("--parallel", type=click.IntRange(1), help="Requests at the same time, for both.")
+@click.option("--context", type=click.IntRange(1), help="Tokens of context for both.")
+@click.option("--parallel", type=click.IntRange(1), help="Requests at the same time for both.")
 @click.option(
     "--objective",
     type=click.Choice(["request_s", "pp", "tg", "ttft"]),
@@ -62,12 +70,12 @@ from autofit.trial.metric import Metric
 @click.option("--fail", is_flag=True, help="Exit with 5 if B is worse.")
 @click.option("--seed", type=int, default=1, show_default=True)
 def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's
-    """Measure A and B in turns, in fresh processes, until it is clear which one is faster.
+    """Measure A and B in turns, in fresh processes, until it is clear which is faster.
 
     A and B are presets: files that autofit wrote, the folder of a tune, your own scripts,
     units, compose or llama-swap files, or launch commands in quotes.
 
-    Without B, --runtime-a and --runtime-b each start A. The answers of both are compared too.
+    Without B, A is started with --runtime-a and with --runtime-b, and their answers are compared.
     What comes after `--` is passed unchanged to every launch.
     """
     from autofit.output.text.console import make_console  # noqa: PLC0415
@@ -85,7 +93,7 @@ def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 
 
 
 def _report_failure(message: str, error: type[AutofitError], result: dict[str, Any]) -> int:
-    """Print on stderr why the exit code is not 0; stdout has its one document already."""
+    """Print on stderr why the exit code is not 0, because stdout already has its one document."""
     click.echo(f"autofit: {message}", err=True)
     click.echo(f"hint: `autofit show {shlex.quote(result['study'])}` lists the launches", err=True)
     return error.exit_code
@@ -134,7 +142,8 @@ def _compare(
         extra_args, b = (b, *extra_args), None
     if b is None and (runtime_a or runtime) == (runtime_b or runtime):
         raise UsageError(
-            "nothing to compare A with", "give a second preset, or --runtime-a and --runtime-b"
+            "there is nothing to compare A with",
+            "give a second preset, or --runtime-a and --runtime-b",
         )
     presets = (
         read_preset(a, section=section_a or section, model=model),

@@ -1,4 +1,4 @@
-"""`autofit demo`: a whole tune of a small model on any machine, and two examples of a GPU."""
+"""`autofit demo`: a complete tune of a small model on any machine, and two examples for GPUs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 _BUDGET_S = 120.0
 _MAX_LAUNCHES = 14
 
-# A recorded table of an 8 GB card that pages video memory to system RAM without an error.
+# A recorded table of an 8 GB card whose driver moves video memory to system RAM silently.
 TABLE = "rtx5060ti-8gb_qwen36-35b_win"
 _SEEDS = 20
-# A model of 18 GB for the plan. Only its header is written, the data are a hole.
+# A model of 18 GB for the plan. Only its header is written; the rest of the file is a hole.
 _PLANNED_MODEL = {
     "layers": 40,
     "experts": 256,
@@ -54,9 +54,8 @@ _PLANNED_CARDS_MIB = {"CUDA0": 12288.0, "CUDA1": 8192.0}
 def command(study: Path | None, *, as_json: bool) -> int:
     """Tune a small model of random weights on this machine's CPU, in under three minutes.
 
-    The tune ends with a table, a preset, a report and a study folder. After it come two
-    examples of what autofit does with GPUs: a replay of a recorded table, and a plan for two
-    cards.
+    The tune ends with a table, a preset, a report and a study folder. Two examples of what
+    autofit does with GPUs follow: a replay of a recorded table, and a plan for two cards.
     """
     from autofit.cli.commands.tune import tune_model  # noqa: PLC0415 - heavy, --help is quick
     from autofit.model.synth.demo_model import make_demo_model  # noqa: PLC0415
@@ -83,13 +82,13 @@ def command(study: Path | None, *, as_json: bool) -> int:
         options,
         RunOptions(study, budget_s=_BUDGET_S),
         max_launches=_MAX_LAUNCHES,
-        checks_answers=False,  # those of random weights mean nothing
+        checks_answers=False,  # answers of random weights mean nothing
     )
     return print_demo(result or {}, options, as_json=as_json)
 
 
 def print_demo(result: dict[str, Any], options: TaskOptions, *, as_json: bool) -> int:
-    """Print the result of the tune and then, on the same stream, the examples."""
+    """Print the result of the tune, and then the examples on the same stream."""
     from rich.text import Text  # noqa: PLC0415 - heavy, --help is quick
 
     from autofit.cli.commands.tune import print_result  # noqa: PLC0415
@@ -106,7 +105,7 @@ def print_demo(result: dict[str, Any], options: TaskOptions, *, as_json: bool) -
 
 
 def _replay_lines() -> Iterator[str]:
-    """Yield the recorded cliff, and how well the search does on that table."""
+    """Yield the lines with the recorded cliff, and with the search's result on that table."""
     from autofit.replay.recorded_table import find_table, read_table  # noqa: PLC0415 - heavy
     from autofit.replay.replay_table import TableProblem, replay, summarize  # noqa: PLC0415
 
@@ -134,7 +133,7 @@ def _replay_lines() -> Iterator[str]:
 
 
 def _cliff_lines(table: RecordedTable) -> Iterator[str]:
-    """Yield the speed for each count of host expert layers, down to the cliff."""
+    """Yield a line with the speed for each count of host expert layers, down to the cliff."""
     from autofit.replay.recorded_table import PARAMS  # noqa: PLC0415 - heavy
 
     column = list(PARAMS).index("ncmoe")
@@ -161,7 +160,7 @@ def _cliff_lines(table: RecordedTable) -> Iterator[str]:
 
 
 def _plan_two_cards(options: TaskOptions) -> PlannedLayout:
-    """Return the best layout of an 18 GB model on two cards that need not exist."""
+    """Return the best layout of an 18 GB model on two cards, which need not exist."""
     from autofit.model.synth.random_model import SynthSpec, write_model  # noqa: PLC0415 - heavy
     from autofit.plan.memory_plan import make_plan  # noqa: PLC0415
     from autofit.session.build_task import build_task  # noqa: PLC0415

@@ -18,11 +18,13 @@ _COLOURS = {"fatal": "red", "warning": "yellow", "note": "cyan"}
 
 
 @click.command("doctor")
-@click.option("--runtime", metavar="PATH", help="Examine only this runtime: a file or folder.")
+@click.option(
+    "--runtime", metavar="PATH", help="Examine only the runtime with this file or folder."
+)
 @click.option("--rpc", default="", metavar="HOST:PORT,...", help="Remote devices.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def command(runtime: str | None, rpc: str, *, as_json: bool) -> int:
-    """Show devices, drivers and runtimes, what is missing, and the command that repairs it.
+    """Show devices, drivers and runtimes, and what is missing with the command that repairs it.
 
     The exit code is 0 if a tune would work, else 3.
     """

@@ -49,14 +49,16 @@ _BUFFERS = {"kv": "KV cache", "pool": "run-time pool"}
 
 @click.command("explain")
 @click.argument("log")
-@click.option("--exit", "status", metavar="STATUS", help="How it ended: 137, -9, SIGKILL, ...")
+@click.option(
+    "--exit", "status", metavar="STATUS", help="How the server ended: 137, -9, SIGKILL, ..."
+)
 @click.option("--dialect", default="llama_server", show_default=True, help="The log's dialect.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def command(log: str, status: str | None, dialect: str, *, as_json: bool) -> None:
-    """Diagnose a llama-server by its LOG (- for stdin): why it failed, and what to change.
+    """Find out from its LOG (- for stdin) why a llama-server failed, and what to change.
 
-    Reads logs of any size: plain, as JSON lines, or of a router with its children. Give --exit
-    if the server may have ended without a message.
+    The log may have any size. It may be plain text, JSON lines, or the log of a router with its
+    children. Use --exit if the server may have ended without a message.
     """
     from autofit.runtime.diagnosis.diagnose import diagnose, diagnosis_to_dict  # noqa: PLC0415
     from autofit.runtime.diagnosis.exit_status import parse_exit_status  # noqa: PLC0415
@@ -136,19 +138,19 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _expert_cache_mib(diagnosis: Diagnosis) -> dict[str, float]:
-    """Return the memory of the expert cache by device."""
+    """Map each device to the MiB of its expert cache."""
     return {b.device: b.mib for b in diagnosis.log.buffers if b.kind == "cache" and b.device}
 
 
 def _survived_refusals_mib(diagnosis: Diagnosis) -> list[float]:
-    """Return the sizes of refused allocations, if the server did not fail."""
+    """Return the MiB of each refused allocation that the server survived."""
     outcome = diagnosis.outcome
     has_failed = outcome is not None and outcome.kind != "completed"
     return [] if has_failed else list(dict.fromkeys(diagnosis.log.refused_mib))
 
 
 def _headline(diagnosis: Diagnosis) -> str:
-    """Return such as `out of memory while loading: weights on CUDA0, 17833.7 MiB requested`."""
+    """Return a line such as `out of memory while loading: weights on CUDA0, 17834 MiB`."""
     outcome = diagnosis.outcome
     if outcome is None:
         return f"unknown: the log ends {_STAGES[diagnosis.stage]}, without an error"

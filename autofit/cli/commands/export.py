@@ -1,4 +1,4 @@
-"""`autofit export`: a study's winner as a file that a server can be started from."""
+"""`autofit export`: write a study's winner as a file from which a server can be started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from autofit.cli.options.paths import check_target
 from autofit.errors import UsageError
 
-# Written out: importing the formats would make --help slow.
+# A copy of the formats' names, because importing the formats would make --help slow.
 _NAMES = "ini|llama-swap|shell|systemd|compose|env|json|args"
 
 
@@ -38,7 +38,9 @@ def _complete(context: click.Context, parameter: click.Parameter, word: str) -> 
     shell_complete=_complete,
     help="The kind of file.",
 )
-@click.option("-o", "--output", default="-", metavar="FILE", help="The file; - is stdout.")
+@click.option(
+    "-o", "--output", default="-", metavar="FILE", help="The file to write; - is stdout."
+)
 @click.option("--trial", type=int, metavar="N", help="Export launch N instead of the winner.")
 @click.option("--name", metavar="NAME", help="The model's name in the file.")
 @click.option(
@@ -48,7 +50,7 @@ def _complete(context: click.Context, parameter: click.Parameter, word: str) -> 
 @click.option(
     "--runtime", metavar="PATH", help="The runtime to start instead of the one that was tuned."
 )
-@click.option("--merge", is_flag=True, help="Update the model's part of FILE, keep the rest.")
+@click.option("--merge", is_flag=True, help="Update the model's part of FILE, and keep the rest.")
 @click.option("--verify", is_flag=True, help="Start a server from the preset before writing it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def command(
@@ -65,7 +67,7 @@ def command(
     verify: bool,
     as_json: bool,
 ) -> int:
-    """Write the winner of STUDY as a file that a server can be started from.
+    """Write the winner of STUDY as a file from which a server can be started.
 
     With ini, llama-swap and compose, several studies go into one file. PLAN is a file with the
     output of `autofit plan MODEL --json`, or - for stdin.
@@ -76,9 +78,11 @@ def command(
     from autofit.cli.export_run import run_export  # noqa: PLC0415 - heavy, --help is quick
 
     if len(sources) > 1 and (trial is not None or name is not None):
-        raise UsageError("--trial and --name are for one study", "export them one by one")
+        raise UsageError(
+            "--trial and --name allow only one study", "export the studies one by one"
+        )
     if merge and output == "-":
-        raise UsageError("--merge needs the file to merge into", "name it with -o FILE")
+        raise UsageError("--merge needs the file to merge into", "use -o FILE to name that file")
     check_target(output)
     target = Path(output).expanduser()
     if merge and target.exists() and not target.is_file():

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 
 @click.command("import")
 @click.argument("given", nargs=-1, required=True, metavar="FILE|COMMAND")
-@click.option("--section", metavar="NAME", help="The server to read in a file with several.")
-@click.option("-o", "--output", metavar="FILE", help="Write it as a script, or as JSON (.json).")
-@click.option("--runtime", metavar="PATH", help="The runtime that its flags are for.")
+@click.option(
+    "--section", metavar="NAME", help="The section to read in a file with several servers."
+)
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write the command to a script, or to JSON (.json)."
+)
+@click.option("--runtime", metavar="PATH", help="The runtime for which the flags are read.")
 @click.option("--dialect", metavar="NAME", help="The runtime's dialect.  [default: detected]")
 @click.option("--json", "as_json", is_flag=True, help="Print the parsed command as JSON.")
 def command(
@@ -35,8 +39,8 @@ def command(
 
     FILE is a shell script, a router preset (.ini), a llama-swap or compose file, a systemd unit,
     a file of variables, or a file that autofit has written. COMMAND is a command in quotes, or
-    word by word after `--`. `tune --baseline` and `compare` take the FILE itself, and what -o
-    writes.
+    word by word after `--`. `tune --baseline` and `compare` accept the same FILE, and also a
+    file written with -o.
     """
     import json  # noqa: PLC0415 - --help is quick
     import shlex  # noqa: PLC0415
@@ -66,7 +70,7 @@ def command(
 
 
 def _parse(preset: ParsedPreset, path: str | None, dialect: str | None) -> PresetCommand:
-    """Parse a command by its own runtime, or by another one where its own is missing."""
+    """Parse a command with its own runtime, or with another one if that is missing."""
     from autofit.presets.preset_command import (  # noqa: PLC0415 - --help is quick
         find_preset_runtime,
         parse_preset_command,
@@ -87,6 +91,6 @@ def _parse(preset: ParsedPreset, path: str | None, dialect: str | None) -> Prese
             runtime = find_runtime(None, dialect)
         except UsageError:
             runtime = make_offline_runtime(dialect or "llama_server")
-        notices = (f"{error.message}; its flags are read as those of {runtime.name}",)
+        notices = (f"{error.message}; reading its flags as those of {runtime.name}",)
     found = parse_preset_command(preset, runtime, is_other_build=is_missing)
     return found.with_notices(*notices)

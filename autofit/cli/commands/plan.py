@@ -51,7 +51,7 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
 
 
 def _launch_document(task: Task, options: TaskOptions, plan: Plan) -> dict[str, Any] | None:
-    """Return the command and task of the recommended layout, as `autofit export` needs them."""
+    """Return the recommended layout's command and task in the form that `autofit export` reads."""
     from autofit.runtime.command.argv_writer import UnsupportedSetting  # noqa: PLC0415
     from autofit.session.task_setup import plan_launch, search_header  # noqa: PLC0415
 

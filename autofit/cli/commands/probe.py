@@ -35,7 +35,7 @@ from autofit.session.task_options import TaskOptions
 @click.option(
     "--ubatch",
     type=click.IntRange(1),
-    help="Tokens computed at once; by default the first value of the space.",
+    help="The ubatch: tokens computed at once. Default: the first value of the search space.",
 )
 @run_options(budget="60m")
 @click.option("--yes", is_flag=True, help="Do not ask, even if the machine is busy.")
@@ -69,7 +69,7 @@ def command(
 
 
 def _split_lists(*texts: str) -> tuple[str, ...]:
-    """Return the parts of texts that are separated by commas."""
+    """Split texts at commas."""
     return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
 
 
@@ -81,7 +81,10 @@ def run_probe(
     layouts: tuple[str, ...] = (),
     asks: bool = False,
 ) -> dict[str, Any]:
-    """Probe and return the result; with `asks`, let the user decide if the machine is busy."""
+    """Probe a model and return the result.
+
+    If the machine is busy and `asks` is set, ask the user whether to go on.
+    """
     from autofit.cli.run_setup import confirm_when_busy, open_run  # noqa: PLC0415 - heavy
     from autofit.memory.calibration import CalibrationStore  # noqa: PLC0415
     from autofit.probe.boundary_line import (  # noqa: PLC0415
@@ -114,7 +117,7 @@ def run_probe(
 
 
 def print_result(result: dict[str, Any], *, as_json: bool) -> int:
-    """Print the result of a probe on stdout; return the exit code."""
+    """Print the result of a probe on stdout, and return the exit code."""
     from autofit.output.text.conclusion import make_conclusion  # noqa: PLC0415 - heavy, --help is quick
     from autofit.output.text.console import make_console  # noqa: PLC0415
     from autofit.output.text.study_text import print_conclusion  # noqa: PLC0415
@@ -126,7 +129,7 @@ def print_result(result: dict[str, Any], *, as_json: bool) -> int:
         return 0
     study = shlex.quote(result["study"])
     if result["ended_by"] == "budget":
-        message = "budget used up before a launch showed that something fits"
+        message = "the budget was used up before any launch showed that something fits"
         hint = f"use a larger --budget, and --study {study} --resume to continue"
     else:
         message = "nothing fits in any of the layouts"

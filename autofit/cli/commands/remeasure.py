@@ -1,4 +1,4 @@
-"""`autofit remeasure`: measure given settings again, for an entry of a sweep; not listed."""
+"""`autofit remeasure`: measure given settings again for an entry of a sweep. It is not listed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 @click.command("remeasure", hidden=True)
 @task_options
-@click.option("--params", metavar="JSON", help="The settings, by name.")
-@click.option("--preset", metavar="FILE_OR_COMMAND", help="The settings, as a preset.")
-@click.option("--against", metavar="PATH", help="An old runtime, measured in the same rounds.")
-@click.option("--neighbours", is_flag=True, help="Also one layer more and less in host memory.")
+@click.option("--params", metavar="JSON", help="The settings as a JSON object.")
+@click.option("--preset", metavar="FILE_OR_COMMAND", help="The settings as a preset.")
+@click.option(
+    "--against", metavar="PATH", help="An older runtime that is measured in the same rounds."
+)
+@click.option("--neighbours", is_flag=True, help="Also measure one host layer more and one less.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--answers/--no-answers", default=True, help="Record answers in the first round.")
 @click.option("--seed", type=int, default=1, show_default=True)
@@ -53,7 +55,7 @@ def command(
     from autofit.sweep.remeasure import find_settings  # noqa: PLC0415 - heavy, --help is quick
 
     if params and preset:
-        raise UsageError("--params and --preset exclude one another", "give one of them")
+        raise UsageError("--params and --preset cannot be used together", "use only one of them")
     run_options, options = read_run_options(given), read_task_options(given)
     settings = find_settings(
         options, _parse_params(params) if params else None, preset=preset, against=against
@@ -69,19 +71,21 @@ def command(
 
 
 def _parse_params(text: str) -> Params:
-    """Return the settings of a JSON object.
+    """Parse settings from a JSON object.
 
     Raises:
-        UsageError: it is not an object of numbers, texts and truth values.
+        UsageError: it is not an object of numbers, texts and booleans.
     """
     try:
         params = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"--params: {error}", "a JSON object of settings by name") from error
+        raise UsageError(f"--params: {error}", "give a JSON object of settings by name") from error
     if not isinstance(params, dict) or not all(
         isinstance(value, str | int | float | bool) for value in params.values()
     ):
-        raise UsageError("--params is not an object of plain values", 'such as {"ubatch": 512}')
+        raise UsageError(
+            "--params must be an object of numbers, texts and booleans", 'such as {"ubatch": 512}'
+        )
     return params
 
 

@@ -22,18 +22,22 @@ _UNITS = {"request_s": "s", "ttft": "s", "pp": "t/s", "tg": "t/s"}
 
 @click.command("replay")
 @click.argument("table")
-@click.option("--objective", type=click.Choice(METRICS), help="Default: by the table's columns.")
+@click.option(
+    "--objective",
+    type=click.Choice(METRICS),
+    help="The metric to improve. Default: the one that most rows have.",
+)
 @click.option(
     "--model",
     type=click.Path(path_type=Path),
-    help="The GGUF of the table, to estimate memory.",
+    help="The table's model as a GGUF file, to predict memory.",
 )
 @click.option(
     "--device",
     "device",
     multiple=True,
     metavar="NAME=MIB",
-    help="A device of the table's machine, to estimate memory. Repeat for several.",
+    help="A device of the table's machine, to predict memory. Repeat for several.",
 )
 @click.option("--max-launches", type=click.IntRange(1), help="Stop after this many launches.")
 @click.option(
@@ -52,7 +56,7 @@ def command(
 ) -> None:
     """Run the search on TABLE, a recorded CSV file or the name of a bundled one.
 
-    Each seed is one search. It can launch only rows of the table: those of the largest group
+    Each seed is one search. Its launches can only be rows of the table, from the largest group
     with equal context, prompt and generation.
     """
     # Imported late, so that --help is quick.
@@ -72,7 +76,7 @@ def command(
 
 def _read_machine(model: Path | None, devices: tuple[str, ...]) -> TableMachine | None:
     if (model is None) != (not devices):
-        raise UsageError("--model and --device need each other", "give both, or none")
+        raise UsageError("--model and --device must be given together", "give both or neither")
     if model is None:
         return None
     from autofit.model.sizes.inventory import read_inventory  # noqa: PLC0415 - --help is quick

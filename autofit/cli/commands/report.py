@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--html", metavar="FILE", help="Write one HTML file instead of printing; - is stdout."
 )
 def command(study: Path, html: str | None) -> None:
-    """Write the report of STUDY: into its report.md, and to stdout as Markdown.
+    """Write the report of STUDY as Markdown to its report.md, and print it on stdout.
 
     STUDY is the folder of a study, or its name in results/.
     """
@@ -45,7 +45,7 @@ def command(study: Path, html: str | None) -> None:
 
 
 def _write_markdown(study: Study, text: str) -> None:
-    """Write report.md into the study's folder; print a notice if the folder is read-only."""
+    """Write report.md into the study's folder, or print a notice if the folder is read-only."""
     try:
         study.write_output("report.md", text)
     except AutofitError as error:

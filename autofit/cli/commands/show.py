@@ -29,7 +29,7 @@ _PORT = 8080
     type=click.IntRange(1, 65535),
     default=_PORT,
     show_default=True,
-    help="The port in that command line.",
+    help="The port in the command line of --trial.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def command(study: Path | None, number: int | None, port: int, *, as_json: bool) -> None:
@@ -77,7 +77,7 @@ def _print_launch(study: Study, number: int, port: int, *, as_json: bool) -> Non
         if config is not None:
             click.echo(f"notice: {config} also changes the server of this command", err=True)
     if not as_json:
-        click.echo(os.fsencode(line))  # a path that is not UTF-8 keeps its bytes
+        click.echo(os.fsencode(line))  # paths that are not UTF-8 keep their bytes
         return
     trial = next(trial for trial in study.trials() if trial.number == number)
     document = {
@@ -93,7 +93,7 @@ def _print_launch(study: Study, number: int, port: int, *, as_json: bool) -> Non
 
 
 def _dialect_variables(dialect: str) -> frozenset[str]:
-    """Return the variables that a dialect uses as parameters; none if its file is gone."""
+    """Return the variables that a dialect uses as parameters, or none if its file is missing."""
     from autofit.runtime.dialect.dialect_file import load_dialect  # noqa: PLC0415
 
     try:

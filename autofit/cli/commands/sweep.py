@@ -30,7 +30,7 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
-    help="The measurements of earlier nights; by default the file that the suite names.",
+    help="The file with measurements of earlier nights. Default: the one in the suite.",
 )
 @click.option("--update-baseline", is_flag=True, help="Add this night to the baseline.")
 @click.option("--junit", metavar="FILE", help="Write the verdicts as JUnit XML.")
@@ -38,9 +38,9 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 @click.option("--only", multiple=True, metavar="NAME", help="Only this entry; repeat for several.")
 @click.option("--shard", metavar="I/N", help="Only the I-th of N parts of the entries.")
 @click.option("--folder", type=click.Path(path_type=Path), help="The sweep's folder.")
-@click.option("--resume", is_flag=True, help="Continue the last such sweep.")
+@click.option("--resume", is_flag=True, help="Continue the latest sweep of this suite.")
 @click.option("--merge", is_flag=True, help="Measure nothing: judge the shards in FOLDERS.")
-@click.option("--dry-run", is_flag=True, help="Print entries and commands, launch nothing.")
+@click.option("--dry-run", is_flag=True, help="Print entries and commands, and launch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
 def command(
     *,
@@ -74,7 +74,7 @@ def command(
     _refuse_contradictions(folders, merge=merge, measures=bool(resume or shard or folder))
     targets = (junit, summary, "-" if as_json else None)
     if targets.count("-") > 1:
-        raise UsageError("stdout takes one report", "write the others to files")
+        raise UsageError("only one report can go to stdout", "write the other reports to files")
     for target in (junit, summary):
         if target is not None:
             check_target(target)
@@ -104,17 +104,19 @@ def command(
 
 def _refuse_contradictions(folders: Sequence[Path], *, merge: bool, measures: bool) -> None:
     if merge and not folders:
-        raise UsageError("--merge needs the folders of the shards", "after the suite's name")
+        raise UsageError(
+            "--merge needs the folders of the shards", "give them after the suite's name"
+        )
     if merge and measures:
         raise UsageError("--merge measures nothing", "leave out --resume, --shard and --folder")
     if folders and not merge:
-        raise UsageError(f"unexpected {folders[0]}", "folders of shards need --merge")
+        raise UsageError(f"unexpected {folders[0]}", "FOLDERS are only for --merge")
 
 
 def _find_records(
     plan: SweepPlan, shards: Sequence[Path], folder: Path | None, *, resume: bool
 ) -> tuple[list[EntryRecord], NightFolder | None]:
-    """Return the records of shards, or else of a sweep that runs now, and its folder."""
+    """Return records and their folder: those of shards, or those of a sweep that runs now."""
     from autofit.sweep.sweep_run import Sweep, read_shards  # noqa: PLC0415 - heavy
 
     if shards:
@@ -133,7 +135,10 @@ def _parse_shard(text: str) -> tuple[int, int]:
     found = _SHARD.fullmatch(text.strip())
     number, count = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 1 <= number <= count:
-        raise UsageError(f"--shard '{text}' is not I/N", "--shard 1/3 is the first of three")
+        raise UsageError(
+            f"--shard '{text}' must have the form I/N",
+            "for example --shard 1/3 for the first of three shards",
+        )
     return number, count
 
 
@@ -161,10 +166,10 @@ def _write_reports(
     junit: str | None,
     summary: str | None,
 ) -> None:
-    """Write all reports to their targets, and to the sweep's folder if there is one.
+    """Write all reports to their targets, and to the sweep's folder if it has one.
 
     Raises:
-        AutofitError: one cannot be written.
+        AutofitError: a report cannot be written.
     """
     from autofit.output.junit import junit_xml  # noqa: PLC0415 - heavy
     from autofit.output.report.sweep_summary import markdown_summary  # noqa: PLC0415
@@ -181,13 +186,13 @@ def _write_reports(
 
 
 def _report_code(document: dict[str, Any]) -> int:
-    """Return the exit code of the verdicts, and print its reason on stderr."""
+    """Return the exit code for the verdicts, and print its reason on stderr."""
     worse, broken = document["regressions"], document["broken"]
     if worse:
         click.echo(f"autofit: worse than before: {', '.join(worse)}", err=True)
     if broken:
         click.echo(f"autofit: not measured: {', '.join(broken)}", err=True)
-        again = "--resume tries these again"
+        again = "--resume measures them again"
         if document["folder"] is None:
             again = "measure them with --resume in their shard, and merge again"
         click.echo(f"hint: the report gives the reason; {again}", err=True)

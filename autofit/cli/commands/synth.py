@@ -26,7 +26,7 @@ _HELP = {
     "type": "Type of the weights.",
     "embd_type": "Type of the embedding and the output.",
     "seed": "Seed of the random weights.",
-    "header_only": "Write no data, only a hole of their size: for memory estimates.",
+    "header_only": "Write no weights, only a hole of their size. Enough to predict memory.",
 }
 
 
@@ -51,8 +51,8 @@ def _size_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def command(out: Path, **sizes: Any) -> None:  # noqa: ANN401 - click's keyword arguments
     """Write a GGUF of random weights to OUT: qwen3moe, or qwen3 without experts.
 
-    Its answers have no meaning, but it needs the memory and the time of a real model of the
-    same sizes.
+    Its answers have no meaning, but it needs as much memory and time as a real model of the
+    same size.
     """
     write_model(SynthSpec(**sizes), out)
     click.echo(f"{out}: {out.stat().st_size / MIB:,.0f} MiB", err=True)

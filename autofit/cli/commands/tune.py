@@ -23,7 +23,7 @@ from autofit.errors import NothingFitsError, UsageError
 from autofit.session.task_options import TaskOptions
 from autofit.trial.metric import Metric
 
-# An objective of several metrics: a front is kept, and the preset is that of `request_s`.
+# An objective of several metrics: it keeps a front, and the preset is the best by `request_s`.
 PARETO = "pareto"
 
 
@@ -37,7 +37,9 @@ PARETO = "pareto"
     help="The metric to improve: seconds per request, prompt or generation rate, or time to "
     "first token. pareto also lists the best in prompts, generation and headroom.",
 )
-@click.option("--require", multiple=True, metavar="'tg>=20'", help="A limit to keep.")
+@click.option(
+    "--require", multiple=True, metavar="'tg>=20'", help="A limit that the winner must satisfy."
+)
 @click.option(
     "--baseline",
     metavar="FILE_OR_COMMAND",
@@ -61,7 +63,7 @@ PARETO = "pareto"
     help="Compare the winner's answers with the baseline's. Switch it off for a model of random "
     "weights.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the command lines, launch nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the command lines, and launch nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask, even if the machine is busy.")
 def command(*, as_json: bool, yes: bool, **given: Any) -> int:  # noqa: ANN401 - click's
     """Find, prove and write the launch settings that serve MODEL best on this machine.
@@ -74,7 +76,7 @@ def command(*, as_json: bool, yes: bool, **given: Any) -> int:  # noqa: ANN401 -
 
 
 def print_result(result: dict[str, Any], *, as_json: bool) -> int:
-    """Print the result of a tune on stdout; return the exit code."""
+    """Print the result of a tune on stdout, and return the exit code."""
     from autofit.output.text.console import make_console  # noqa: PLC0415 - heavy, --help is quick
     from autofit.output.text.tune_screen import print_tune_result  # noqa: PLC0415
     from autofit.study.study_folder import Study  # noqa: PLC0415
@@ -120,9 +122,9 @@ def tune_model(
     as_json: bool = False,
     checks_answers: bool = True,
 ) -> dict[str, Any] | None:
-    """Tune and return the result; print commands and return None for a dry run.
+    """Tune a model and return the result; for a dry run print the commands and return None.
 
-    With `asks`, the user decides whether to go on if the machine is busy.
+    If the machine is busy and `asks` is set, ask the user whether to go on.
     """
     from autofit.cli.options.baseline_option import read_baseline  # noqa: PLC0415 - heavy
     from autofit.cli.run_setup import confirm_when_busy  # noqa: PLC0415

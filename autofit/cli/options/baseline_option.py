@@ -1,4 +1,4 @@
-"""The option `--baseline`: a user's own command, and what it decides for the whole tune."""
+"""The option `--baseline`: a user's own command, and its effect on the whole tune."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _TASK_PARAMS = ("context", "parallel")
 def read_baseline(
     given: str, section: str | None, options: TaskOptions
 ) -> tuple[PresetCommand, TaskOptions]:
-    """Return the user's command, and the options of the tune with what the command decides.
+    """Return the user's command, and the tune's options with the command's values added.
 
-    All launches get its wrapper, variables and remote devices, so that they differ from it in
-    settings only. The task gets its context and slots, unless the options name a workload or
-    a number.
+    All launches get the command's wrapper, variables and remote devices, so that they differ
+    from it only in settings. The task gets the command's context and slots, unless the options
+    set a workload, or these numbers.
 
     Raises:
-        UsageError: it cannot be read, or contradicts the options.
+        UsageError: the command cannot be read, or contradicts the options.
     """
     try:
         preset = read_preset(given, section=section, model=options.model)
@@ -40,7 +40,7 @@ def read_baseline(
         raise UsageError(f"--baseline: {error.message}", error.hint) from error
     if own.model is not None and not _is_same_file(own.model, options.model):
         raise UsageError(
-            f"--baseline serves {own.model}, not {options.model}", "both must serve one model"
+            f"--baseline serves {own.model}, not {options.model}", "both must serve the same model"
         )
     taken: dict[str, Any] = {**_conditions(own, options), **_task_params(own, options)}
     return own.with_notices(*_notices(taken, own, options)), replace(options, **taken)
@@ -52,7 +52,7 @@ def _conditions(own: PresetCommand, options: TaskOptions) -> dict[str, Any]:
     for name, value in env.items():
         if options.env.get(name, value) != value:
             raise UsageError(
-                f"--baseline sets {name}={value}, and --env {name}={options.env[name]}",
+                f"--baseline sets {name}={value}, but --env sets {name}={options.env[name]}",
                 "all launches have the same variables: remove one of the two",
             )
     found: dict[str, Any] = {}
@@ -66,8 +66,8 @@ def _conditions(own: PresetCommand, options: TaskOptions) -> dict[str, Any]:
         asked = getattr(options, name)
         if own_value and asked and asked != own_value:
             raise UsageError(
-                f"--baseline has `{shown}`, but --{name} says something else",
-                f"all launches have the same: --{name} '{shown}', or leave it out",
+                f"--baseline has `{shown}`, but --{name} has another value",
+                f"all launches must have the same: use --{name} '{shown}', or leave it out",
             )
         if own_value and not asked:
             found[name] = own_value
@@ -75,7 +75,7 @@ def _conditions(own: PresetCommand, options: TaskOptions) -> dict[str, Any]:
 
 
 def _task_params(own: PresetCommand, options: TaskOptions) -> dict[str, Any]:
-    """Return the context and slots of the command that the task gets."""
+    """Return the context and slots that the task gets from the command."""
     if options.workload != _DEFAULT_WORKLOAD:
         return {}
     params = {name: own.command.params.get(name) for name in _TASK_PARAMS}
@@ -118,7 +118,7 @@ def _notices(taken: dict[str, Any], own: PresetCommand, options: TaskOptions) ->
 
 
 def _is_same_file(path: Path, other: Path) -> bool:
-    """Return whether two paths are one file; their names decide where a file is missing."""
+    """Return whether two paths are the same file. If one is missing, compare their names."""
     other = other.expanduser()
     if path.exists() and other.exists():
         return path.samefile(other)

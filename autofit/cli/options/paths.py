@@ -1,4 +1,4 @@
-"""Paths that a user gives for output: checks, writing, and what the system has against them."""
+"""Output paths from the user: checks, writing, and error messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import click
 
 from autofit.errors import AutofitError, UsageError
 
-# Faults of the name or place that the user gave, and what to do.
+# Faults of the path that the user gave, each with a hint.
 _PATH_FAULTS = {
-    errno.ENAMETOOLONG: ("the name is too long for the system", "give a shorter one"),
+    errno.ENAMETOOLONG: ("the name is too long for the system", "give a shorter name"),
     errno.ENOTDIR: ("a part of it is a file, not a folder", "give another path"),
     errno.EISDIR: ("it is a folder", "give the name of a file in it"),
     errno.EEXIST: ("something else exists there", "give another path"),
@@ -21,9 +21,9 @@ _PATH_FAULTS = {
     errno.EPERM: ("no permission", "choose another place, or ask its owner"),
     errno.EROFS: ("the file system is read-only", "choose another place"),
 }
-# Faults that the user repairs outside the command line.
+# Faults that the user must repair outside of autofit.
 _SYSTEM_FAULTS = {
-    errno.ENOENT: ("it does not exist", "it may just have been removed: run the command again"),
+    errno.ENOENT: ("it does not exist", "run the command again, as it may just have been removed"),
     errno.ENOSPC: ("the disk is full", "free some space, then run the command again"),
     errno.EDQUOT: ("your disk quota is used up", "free some space, then run the command again"),
     errno.EMFILE: ("too many files are open", "raise the limit: `ulimit -n 4096`"),
@@ -34,7 +34,7 @@ _LONGEST_SHOWN = 120
 
 
 def check_target(target: str) -> None:
-    """Refuse a target that no file can be written to, before any work; `-` is stdout.
+    """Refuse a target that cannot be written, before any work. `-` is stdout.
 
     Raises:
         UsageError: the target cannot be written.
@@ -44,14 +44,14 @@ def check_target(target: str) -> None:
 
 
 def deliver(text: str, target: str, *, is_program: bool = False, like: Path | None = None) -> None:
-    """Write text to stdout for the target `-`, or else to a file, which is replaced as a whole.
+    """Write text to stdout if the target is `-`, or else to a file, which is replaced as a whole.
 
-    Paths in the text that are not valid Unicode are written as their original bytes. With
-    `like`, the users who may read that file may read the new one.
+    Paths in the text that are not valid Unicode are written as their original bytes. The new
+    file gets the read permissions of the file `like`, if that is given.
 
     Raises:
-        UsageError: the user may not write there.
-        AutofitError: writing failed.
+        UsageError: the user has no permission to write there.
+        AutofitError: the system could not write.
     """
     from autofit.study.durable_file import write_durably  # noqa: PLC0415 - --help is quick
 
@@ -71,15 +71,15 @@ def deliver(text: str, target: str, *, is_program: bool = False, like: Path | No
     except OSError as error:
         raise AutofitError(
             f"cannot write {path}: {error.strerror or error}",
-            "choose a place where you may write and that has room; `-` is stdout",
+            "choose a place with free space and write permission, or use `-` for stdout",
         ) from error
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a path that no file can be written to, before any work.
+    """Refuse a path that cannot be written, before any work.
 
     Raises:
-        UsageError: it is a folder, or its folder does not exist or may not be written.
+        UsageError: it is a folder, or its folder does not exist or is not writable.
         OSError: the system does not accept such a path.
     """
     if path.is_dir():
@@ -95,15 +95,17 @@ def check_writable(path: Path) -> None:
     if not _may_write(folder if is_replaced else path):
         what = f"the folder {path.parent}" if is_replaced else f"{path}"
         raise UsageError(
-            f"no permission to write to {what}", "choose another place; `-` is stdout"
+            f"no permission to write to {what}", "choose another place, or use `-` for stdout"
         )
 
 
 def describe_path_error(error: OSError) -> AutofitError:
-    """Return the error for users; its exit code is 2 if the path that they gave is wrong."""
+    """Convert a system error to one for users, with exit code 2 if the path they gave is wrong."""
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     if error.errno == errno.ENOENT and not _has_working_folder():
-        return UsageError("the working directory does not exist any more", "cd to one that does")
+        return UsageError(
+            "the working directory does not exist any more", "change to a folder that exists"
+        )
     if name and error.errno in _PATH_FAULTS:
         fault, hint = _PATH_FAULTS[error.errno]
         return UsageError(f"cannot use {_shorten(name)}: {fault}", hint)
@@ -115,7 +117,7 @@ def _resolve(path: Path) -> Path:
     """Follow the links of a path.
 
     Raises:
-        OSError: they lead in a circle.
+        OSError: the links lead in a circle.
     """
     try:
         return path.resolve()
@@ -137,6 +139,6 @@ def _has_working_folder() -> bool:
 
 
 def _shorten(name: str) -> str:
-    """Return a path; a very long one without its middle."""
+    """Return a path, or a very long one without its middle."""
     half = _LONGEST_SHOWN // 2
     return name if len(name) <= _LONGEST_SHOWN else f"{name[:half]}...{name[-half:]}"

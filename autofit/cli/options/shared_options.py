@@ -28,9 +28,9 @@ _COUNT = click.IntRange(1, 2**31 - 1)  # an int of the runtime
 
 
 def complete_names(kind: str) -> Completer:
-    """Return a completer of the names of a kind of YAML file, and of paths.
+    """Return a function that completes paths, and names of a kind of YAML file.
 
-    A shell runs the program for each completion, so only file names are read.
+    A shell runs autofit for each completion, so only file names are read.
     """
 
     def complete(_ctx: click.Context, _option: click.Parameter, word: str) -> list[CompletionItem]:
@@ -50,7 +50,7 @@ def complete_names(kind: str) -> Completer:
 def complete_parameters(
     _ctx: click.Context, _option: click.Parameter, word: str
 ) -> list[CompletionItem]:
-    """Return the parameters of all runtimes that begin with a word, as the `NAME=` of `--set`."""
+    """Return the parameters of all runtimes that begin with some text, as `NAME=` for `--set`."""
     if "=" in word:
         return []
     from autofit.runtime.dialect.dialect_file import load_all_dialects  # noqa: PLC0415 - heavy
@@ -60,7 +60,9 @@ def complete_parameters(
 
 
 _OPTIONS = (
-    click.option("--runtime", metavar="PATH", help="llama-server, or the folder that has it."),
+    click.option(
+        "--runtime", metavar="PATH", help="llama-server, or the folder that contains it."
+    ),
     click.option(
         "--dialect",
         metavar="NAME",
@@ -112,7 +114,7 @@ _OPTIONS = (
 
 
 def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add to a command the model, the shared options, and the runtime's arguments after `--`."""
+    """Add the model, the shared options and the arguments after `--` to a command."""
     for option in reversed(_OPTIONS):
         function = option(function)
     function = click.argument("extra_args", nargs=-1, type=click.UNPROCESSED)(function)
@@ -120,10 +122,10 @@ def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_task_options(given: dict[str, Any]) -> TaskOptions:
-    """Take the shared options out of a command's keyword arguments.
+    """Remove the shared options from a command's keyword arguments, and return them.
 
     Raises:
-        UsageError: the text of an option has the wrong form.
+        UsageError: the value of an option has the wrong form.
     """
     return TaskOptions(
         devices_mib=parse_devices(given.pop("device")),
@@ -150,7 +152,7 @@ def read_task_options(given: dict[str, Any]) -> TaskOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The study of a run, and the seconds that it may take; None makes a new study."""
+    """The options of a run: its study folder (None makes a new one) and its budget in seconds."""
 
     study: Path | None = None
     resume: bool = False
@@ -177,7 +179,7 @@ def run_options(*, budget: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 def read_run_options(given: dict[str, Any]) -> RunOptions:
-    """Take the options of a run, without `--json`, out of a command's keyword arguments.
+    """Remove the options of a run, except `--json`, from keyword arguments, and return them.
 
     Raises:
         UsageError: there is nothing to resume, or the budget is no duration with a unit.
@@ -186,11 +188,13 @@ def read_run_options(given: dict[str, Any]) -> RunOptions:
 
     study, resume, budget = (given.pop(name) for name in ("study", "resume", "budget"))
     if resume and study is None:
-        raise UsageError("--resume needs --study DIR", "`autofit studies` lists your studies")
+        raise UsageError(
+            "--resume needs --study DIR", "use `autofit studies` to list your studies"
+        )
     if _NUMBER.fullmatch(budget.strip()):
         given_number = budget.strip()
         raise UsageError(
             f"--budget {given_number} has no unit",
-            f"--budget {given_number}s is seconds, --budget {given_number}m is minutes",
+            f"use --budget {given_number}s for seconds or --budget {given_number}m for minutes",
         )
     return RunOptions(study, resume, parse_duration_s(budget))

@@ -1,4 +1,4 @@
-"""The argument STUDY: a folder, or the name of one in `results/`."""
+"""The argument STUDY: a study's folder, or its name in `results/`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LISTED = 8
 def complete_studies(
     _ctx: click.Context, _option: click.Parameter, word: str
 ) -> list[CompletionItem]:
-    """Return the names of studies that begin with a word, newest first, and else paths."""
+    """Return the names of studies that begin with some text, newest first, or else paths."""
     found = newest_studies()
     names = [CompletionItem(path.name) for path in found if path.name.startswith(word)]
     return names or [CompletionItem(word, type="file")]
@@ -35,10 +35,10 @@ optional_study_argument: Callable[..., Any] = click.argument(
 
 
 def open_study(given: Path | None) -> Study:
-    """Open a study for reading; None is the newest one.
+    """Open a study for reading, or the newest one for None.
 
     Raises:
-        UsageError: there is none; the hint names the newest ones.
+        UsageError: there is no such study. The hint names the newest ones.
         AutofitError: its header is damaged, unreadable or from a newer autofit.
     """
     from autofit.study.study_folder import Study  # noqa: PLC0415 - heavy, and --help must be quick
@@ -60,7 +60,7 @@ def open_study(given: Path | None) -> Study:
 
 
 def print_damage(study: Study) -> None:
-    """Print on stderr which launches of a study cannot be read."""
+    """Print on stderr the launches of a study that cannot be read."""
     study.trials()
     for notice in study.notices:
         click.echo(f"notice: {notice}", err=True)
@@ -87,4 +87,4 @@ def newest_studies() -> list[Path]:
 
 def _describe_newest() -> str:
     newest = [str(path) for path in newest_studies()[:_LISTED]]
-    return f"the newest: {', '.join(newest)}" if newest else "`autofit tune MODEL` makes one"
+    return f"the newest: {', '.join(newest)}" if newest else "use `autofit tune MODEL`"
