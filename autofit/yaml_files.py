@@ -155,7 +155,7 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML can be anything
 
 
 def _line_of_deep_nesting(text: str) -> int | None:
-    """Return the line where brackets are nested too deeply, None if there is none.
+    """Return the line where brackets are nested too deeply, or None if there is none.
 
     The quick check also counts brackets in quotes and comments. Only texts that fail it are
     scanned exactly.

@@ -73,7 +73,7 @@ class ComparisonResult:
         return self.ranking.standing(name).trials
 
     def first_failure(self, name: SideName) -> Trial | None:
-        """Return the first launch of a side that did not complete, None if all did."""
+        """Return the first launch of a side that did not complete, or None if all did."""
         return next((trial for trial in self.trials(name) if not trial.is_completed), None)
 
 

@@ -17,9 +17,9 @@ _OOM_FILES = ("memory.events", "memory.oom_control")
 
 @dataclass(frozen=True, slots=True)
 class CgroupMemory:
-    """Memory of a control group; None without a limit or a counter.
+    """Memory of a control group; a field is None if there is no limit or counter.
 
-    `reclaimable_mib` is page cache: it counts as used, but the kernel gives it up for others.
+    `reclaimable_mib` is page cache, which counts as used although the kernel frees it on demand.
     """
 
     limit_mib: float | None = None
@@ -28,7 +28,7 @@ class CgroupMemory:
 
     @property
     def free_mib(self) -> float | None:
-        """Memory left under the limit; None without a limit."""
+        """Memory left under the limit, or None if there is no limit."""
         if self.limit_mib is None or self.used_mib is None:
             return None
         return max(self.limit_mib - self.used_mib + (self.reclaimable_mib or 0.0), 0.0)
@@ -38,7 +38,7 @@ class CgroupMemory:
 class Cgroup:
     """The control groups of a process by controller, innermost first.
 
-    They are found once. Each method reads their files again.
+    The groups are found once. Each method reads their files again.
     """
 
     memory_folders: tuple[Path, ...] = ()
@@ -64,7 +64,7 @@ class Cgroup:
         return cls(memory, cpu, root / "proc" / "vmstat")
 
     def memory(self) -> CgroupMemory:
-        """Return the group with the least memory left; the innermost if none has a limit."""
+        """Return the group with the least memory left, or the innermost if none has a limit."""
         found = [_memory(folder) for folder in self.memory_folders]
         limited = [group for group in found if group.free_mib is not None]
         if limited:
@@ -78,15 +78,15 @@ class Cgroup:
         return available if free_mib is None else min(available, free_mib)
 
     def cpu_limit(self) -> float | None:
-        """Return the CPU time that the group may use, in CPUs; None without a limit."""
+        """Return the number of CPUs that the group may use, or None if there is no limit."""
         limits = [limit for folder in self.cpu_folders if (limit := _cpu(folder)) is not None]
         return min(limits, default=None)
 
     def oom_kills(self) -> int | None:
-        """Return how many processes the kernel has killed to free memory; None if unknown.
+        """Return how many processes the kernel has killed to free memory, or None if unknown.
 
-        It counts those of the group, or of the whole machine without a group. A difference
-        between two readings shows the cause of a death.
+        It counts the kills in the group, or on the whole machine if there is no group. A
+        difference between two readings shows why a process died.
         """
         files = [folder / name for folder in self.memory_folders[:1] for name in _OOM_FILES]
         for path in (*files, self.vmstat):
@@ -97,7 +97,7 @@ class Cgroup:
 
 
 def _mounts(root: Path, pid: int | str) -> dict[str, tuple[str, str]]:
-    """Return by controller the root inside its hierarchy and the mount point; "" is version 2."""
+    """Map each controller to its root folder and mount point; the key "" is version 2."""
     found: dict[str, tuple[str, str]] = {}
     for line in read_text(root / "proc" / str(pid) / "mountinfo").splitlines():
         left, _, right = line.partition(" - ")

@@ -77,7 +77,7 @@ def _parse_cpu_list(text: str) -> set[int]:
 
 
 def cpu_mhz() -> float | None:
-    """Return the mean clock of all cores now, None if unknown."""
+    """Return the mean clock of all cores now, or None if unknown."""
     try:
         # None in some virtual machines, although the type stubs exclude it.
         return getattr(psutil.cpu_freq(), "current", None) or None
@@ -86,7 +86,7 @@ def cpu_mhz() -> float | None:
 
 
 def cpu_celsius() -> float | None:
-    """Return the highest temperature of the processor's sensors, None without any."""
+    """Return the highest temperature of the processor's sensors, or None if it has none."""
     if not hasattr(psutil, "sensors_temperatures"):  # not on macOS
         return None
     try:
@@ -98,7 +98,7 @@ def cpu_celsius() -> float | None:
 
 
 def count_cpu_throttles(root: Path = Path("/")) -> int | None:
-    """Return how often packages have slowed down for heat since boot; None if not counted."""
+    """Return how often the processor throttled for heat since boot, or None if unknown."""
     counts: dict[str, int] = {}
     for path in root.glob(f"{_CPU_FOLDER}/cpu[0-9]*/thermal_throttle/package_throttle_count"):
         package = read_text(path.parent.parent / "topology/physical_package_id")
@@ -109,6 +109,6 @@ def count_cpu_throttles(root: Path = Path("/")) -> int | None:
 
 
 def slow_governors(root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the governors of the processor's clock other than `performance`, each once."""
+    """Return the distinct governors of the processor's clock other than `performance`."""
     paths = root.glob(f"{_CPU_FOLDER}/cpu[0-9]*/cpufreq/scaling_governor")
     return tuple(sorted({read_text(path) for path in paths} - {"performance", ""}))

@@ -1,4 +1,4 @@
-"""The memory counters of a runtime's devices, from wherever this machine has them."""
+"""The memory counters of a runtime's devices, from all sources on this machine."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MemoryCommand:
 
 
 class DeviceSource:
-    """Several sources as one; a source that fails affects only its own devices."""
+    """Several sources combined; a source that fails affects only its own devices."""
 
     def __init__(self, names: Sequence[str], sources: Sequence[MemorySource]) -> None:
         """Join sources; each device in `names` without a counter is reported as unknown."""
@@ -93,7 +93,7 @@ def find_device_source(
         env: environment of the runtime, which selects GPUs.
         pci_ids: PCI addresses by device name, if the runtime's log has them.
         memory_command: a dialect's own program, which has precedence.
-        root: the folder that stands for `/`.
+        root: the folder to use as `/`.
     """
     gpus = (*find_nvidia_gpus(), *find_linux_gpus(root))
     paired = pair_gpus(devices, gpus, env=env, pci_ids=pci_ids, rocm_order=rocm_order(root))

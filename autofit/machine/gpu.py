@@ -23,9 +23,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """The state of a GPU at one moment; None if unknown.
+    """The state of a GPU at one moment; a field is None if unknown.
 
-    `throttled_by` are the reasons, other than idleness, for a lower clock than possible.
+    `throttled_by` are the reasons, other than idleness, for a reduced clock.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The physical GPU of each device of a runtime.
 
 A wrong counter is worse than none, so a device that could be one of several GPUs gets none. The
-PCI address, which newer runtimes print in their log, decides.
+PCI address decides; newer runtimes print it in their log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pair_gpus(
     pci_ids: Mapping[str, str] | None = None,
     rocm_order: Sequence[str] = (),
 ) -> dict[str, Gpu]:
-    """Return physical GPUs by device name, without the devices that are in doubt.
+    """Map each device to its physical GPU; leave out devices that could be several GPUs.
 
     Args:
         devices: those of the runtime.
@@ -57,7 +57,7 @@ def pair_gpus(
 def _cuda(
     device: Device, devices: Sequence[Device], gpus: Sequence[Gpu], env: Mapping[str, str]
 ) -> Gpu | None:
-    """Apply CUDA's rules: CUDA_VISIBLE_DEVICES has numbers or UUIDs, in CUDA_DEVICE_ORDER.
+    """Apply CUDA's rules: CUDA_VISIBLE_DEVICES lists UUIDs, or numbers in CUDA_DEVICE_ORDER.
 
     The default order is "fastest first", which is bus order for equal cards.
     """
@@ -115,7 +115,7 @@ def _only_match(device: Device, devices: Sequence[Device], gpus: Sequence[Gpu]) 
 
 
 def _is_slice(device: Device, gpu: Gpu) -> bool:
-    """Return whether a device is only a part of a GPU, whose counters are for all parts."""
+    """Return whether a device is only a part of a GPU; the GPU's counters cover all parts."""
     if gpu.total_mib is None or device.is_unified:
         return False
     return device.total_mib < _LARGEST_SLICE * gpu.total_mib
@@ -133,7 +133,7 @@ def _may_be(device: Device, gpu: Gpu) -> bool:
 
 
 def _parse_visible(text: str | None) -> list[str] | None:
-    """Return the entries of a list of visible devices up to the first void one, like CUDA."""
+    """Return the listed visible devices up to the first invalid one, as CUDA does."""
     if text is None:
         return None
     entries = []

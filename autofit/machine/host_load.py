@@ -1,4 +1,4 @@
-"""The load of this machine, at one time and while a launch is measured."""
+"""The load of this machine, at one moment and during a launch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BUSY_SHARE = 0.1  # or this share of all cores
 _SWAP_SHARE = 0.5
 _WINDOW_S = 0.5
 _INTERVAL_S = 1.0
-# CPU time is counted in ticks of 10 ms: in less time than this it means little.
+# CPU time is counted in ticks of 10 ms, so shorter spans are too imprecise.
 _LEAST_WINDOW_S = 0.5
 _PRESSURES = ("cpu", "memory", "io")
 
@@ -43,7 +43,7 @@ def are_cores_busy(others_cores: float, cores: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """The host during a span of time; None if unknown.
+    """The host during a span of time; a field is None if unknown.
 
     `others_cores` is the number of cores that processes other than ours used. `steal_share` is
     the part of all CPU time that a hypervisor gave to others.
@@ -64,7 +64,7 @@ class HostState:
 
     @property
     def is_busy(self) -> bool:
-        """True if others use so much that timings mean little."""
+        """True if other processes use so much that timings are unreliable."""
         is_stolen = self.steal_share > STEAL_SHARE
         return is_stolen or are_cores_busy(self.others_cores, self.cores.logical)
 
@@ -111,7 +111,7 @@ class _CpuTime:
 
 
 def _ours_s(extra_pids: Collection[int]) -> float:
-    """Return the CPU time of autofit and of everything that it started, including the dead."""
+    """Return the CPU time of autofit and of all processes that it started, also ended ones."""
     me = psutil.Process()
     pids = {process.pid for process in (me, *me.children(recursive=True))}
     seconds = 0.0
@@ -283,7 +283,7 @@ def _summarize_gpu(states: Sequence[GpuState]) -> GpuConditions:
 
 
 def _waited_s(kind: str, root: Path) -> float | None:
-    """Return the seconds since boot in which a task waited, by the kernel's pressure counters."""
+    """Return the seconds since boot in which a task waited, from the pressure counters."""
     some = read_fields(read_text(root / "proc/pressure" / kind), " ").get("some", "")
     fields = dict(field.partition("=")[::2] for field in some.split())
     return float(fields["total"]) / 1e6 if "total" in fields else None

@@ -8,7 +8,7 @@ from autofit.units import MIB
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text, stripped; empty if it cannot be read."""
+    """Return the stripped text of a file, or an empty text if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:  # missing, not permitted, or a sensor of a sleeping device
@@ -16,18 +16,18 @@ def read_text(path: Path) -> str:
 
 
 def read_number(path: Path) -> int | None:
-    """Return the only number in a file, None if there is none."""
+    """Return the only number in a file, or None if there is none."""
     text = read_text(path)
     return int(text) if text.isdigit() else None
 
 
 def read_mib(path: Path) -> float | None:
-    """Return a file's number of bytes in MiB, None if there is none."""
+    """Return a file's number of bytes in MiB, or None if there is none."""
     number = read_number(path)
     return None if number is None else number / MIB
 
 
 def read_fields(text: str, separator: str) -> dict[str, str]:
-    """Return values by name from lines of a name, a separator and a value."""
+    """Return the values by name from lines that have a name, a separator and a value."""
     parts = (line.partition(separator) for line in text.splitlines())
     return {name: value.strip() for name, found, value in parts if found}

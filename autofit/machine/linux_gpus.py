@@ -1,8 +1,7 @@
 """Graphics cards as Linux shows them in /sys and /proc, and the memory of AMD and Intel GPUs.
 
-The drivers of Intel GPUs (i915 since Linux 6.8, xe) have no counter of a device's memory that a
-user may read, only that of each process. Its format is in Linux's
-`Documentation/gpu/drm-usage-stats.rst`.
+The drivers of Intel GPUs (i915 since Linux 6.8, xe) let a user read the memory of each process,
+but not of the whole device. Its format is in Linux's `Documentation/gpu/drm-usage-stats.rst`.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ def pci_folder(pci_id: str, root: Path = Path("/")) -> Path:
 
 
 def rocm_order(root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the PCI addresses of AMD GPUs in ROCm's order, that of its topology nodes."""
+    """Return the PCI addresses of AMD GPUs in ROCm's order: that of its topology nodes."""
     nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*")
     order = []
     for folder in sorted(
@@ -192,7 +191,7 @@ def _amd_state(pci_id: str, device: Path) -> GpuState:
 
 @dataclass(frozen=True, slots=True)
 class AmdMemory:
-    """A source of memory counters of AMD GPUs, with folders by the runtime's device names.
+    """A source of memory counters of AMD GPUs, which reads a folder of /sys for each device.
 
     On a device with unified memory the graphics translation table (host memory that the GPU may
     use) counts too, because the reserved part alone is small. A discrete device `X` has a second
@@ -240,13 +239,13 @@ class IntelMemory:
         pids: Callable[[], Iterable[int]] | None = None,
         root: Path = Path("/"),
     ) -> None:
-        """Read `pids`, our descendants by default; `pci_ids` are by the runtime's device name."""
+        """Watch `pids` (default: our descendants); `pci_ids` maps device names to addresses."""
         self._pci_ids = {name: normal_pci_id(text) for name, text in pci_ids.items()}
         self._pids = pids or _descendants()
         self._root = root
 
     def read(self) -> dict[str, MemoryCounter]:
-        """Return the memory used now; None if no process of ours has the GPU open."""
+        """Return the memory used now, or None if no process of ours has the GPU open."""
         # Several file descriptors can belong to one client of a GPU.
         clients = {
             (pci_id, number): mib for pid in self._pids() for pci_id, number, mib in self._of(pid)
@@ -282,7 +281,7 @@ def _to_mib(value: str) -> float:
 
 
 def _descendants() -> Callable[[], Iterable[int]]:
-    """Return a function for the processes that autofit has started, found every few seconds."""
+    """Return a function that lists autofit's child processes, refreshed every few seconds."""
     found: list[int] = []
     next_s = 0.0
 

@@ -1,4 +1,4 @@
-"""A lock for this machine: two autofits that measure at the same time disturb each other."""
+"""A lock for this machine: two runs that measure at the same time disturb each other."""
 
 from __future__ import annotations
 

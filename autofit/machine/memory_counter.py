@@ -11,7 +11,7 @@ RELEASE_TOLERANCE_MIB = 64.0
 
 
 class MemoryCounter(NamedTuple):
-    """The memory of a device at one moment, in MiB; None if unknown."""
+    """The memory of a device at one moment, in MiB; a field is None if unknown."""
 
     used_mib: float | None
     free_mib: float | None
@@ -92,6 +92,6 @@ def wait_for_release(
                 waited_s=waited_s,
                 reference_mib={**reference_mib, **{name: now[name] for name in unreleased}},
                 notice=f"{listed} were not released within {limit_s:.0f} s after the stop; "
-                "later launches count from there",
+                "autofit no longer waits for them",
             )
         sleep(min(poll_s, limit_s))

@@ -85,7 +85,7 @@ class MemoryWatcher:
         return self.readings()
 
     def readings(self) -> tuple[MemoryReading, ...]:
-        """Return the readings so far; of very many only an even selection is kept."""
+        """Return the readings so far; if there are very many, only an even selection."""
         with self._lock:
             return tuple(self._readings)
 

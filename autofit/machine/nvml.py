@@ -1,6 +1,6 @@
-"""NVIDIA GPUs by NVML; the only module that imports pynvml.
+"""NVIDIA GPUs, read with NVML; no other module imports pynvml.
 
-Without NVML there are no GPUs. That takes milliseconds to find out, and is no error.
+Without NVML the list of GPUs is empty, which is no error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _nvml() -> Any | None:  # noqa: ANN401 - pynvml has no types
 
 
 def _ask(function: str, *arguments: object) -> Any | None:  # noqa: ANN401
-    """Call a function of NVML; None if this GPU, driver or user gets no answer."""
+    """Return the result of a function of NVML, or None if it is not available here."""
     nvml = _nvml()
     if nvml is None:
         return None
@@ -84,7 +84,7 @@ class NvidiaMemory:
     """A source of memory counters of NVIDIA GPUs."""
 
     def __init__(self, indices: Mapping[str, int]) -> None:
-        """Open GPUs; `indices` are NVML's, by the runtime's device name."""
+        """Open GPUs; `indices` maps the runtime's device names to NVML's indices."""
         self._handles = {
             name: _ask("nvmlDeviceGetHandleByIndex", index) for name, index in indices.items()
         }
@@ -133,6 +133,6 @@ def _watts(milliwatts: int | None) -> float | None:
 
 
 def nvidia_driver() -> str:
-    """Return the version of the NVIDIA driver, empty without one."""
+    """Return the version of the NVIDIA driver, or an empty text if there is none."""
     version = _ask_text("nvmlSystemGetDriverVersion")
     return f"NVIDIA {version}" if version else ""

@@ -48,7 +48,7 @@ class ProcessTree:
         self._next_search_s = 0.0
 
     def read(self) -> ProcessMemory | None:
-        """Return the memory now; None if no process is left."""
+        """Return the memory now, or None if no process is left."""
         if time.monotonic() >= self._next_search_s:
             self._find_children()
         parts = [part for pid in self._pids if (part := self._read_one(pid)) is not None]
@@ -96,7 +96,7 @@ def _resident_memory(pid: int) -> ProcessMemory | None:
 
 
 def locked_memory_mib(root: Path = Path("/")) -> float | None:
-    """Return how much memory a process may lock (RLIMIT_MEMLOCK); None without a limit."""
+    """Return the MiB that a process may lock (RLIMIT_MEMLOCK), or None if there is no limit."""
     try:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:

@@ -1,7 +1,7 @@
 """RPC servers on this host, whose process memory is the memory counter of a remote device.
 
-A remote device with a CPU lives in the memory of its server. A server on another host, or one
-that uses a GPU, has no counter here.
+A remote CPU device uses the memory of its server's process. A server on another host, or one that
+uses a GPU, has no counter here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RpcMemory:
     """A source of memory counters of RPC devices, for servers on this host."""
 
     def __init__(self, endpoints: Mapping[str, str]) -> None:
-        """Watch the servers at `endpoints`, which are `host:port` by the runtime's device name.
+        """Watch the servers at `endpoints`, which maps the runtime's device names to `host:port`.
 
         Devices that share a server have no counter, because its memory cannot be divided.
         """
@@ -55,13 +55,13 @@ class RpcMemory:
 
 
 def split_endpoint(text: str) -> tuple[str, int] | None:
-    """Return host and port of `host:port` or `[::1]:port`; None for any other text."""
+    """Return host and port of `host:port` or `[::1]:port`, or None for any other text."""
     match = _ENDPOINT.match(text.strip())
     return (match["host"].strip("[]"), int(match["port"])) if match else None
 
 
 def find_rpc_server(endpoint: str) -> int | None:
-    """Return the process on this host that listens on an endpoint, if we may see it."""
+    """Return the process on this host that listens on an endpoint, or None if none is visible."""
     parts = split_endpoint(endpoint)
     if parts is None or not is_local(parts[0]):
         return None

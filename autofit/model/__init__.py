@@ -1,1 +1,1 @@
-"""One GGUF model: its header, its bytes, its placement on devices; nothing here launches it."""
+"""One GGUF model: its header, its bytes and its placement on devices; no code here launches it."""

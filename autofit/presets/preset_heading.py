@@ -85,7 +85,7 @@ def workload_line(workload: Workload) -> str:
 
 
 def heading_workload(line: str) -> Workload | None:
-    """Return the workload that a line of a heading describes, None for any other line.
+    """Return the workload that a line of a heading describes, or None for any other line.
 
     The heading does not name the text of the prompts, so the result has the shipped text.
     """

@@ -100,7 +100,7 @@ def refuse_faults(label: str, faults: Sequence[str]) -> None:
 
 
 def _existing_path(given: str) -> Path | None:
-    """Return the path of a file, None for a command.
+    """Return the path of a file, or None for a command.
 
     Raises:
         UsageError: it is neither, or a folder without exactly one preset.

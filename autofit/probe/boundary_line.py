@@ -65,13 +65,13 @@ class BoundaryLine:
         return None if candidate is None else self.memory.launch_of(candidate)
 
     def candidate(self, host_layers: int) -> Candidate | None:
-        """Return the candidate with a number of host layers; None if there is none."""
+        """Return the candidate with a number of host layers, or None if there is none."""
         return self.factory.candidate_of(
             {**self.point, LAYOUT_AXIS: self.layout, HOST_LAYERS_AXIS: host_layers}
         )
 
     def free_mib(self, host_layers: int) -> float | None:
-        """Return the MiB that the tightest device would keep free; None without a candidate.
+        """Return the MiB that the tightest device would keep free, or None without a candidate.
 
         Failures on this line lower it. Where nothing is predicted, it is 0.
         """

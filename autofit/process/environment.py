@@ -41,7 +41,7 @@ def scrubbed_environment(
     """Return the environment of a runtime: `environ` without settings, plus `extra`.
 
     `XDG_CONFIG_HOME` is an empty folder, because llama.cpp reads `llama.cpp/config.ini` there
-    before its arguments. Others, such as the Vulkan loader, find the user's own folder by
+    before its arguments. Others, such as the Vulkan loader, find the user's own folder through
     `XDG_CONFIG_DIRS`.
 
     Args:
@@ -89,7 +89,7 @@ def removed_variables(
 def system_config(path: Path = SYSTEM_CONFIG) -> Path | None:
     """Return the machine-wide settings file of llama.cpp, if it has content.
 
-    Every runtime reads it, and only root can change that, so the user should know.
+    Every runtime reads it and only root can change it, so autofit shows a warning.
     """
     return path if _has_content(path) else None
 

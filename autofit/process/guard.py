@@ -193,7 +193,7 @@ class Guard:
         return False
 
     def descendants(self) -> dict[int, int] | None:
-        """Return the process group of every living descendant; None without /proc."""
+        """Return the process group of every living descendant, or None without /proc."""
         parents: dict[int, int] = {}
         groups: dict[int, int] = {}
         try:

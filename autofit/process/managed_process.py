@@ -1,4 +1,4 @@
-"""A server process: started, waited for, always stopped, and its output."""
+"""A server process and its output; autofit can wait for it and always stops it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ManagedProcess:
         return cls(supervised, output, log_path, grace_s)
 
     def poll(self) -> int | None:
-        """Return the exit status, negative for a signal; None while the program runs.
+        """Return the exit status (negative for a signal), or None while the program runs.
 
         After the exit, log and tail are complete.
 

@@ -79,7 +79,7 @@ class Supervised:
         return self._socket.fileno()
 
     def poll(self) -> int | None:
-        """Return the exit status, negative for a signal; None while the program runs."""
+        """Return the exit status (negative for a signal), or None while the program runs."""
         self._receive(0.0)
         return self._status
 
@@ -137,7 +137,7 @@ class Supervised:
         except TimeoutError as error:
             raise AutofitError(
                 f"starting a process took longer than {_START_LIMIT_S:.0f} s",
-                "the machine is out of memory or too busy to measure anything",
+                "free some memory, or wait until the machine is less busy",
             ) from error
         first, _, self._inbox = self._inbox.partition(b"\n")
         return first.decode()
@@ -240,18 +240,18 @@ def _start_error(executable: str, fault: str, cwd: Path | None) -> AutofitError:
     if code == errno.ENOEXEC:
         return UsageError(
             f"{executable} is not a program of this system",
-            "it is for another processor or system, damaged, or a script without `#!`",
+            "use a program for this processor and system; a script must begin with `#!`",
         )
     if code == errno.ENOENT:
         return UsageError(
             f"{executable} cannot start: its interpreter or loader is missing",
-            f"`file {executable}` prints what it needs",
+            f"`file {executable}` shows the missing file: install it",
         )
     interpreter = _interpreter(executable)
     if code == errno.EACCES and interpreter and not shutil.which(interpreter):
         return UsageError(
             f"{executable} cannot start: its interpreter {interpreter} is not executable",
-            f"name another one in the first line of {executable}",
+            f"give another one in the first line of {executable}",
         )
     if code == errno.EACCES:
         return UsageError(

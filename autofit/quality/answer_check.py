@@ -137,7 +137,7 @@ class AnswerCheck:
 
 
 def narrowest_kv_bytes(candidate: Candidate) -> float:
-    """Return the bytes of one number in the narrower KV type; 0 for a type that ggml lacks."""
+    """Return the bytes of one number in the narrower KV type, or 0 for a type that ggml lacks."""
     return min(map(kv_element_bytes, kv_types(candidate)))
 
 

@@ -130,7 +130,7 @@ class OutputEvaluator:
     def _known(
         self, finalist: Finalist, *, has_retrieval: bool
     ) -> tuple[Answers | None, float] | None:
-        """Return earlier answers of a candidate, None where it got fewer prompts."""
+        """Return earlier answers of a candidate, or None where it got fewer prompts."""
         key = finalist.candidate.key, finalist.layout
         exact = self._asked.get((*key, has_retrieval))
         more = self._asked.get((*key, True))

@@ -158,7 +158,7 @@ class PromptSet:
         return None
 
     def take_answers(self) -> Answers | None:
-        """Return the answers of the last server, once; None where it did not give them all."""
+        """Return the answers of the last server, once, or None where it did not give them all."""
         answers, self._answers = self._answers, None
         return answers
 
@@ -237,7 +237,7 @@ def collect_answers(
 
 
 def read_answers(study: Study, number: int) -> Answers | None:
-    """Return the saved answers of a trial of the study, None where there are none."""
+    """Return the saved answers of a trial of the study, or None where there are none."""
     path = study.path / _answers_file(number)
     try:
         return Answers.from_dict(json.loads(path.read_text(encoding="utf-8")))

@@ -57,7 +57,7 @@ class QualityGate:
             self._record(finalist.candidate, self.evaluator.check(finalist, "finalist"))
 
     def check_winner(self, proof: Proof) -> AnswerCheck | None:
-        """Check a winner's answers; None without time, or where answers mean nothing.
+        """Check a winner's answers, or None without time, or where answers mean nothing.
 
         Raises:
             Interrupted: the user stopped the run.

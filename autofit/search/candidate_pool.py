@@ -66,7 +66,7 @@ class CandidatePool:
         self._fit_posteriors = {memory: self._fit_posterior(memory) for memory in MEMORIES}
 
     def _fit_posterior(self, memory: Memory) -> EstimateBiasPosterior | BoundaryPosterior | None:
-        """Return the posterior of what fits into a memory; None for a host without estimates."""
+        """Return the posterior of what fits, or None for a host memory without estimates."""
         outcomes = [(row, True) for row in self._ran]
         outcomes += [(row, False) for row in self._history.out_of_memory(memory)]
         if memory == "device":
@@ -93,7 +93,7 @@ class CandidatePool:
         return _MIN_PROBABILITY if len(self._ran) else _MIN_FIRST_PROBABILITY
 
     def success_probabilities(self, rows: Rows) -> Floats:
-        """Return the probability that rows run, of shape (rows,); 0 for rows that must fail."""
+        """Return the probability that rows run, of shape (rows,), or 0 for rows that must fail."""
         probabilities = self._memory_probabilities(rows)
         columns = range(len(self._grid.axes))
         failed = self._grid.codes(self._failed_otherwise, columns)

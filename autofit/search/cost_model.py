@@ -253,7 +253,7 @@ def _measured_part(goal: Goal, observation: Observation, part: PartName) -> floa
 
 
 def _sum_of_parts(goal: Goal, observation: Observation) -> float | None:
-    """Return the objective computed from the measured parts, None if one is missing."""
+    """Return the objective computed from the measured parts, or None if one is missing."""
     prompt = _measured_part(goal, observation, "prompt")
     generation = _measured_part(goal, observation, "generation")
     if goal.objective == "pp":

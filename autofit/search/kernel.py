@@ -69,7 +69,7 @@ def _distances(axis: Axis) -> Floats:
 
 
 def _scaled_values(axis: Axis) -> Floats | None:
-    """Return the values of an axis in length scales; None for texts."""
+    """Return the values of an axis in length scales, or None for texts."""
     values = np.array([_number(axis.name, value) for value in axis.values])
     if np.isnan(values).any():
         return None

@@ -53,7 +53,7 @@ class SearchStudy:
         return _observations_of(self._study.get_trials(deepcopy=False))
 
     def ask(self) -> Proposal | None:
-        """Return the next proposal, None if no launch is worth it.
+        """Return the next proposal, or None if no launch is worth it.
 
         This opens a trial, which the next observation of the point closes.
         """
@@ -172,14 +172,14 @@ class _ProposalSampler(BaseSampler):
         trial: FrozenTrial,  # noqa: ARG002
         search_space: Mapping[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """Return the proposed point, an empty one without a proposal."""
+        """Return the proposed point, or an empty one without a proposal."""
         proposal = self.last_proposal
         return {} if proposal is None else {name: proposal.point[name] for name in search_space}
 
     def _draw(
         self, study: optuna.Study, trial: FrozenTrial, accepts: Callable[[Point], bool]
     ) -> Point | None:
-        """Return a point drawn by TPE that is accepted, None if no draw is."""
+        """Return a point drawn by TPE that is accepted, or None if no draw is."""
         for _ in range(_MOST_DRAWS):
             point = {
                 name: self._tpe.sample_independent(study, trial, name, distribution)

@@ -43,7 +43,7 @@ class PointGrid:
         }
 
     def row_of(self, point: Point) -> tuple[int, ...] | None:
-        """Return the row of a point, None if it is no point of the problem's axes."""
+        """Return the row of a point, or None if it is no point of the problem's axes."""
         if set(point) != {axis.name for axis in self.axes}:
             return None
         indices = [

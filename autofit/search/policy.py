@@ -164,7 +164,7 @@ class SearchPolicy:
         return any(observation.cost is not None for observation in self.study.observations)
 
     def _next_boundary_step(self) -> SearchStep | None:
-        """Return the next launch at the best point's boundary, None if both sides are known."""
+        """Return the next launch at the best point's boundary, or None if both sides are known."""
         best = next(iter(self.study.ranked()), None)
         if best is None or not self.study.problem.searches_layouts:
             return None

@@ -185,7 +185,7 @@ def _has_value(column: int, index: int) -> Callable[[Rows], Floats]:
 
 
 def _pipeline_indicator(grid: PointGrid) -> Callable[[Rows], Floats] | None:
-    """Return the indicator of rows without host layers on several devices, None without any."""
+    """Return the indicator of rows without host layers on several devices, or None without any."""
     layers, layout = grid.column_of(HOST_LAYERS_AXIS), grid.column_of(LAYOUT_AXIS)
     if layers is None or layout is None:
         return None

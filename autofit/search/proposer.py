@@ -61,7 +61,7 @@ class SurrogateProposer:
         self._problem: Problem | None = None
 
     def propose(self, problem: Problem, observations: Sequence[Observation]) -> Proposal | None:
-        """Return the point to launch next, None if no launch would be informative."""
+        """Return the point to launch next, or None if no launch would be informative."""
         history = self._history(problem, observations)
         model, pool = self._model(history), self._pool(history)
         for left in reversed(range(_PASSES)):
@@ -107,7 +107,7 @@ class SurrogateProposer:
     def success_probability(
         self, problem: Problem, observations: Sequence[Observation], point: Point
     ) -> float:
-        """Return the probability that a point runs; 0 for a point that does not exist."""
+        """Return the probability that a point runs, or 0 for a point that does not exist."""
         history = self._history(problem, observations)
         row = self._grid.row_of(point)
         if row is None:

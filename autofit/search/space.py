@@ -110,7 +110,7 @@ class Space:
     pinned: Params = field(default_factory=dict)
 
     def axis(self, name: str) -> Axis | None:
-        """Return the axis of that name, None if there is none."""
+        """Return the axis of that name, or None if there is none."""
         return next((axis for axis in self.axes if axis.name == name), None)
 
     def allows(self, point: Point) -> bool:

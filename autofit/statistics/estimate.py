@@ -47,7 +47,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate | None:
-    """Return the median of positive values with its interval; None without values.
+    """Return the median of positive values with its interval, or None without values.
 
     Below six values the interval is Student's t of the logarithms, which is exact for
     log-normal noise. From six values on it is made of order statistics

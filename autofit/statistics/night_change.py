@@ -73,7 +73,7 @@ class NightValue:
 
 
 def night_value(values: Sequence[float]) -> NightValue | None:
-    """Return the value of a night from one positive value per launch; None without launches.
+    """Return the value of a night from one positive value per launch, or None without launches.
 
     Raises:
         ValueError: a value is not a positive, finite number.
@@ -127,7 +127,7 @@ def change_of_night(
     night_sd: float,
     steps: Sequence[float] = (),
 ) -> Change | None:
-    """Return the ratio of tonight to the kept nights; None if no night has two launches.
+    """Return the ratio of tonight to the kept nights, or None if no night has two launches.
 
     Args:
         levels: kept nights in groups that vary around one value each. Tonight is compared with
@@ -212,7 +212,7 @@ def _trimmed_count(count: int) -> int:
 
 
 def _trimmed_mean(logs: Floats) -> tuple[float, float | None]:
-    """Return the trimmed mean and the variance of that mean, None for a single value."""
+    """Return the trimmed mean and the variance of that mean, or None for a single value."""
     count, cut = logs.size, _trimmed_count(logs.size)
     ordered = np.sort(logs)
     mean = float(np.mean(ordered[cut : count - cut]))

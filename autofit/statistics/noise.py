@@ -180,7 +180,7 @@ def _log_median(values: Sequence[float]) -> float:
 def _usual_slope(
     steps: Sequence[tuple[float, float]], changes: Sequence[float], left_out: int
 ) -> float:
-    """Return the median loss per unit of the other steps, 0 if they gain."""
+    """Return the median loss per unit of the other steps, or 0 if they gain."""
     slopes = [
         -change / abs(a - b)
         for index, ((a, b), change) in enumerate(zip(steps, changes, strict=True))
@@ -190,7 +190,7 @@ def _usual_slope(
 
 
 def _half_width(launches: Mapping[float, Sequence[float]]) -> float | None:
-    """Return half of a 95% t-interval of one launch's logarithm; None without repeats."""
+    """Return half of a 95% t-interval of one launch's logarithm, or None without repeats."""
     from scipy.special import stdtrit  # noqa: PLC0415 - heavy
 
     logs = [np.log(values) for values in launches.values() if len(values) > 1]

@@ -1,1 +1,1 @@
-"""The study folder: files that no kill loses, reading, resuming, and upgrades of old files."""
+"""The study folder: durable files, reading, resuming, and upgrades of old files."""

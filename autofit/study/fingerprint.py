@@ -21,7 +21,7 @@ def _digest(data: object) -> str:
 
 
 def file_digest(files: Sequence[Path]) -> str:
-    """Return a digest of a model's files within milliseconds; empty if one cannot be read.
+    """Return a fast digest of a model's files, or an empty text if one cannot be read.
 
     It covers each size and 16 samples of 1 MiB from the first byte to the last. That is enough
     to distinguish models and quantisations, but does not prove that no bit has changed.

@@ -112,7 +112,7 @@ def _purpose_fields(phase: str, text: str) -> Document:
 
 
 def _mark_own_settings(document: Document) -> Document:
-    """Mark a winner that is the baseline, for which schema 1 used the name of its layout."""
+    """Mark a winner that is the baseline; schema 1 marked it with the name of its layout."""
     winner = (document.get("result") or {}).get("winner")
     if not isinstance(winner, dict):
         return document

@@ -130,7 +130,7 @@ class Study:
         conflicts = stored.conflicts(header)
         if conflicts:
             raise UsageError(
-                f"the study {path} has other conditions: " + "; ".join(conflicts),
+                f"the study {path} was started with other conditions: " + "; ".join(conflicts),
                 "restore them, or start a new study with another `--study DIR`",
             )
         try:

@@ -44,7 +44,7 @@ def mark_to_dict(trial: Trial) -> dict[str, Any]:
 
 
 def lost_trial_from_dict(data: Mapping[str, Any]) -> Trial:
-    """Return the trial that a launch becomes if the machine goes down, from its mark.
+    """Return the crashed trial of a launch that was in progress when the machine went down.
 
     Raises:
         KeyError, TypeError, ValueError: the data is not a mark.

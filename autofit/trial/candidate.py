@@ -66,7 +66,7 @@ class Candidate:
         return Candidate({k: v for k, v in merged.items() if v is not None})
 
     def get_int(self, name: str, default: int) -> int:
-        """Return the integer set for a parameter, the default if it is absent or 'auto'."""
+        """Return the integer set for a parameter, or the default if it is absent or 'auto'."""
         value = self.params.get(name, default)
         try:
             return int(value)
@@ -79,7 +79,7 @@ class Candidate:
         return int(value == "on") if value in ("on", "off") else self.get_int(name, 0)
 
     def get_str(self, name: str, default: str) -> str:
-        """Return the text of a parameter's value, the default if it is absent."""
+        """Return the text of a parameter's value, or the default if it is absent."""
         return str(self.params.get(name, default))
 
     def __eq__(self, other: object) -> bool:

@@ -164,7 +164,7 @@ class Measurement:
     conditions: Conditions | None = None
 
     def taken_mib(self) -> dict[str, float | None]:
-        """Return by device the server's own memory at the peak, None if it is unknown.
+        """Return by device the server's own memory at the peak, or None if it is unknown.
 
         What was used before the launch is subtracted. The result is never less than the
         server's own buffers: the process of a remote device keeps the memory of earlier
@@ -209,7 +209,7 @@ class Measurement:
 def extremes(
     launches: Iterable[Mapping[str, float | None]], choose: Callable[[list[float]], float]
 ) -> dict[str, float | None]:
-    """Return by device the most or least of all launches, None if no launch has a value."""
+    """Return by device the most or least of all launches, or None if no launch has a value."""
     readings: dict[str, list[float]] = {}
     for by_device in launches:
         for device, mib in by_device.items():

@@ -75,7 +75,7 @@ def metric_values(measurement: Measurement, workload: Workload, metric: Metric) 
 def median_metric(
     measurement: Measurement | None, workload: Workload, metric: Metric
 ) -> float | None:
-    """Return the median over repeats, None if nothing was measured."""
+    """Return the median over repeats, or None if nothing was measured."""
     values = metric_values(measurement, workload, metric) if measurement else []
     return median(values) if values else None
 

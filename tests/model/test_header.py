@@ -342,7 +342,7 @@ class TestShards:
         held = second.rename(first.with_name("held"))
         third.rename(second)
         held.rename(third)
-        with pytest.raises(UsageError, match="says it is shard 2, not 1"):
+        with pytest.raises(UsageError, match="is shard 2 by its metadata, but 1 by its name"):
             read_header(first)
 
     def test_shards_of_different_models_are_an_error(self, first, tmp_path):

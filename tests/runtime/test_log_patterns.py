@@ -17,7 +17,7 @@ FILE = TypeAdapter(FailurePattern)
     [
         ({"has": "error 42"}, "must contain no digit"),
         ({"has": 'a "b"'}, "double quote"),
-        ({"has": " "}, "more than spaces"),
+        ({"has": " "}, "not be blank"),
         ({"has": []}, "at least one text"),
         ({"has": "x", "match": "("}, "not a regex"),
         ({"has": "x", "kind": "crashed", "reason": "bad_value"}, "is not a reason of 'crashed'"),

@@ -20,7 +20,7 @@ class BlockType:
     nbytes: int
 
     def row_bytes(self, elements: int) -> int:
-        """Return the bytes of a row; a block that the row fills in part counts in full."""
+        """Return the bytes of a row; a block that is only partly filled counts in full."""
         return -(-elements // self.elements) * self.nbytes
 
 
@@ -76,8 +76,8 @@ def find_block_type(name: str) -> BlockType | None:
 def tensor_bytes(type_id: int, shape: tuple[int, ...]) -> int | None:
     """Return the bytes of a tensor's data without padding; `shape[0]` is the length of a row.
 
-    Returns None for an unknown type, and for a row that is no whole number of blocks. The
-    distance to the next tensor in the file is then the only measure.
+    Returns None for an unknown type, and for a row that is no whole number of blocks. Its size can
+    then be computed only from the offset of the next tensor in the file.
     """
     block_type = BLOCK_TYPES.get(type_id)
     if block_type is None or not shape or shape[0] % block_type.elements:

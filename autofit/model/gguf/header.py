@@ -76,7 +76,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """The header of a model, all shards together.
+    """The header of a model; it combines all shards.
 
     `metadata` is that of the first shard: numbers, text, short arrays as tuples, long ones as
     `OmittedArray`. `total_bytes` is the size of all files. `digest` depends on the header and
@@ -105,7 +105,7 @@ class GgufHeader:
         for tensor in self.tensors:
             if tensor.name == "token_embd.weight":
                 return tensor
-        raise UsageError(f"{self.files[0]}: has no token embedding")
+        raise UsageError(f"{self.files[0]}: has no token embedding; use a language model")
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -146,7 +146,7 @@ def read_metadata_entries(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def list_shards(path: Path) -> list[Path]:
-    """Return all files of a model, given one; only that one if its name is no shard's."""
+    """Return all files of a model from one of them, or only that file if it is not a shard."""
     match = _SHARD_NAME.fullmatch(path.name)
     if match is None:
         return [path]
@@ -158,14 +158,14 @@ def list_shards(path: Path) -> list[Path]:
 
 
 def _shards(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
-    """Return all files of a model, given its first one."""
+    """Return all files of a model from the first one."""
     count = metadata.get("split.count", 0)
     if not isinstance(count, int) or count <= 1:
         return [path]
     match = _SHARD_NAME.fullmatch(path.name)
     if match is None or int(match["count"]) != count:
         raise UsageError(
-            f"{path}: is one of {count} shards, but its name does not say so",
+            f"{path}: is one of {count} shards, but its name is not a shard's",
             f"name the shards NAME-00001-of-{count:05d}.gguf and so on, as they were published",
         )
     paths = list_shards(path)
@@ -186,7 +186,7 @@ def _check_split(files: list[GgufHeader], tensors: tuple[TensorInfo, ...]) -> No
         given = file.metadata.get("split.no")
         if given != number:
             raise UsageError(
-                f"{file.files[0]}: says it is shard {given}, not {number}",
+                f"{file.files[0]}: is shard {given} by its metadata, but {number} by its name",
                 "shards of another model or a renamed file: " + _REFETCH,
             )
     path = files[0].files[0]
@@ -260,10 +260,10 @@ class _Cursor:
         return int(self.scalar(_U64))
 
     def count(self, what: str, limit: int, least_bytes: int) -> int:
-        """Read how many items follow, each of at least `least_bytes`, and check the number."""
+        """Read and check the number of items that follow, each of at least `least_bytes`."""
         number = self.u64()
         if number > limit:
-            raise UsageError(f"{self.path}: says it has {number} {what}", _REFETCH)
+            raise UsageError(f"{self.path}: impossible count of {number} {what}", _REFETCH)
         if number * least_bytes > len(self.data) - self.at:
             raise struct.error
         return number
@@ -353,10 +353,10 @@ def _check_version(path: Path, version: int) -> None:
     if version and not version & 0xFFFF:
         raise UsageError(
             f"{path}: is a big-endian GGUF file",
-            "only little-endian files are read; convert it with gguf_convert_endian.py",
+            "only little-endian files are supported: convert it with gguf_convert_endian.py",
         )
     raise UsageError(
-        f"{path}: is GGUF version {version}, only 2 and 3 are read",
+        f"{path}: is GGUF version {version}; only 2 and 3 are supported",
         "convert the model again with a current llama.cpp",
     )
 

@@ -60,7 +60,7 @@ def encode_header(metadata: Mapping[str, Value], tensors: Sequence[NewTensor]) -
 
 
 def write_copy_without_vocabulary(model: Path, copy: Path) -> None:
-    """Write the header of a model, all its shards, with a vocabulary of `COPY_N_VOCAB` tokens.
+    """Write the header of a whole model with a vocabulary of only `COPY_N_VOCAB` tokens.
 
     The data of the new file is a hole, which takes no disk. A program that only plans memory
     reads nothing else. Its report on the copy lacks the logits: the planner counts them for a
@@ -95,7 +95,7 @@ def write_copy_without_vocabulary(model: Path, copy: Path) -> None:
 
 
 def _shrink(tensor: TensorInfo, n_vocab: int) -> tuple[tuple[int, ...], int]:
-    """Return a tensor's shape and bytes in the copy, which has fewer rows for tokens."""
+    """Return the shape and bytes of a tensor in the copy, where tokens have fewer rows."""
     if tensor.shape[-1] != n_vocab or not _ROW_PER_TOKEN.search(tensor.name):
         return tensor.shape, tensor.nbytes
     return (*tensor.shape[:-1], COPY_N_VOCAB), tensor.nbytes // n_vocab * COPY_N_VOCAB

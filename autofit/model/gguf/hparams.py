@@ -1,4 +1,4 @@
-"""A model's hyperparameters by their GGUF keys, and a check that they are possible."""
+"""A model's hyperparameters by their GGUF keys, and a check of their sizes."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Hparams:
         return self._get(key) is not None
 
     def integer(self, key: str, default: int = 0) -> int:
-        """Return a number, the largest of a list, or the default; negative ones count as 0."""
+        """Return a number or the largest of a list, or the default if absent; at least 0."""
         value = self._get(key)
         if isinstance(value, tuple):
             return max(map(_size, value), default=default)
         return _size(value) if isinstance(value, int) else default
 
     def per_block(self, key: str, blocks: int, default: Sequence[int]) -> list[int]:
-        """Return a number for each block: from a list, the same for all, or the defaults."""
+        """Return a number for each block, from a list, a single number or the defaults."""
         value = self._get(key)
         if isinstance(value, tuple):
             listed = [_size(entry) for entry in value[:blocks]]
@@ -66,7 +66,7 @@ def _size(value: object) -> int:
 
 
 def check_hparams(header: GgufHeader) -> None:
-    """Compare the sizes in a file's metadata with those that a model can have.
+    """Check that the sizes in a file's metadata are possible.
 
     Raises:
         UsageError: all faults together, each with its key.
@@ -83,10 +83,10 @@ def check_hparams(header: GgufHeader) -> None:
 def _faults(hparams: Hparams, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     for key, largest in _LARGEST.items():
         if hparams.integer(key) > largest:
-            yield key, f"no model has more than {largest}"
+            yield key, f"must be at most {largest}"
     for key in _NEVER_ZERO:
         if hparams.has(key) and not hparams.integer(key):
-            yield key, "a model has at least 1"
+            yield key, "must be at least 1"
     heads = "attention.head_count"
     if (
         hparams.has(heads)

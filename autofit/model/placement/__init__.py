@@ -1,1 +1,1 @@
-"""Layouts worth a launch: layers and experts divided over devices by their sizes."""
+"""Layouts that are worth a launch: divisions of layers and experts over devices by size."""

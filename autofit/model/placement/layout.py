@@ -34,7 +34,7 @@ from autofit.units import MIB
 
 SINGLE = "single:"
 _UNHOSTED_MODES: tuple[ExpertMode, ...] = ("pipelined", "unpipelined")
-_CORRECTIONS = 4  # attempts to tighten budgets by the difference to the estimate
+_CORRECTIONS = 4  # attempts to reduce budgets by the excess of the estimate over the solver's sum
 _NARROW = 2  # units that a first device should have room for
 # Above this a device can have much unused memory, so one layer can be partly on the host.
 _LARGE_LAYER_MIB = 400.0
@@ -42,10 +42,10 @@ _LARGE_LAYER_MIB = 400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSlice:
-    """The slice of one device: its first and last layer, None if it has only the output.
+    """The slice of one device: its first and last layer, or None if it has only the output.
 
-    `host_experts` are the layers with experts on the host. `partial` has by layer the only part
-    that is on the host: `up_gate` or `down`.
+    `host_experts` are the layers with experts on the host. `partial` maps a layer to the only part
+    of it that is on the host: `up_gate` or `down`.
     """
 
     device: str
@@ -100,7 +100,8 @@ def plan_layouts(
         inventory: the model.
         base: the other settings; the layouts use its `devices`.
         devices: those of the machine, in the runtime's order.
-        speeds: by device name, in any unit; the balanced layout gives faster devices more.
+        speeds: the speed of each device, in any unit; the balanced layout gives faster devices
+            more.
 
     Raises:
         UsageError: a device that does not exist, or an invalid value.
@@ -121,9 +122,9 @@ def plan_layout(
     *,
     speeds: Mapping[str, float] | None = None,
 ) -> Layout:
-    """Return a layout with a number of host expert layers, None for the fewest that fit.
+    """Return a layout with a number of host expert layers, or None for the fewest that fit.
 
-    Slices are cut again for each number.
+    The slices are computed again for each number.
 
     Raises:
         UsageError: a device that does not exist, or an invalid value.
@@ -133,7 +134,7 @@ def plan_layout(
     if name.startswith(SINGLE):
         used = tuple(device for device in used if device.name == name.removeprefix(SINGLE))
     if not used or (name not in _RULES and not name.startswith(SINGLE)):
-        raise ValueError(f"no layout {name} for {', '.join(d.name for d in devices)}")
+        raise ValueError(f"there is no layout {name} for {', '.join(d.name for d in devices)}")
     planner = _Planner(
         inventory=inventory,
         base=base,
@@ -189,7 +190,7 @@ _RULES: dict[str, _Rule] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planner:
-    """The plan of one layout: the layers on the host, the cut, and a check by the estimate."""
+    """The planner of one layout: layers on the host, the cut, and a check with the estimate."""
 
     inventory: ModelInventory
     base: Candidate
@@ -198,7 +199,7 @@ class _Planner:
     shares: tuple[float, ...]
 
     def plan(self, hosted: int | None) -> Layout:
-        """Return the layout with a number of host expert layers, None for the fewest that fit.
+        """Return the layout with a number of host expert layers, or None for the fewest that fit.
 
         If it does not fit, or if the first device has room for hardly a layer, layouts without
         one device are tried too. The capacity layout is never worse than a single device.
@@ -207,7 +208,8 @@ class _Planner:
         if len(self.devices) == 1:
             return best
         if hosted is not None and not best.fits and not _fits_fully_hosted(self):
-            # Every number of layers leaves the first device out, so that they compare.
+            # Every number of layers leaves the first device out, so that their layouts are
+            # comparable.
             fewer = self._using(self.devices[1:])
             return fewer.plan(hosted) if fewer.plan(None).fits else best
         rivals: list[Layout] = []
@@ -255,7 +257,7 @@ class _Planner:
         return solved or self._layout(costs, Slices((), ()), "hosted")
 
     def _costs(self) -> SliceCosts:
-        """Return costs with the fewest first layers on the host that leave room for the rest."""
+        """Return costs with as few first layers on the host as leave room for the rest."""
         total = self.inventory.units
         pinned = offloaded_units(self.inventory, self.base)
         if pinned < total:
@@ -272,7 +274,7 @@ class _Planner:
         return slice_costs(self.inventory, self.base, self.devices, skipped)
 
     def _solve(self, costs: SliceCosts, mode: ExpertMode, hosted: int | None) -> Layout | None:
-        """Solve, and again with tighter budgets while the estimate exceeds the solver's sum."""
+        """Solve; repeat with lower budgets while the estimate exceeds the solver's sum."""
         is_ordered = self.name not in ("balanced", "capacity")
         solver = costs.solver(mode, is_ordered=is_ordered)
         rule = _RULES.get(self.name, _capacity)
@@ -325,7 +327,7 @@ class _Planner:
         return better if better.fits else layout
 
     def _partial_layer(self, hosted: Sequence[int], free_mib: float) -> dict[int, str]:
-        """Return the last hosted layer with the part that stays on the host, if it is large.
+        """Map the last hosted layer to the part that stays on the host, if the layer is large.
 
         The other part must have room. Up and gate move together: they have the same input.
         """
@@ -376,7 +378,7 @@ def _rank(layout: Layout) -> tuple[bool, int, int]:
     return (not layout.fits, -_units(layout), layout.host_expert_layers)
 
 
-# Called for every number of host layers with one base.
+# This is called for every number of host layers with the same base.
 @lru_cache(maxsize=64)
 def _fits_fully_hosted(planner: _Planner) -> bool:
     """Return whether a layout fits if all experts are on the host."""

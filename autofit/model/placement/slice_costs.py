@@ -1,4 +1,4 @@
-"""The memory of slices on each device, as the problem that `slices` solves.
+"""The memory of slices on each device, in the form that the solver in `slices` needs.
 
 The compute buffer and the unreported memory of a slice do not depend on its length. They depend
 on whether it has the output layer, and whether it keeps the experts of some layer. Estimates of
@@ -86,7 +86,7 @@ class SliceCosts:
             units: units by device.
             hosted: blocks with experts (or the FFN of a dense model) on the host.
             mode: state of the experts.
-            partial: by block, the only part that is on the host: `up_gate` or `down`.
+            partial: maps a block to the only part of it that is on the host: `up_gate` or `down`.
         """
         used = [(d.name, n) for d, n in zip(self.devices, units, strict=True) if n]
         params: dict[str, ParamValue] = {
@@ -246,7 +246,7 @@ def find_tensor_split(
 
 
 def _cut(inventory: ModelInventory, candidate: Candidate, used: tuple[Device, ...]) -> str | None:
-    """Return the split that uses memory most evenly; None if the solver cannot compute it."""
+    """Return the split that uses memory most evenly, or None if the solver cannot compute it."""
     skipped = inventory.units - offloaded_units(inventory, candidate)
     if "override_tensor" in candidate.params or skipped >= inventory.block_count:
         return None

@@ -42,7 +42,7 @@ class SliceProblem:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The units of each device, and its hosted layers: the movable part is on the host."""
+    """The units of each device, and its hosted layers, whose movable part is on the host."""
 
     units: tuple[int, ...]
     hosted: tuple[tuple[int, ...], ...]
@@ -55,7 +55,7 @@ class Slices:
 
 @dataclass(slots=True)
 class SliceSolver:
-    """Solutions of one problem by several criteria.
+    """A solver of one problem by several criteria.
 
     Tables are indexed by the first unit of a slice and the unit after its last. `_whole` is
     the bytes of a slice without hosted layers. `_freed` is the bytes freed by 0, 1, 2 and more
@@ -87,7 +87,7 @@ class SliceSolver:
         return sum(1 for nbytes in self.problem.movable if nbytes)
 
     def minimize_hosted(self) -> Slices | None:
-        """Return the fewest hosted layers in total, then the most even use of memory."""
+        """Return the slices with the fewest hosted layers, then the most even memory use."""
         if not self._fewest:
             self._fewest.append(self._capacity(1.0))
         return self._fewest[0]
@@ -161,7 +161,7 @@ class SliceSolver:
             hosted = moved[device]
             used = self._used(device, hosted)
             evenness = np.square(used / max(1, self.problem.budgets[device]))
-            # A hosted layer outweighs any unevenness.
+            # One hosted layer costs more than any uneven use of memory.
             return hosted + evenness / (1e6 * max(1.0, scale**2))
 
         units = self._cut(costs)
@@ -175,7 +175,7 @@ class SliceSolver:
         return self._slices(units, counts)
 
     def _needed(self, device: int, scale: float) -> _Table:
-        """Return the fewest hosted layers of each slice, infinite if all are not enough."""
+        """Return the fewest hosted layers of each slice, or infinity if all are not enough."""
         bare, keeping = np.array(self.problem.overheads[device], dtype=np.float64).T
         # Indexed by the unit after the last: a slice with the last unit has the output layer.
         has_output = (np.arange(self._whole.shape[1]) == len(self.problem.fixed)).astype(int)
@@ -221,7 +221,7 @@ class SliceSolver:
         return None if found is None else self._slices(found, hosted)
 
     def _cut(self, costs: Callable[[int], _Table]) -> tuple[int, ...] | None:
-        """Return the units by device of the cut with the lowest cost, None if there is none."""
+        """Return the units by device of the cut with the lowest cost, or None if there is none."""
         units = len(self.problem.fixed)
         best = np.full(units + 1, _INFEASIBLE)
         best[0] = 0.0
@@ -332,7 +332,7 @@ def _starts(units: Sequence[int]) -> list[int]:
 
 
 def _smallest_scale(attempt: Callable[[float], Slices | None]) -> Slices | None:
-    """Return the slices for the smallest scale of budgets that has any."""
+    """Return the slices for the smallest scale of budgets that has a solution."""
     high = 1.0
     found = attempt(high)
     while found is None and high < _LARGEST_SCALE:

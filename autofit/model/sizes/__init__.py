@@ -1,1 +1,1 @@
-"""Bytes of a model: of its blocks, and on each device under given settings."""
+"""The bytes of a model by block, and on each device with given settings."""

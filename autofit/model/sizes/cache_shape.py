@@ -112,11 +112,11 @@ class CacheShape:
 def cache_shapes(
     hparams: Hparams, tensors: Sequence[Sequence[str]], nextn: int
 ) -> tuple[list[CacheShape], list[str]]:
-    """Return the cache of every block, and notices about what the header leaves open.
+    """Return the cache of every block, and notices about sizes that the header does not give.
 
     Args:
         hparams: the model's metadata.
-        tensors: by block, the names of its tensors without `blk.N.`.
+        tensors: the names of each block's tensors, without `blk.N.`.
         nextn: the number of blocks at the end that are for multi-token prediction.
     """
     blocks = len(tensors)
@@ -178,7 +178,7 @@ def _attends(names: Sequence[str], is_recurrent: bool) -> bool:  # noqa: FBT001 
 
 
 def _windows(hparams: Hparams, blocks: int) -> tuple[list[int], list[str]]:
-    """Return the window of each block, 0 if it sees all tokens."""
+    """Return the window of each block, or 0 if it sees all tokens."""
     arch = hparams.architecture
     rule = _WINDOW_RULES.get(arch)
     window = hparams.integer("attention.sliding_window", rule.window if rule else 0)

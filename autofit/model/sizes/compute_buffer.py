@@ -159,7 +159,7 @@ def _expert_tensors(block: BlockInventory) -> tuple[int, ...]:
 
 
 def _is_gated(inventory: ModelInventory, block: BlockInventory) -> bool:
-    """Return whether the block has a gate and `up`; some models square or clip instead."""
+    """Return whether the block has both a gate and `up`; some models have no gate."""
     if block.expert_bytes:
         return any("gate" in name for name in block.expert_tensors)
     prefix = f"blk.{block.index}.ffn_"
@@ -168,7 +168,7 @@ def _is_gated(inventory: ModelInventory, block: BlockInventory) -> bool:
 
 
 def _shared_expert_width(inventory: ModelInventory, block: BlockInventory) -> int:
-    """Return the inner size of the shared expert, from its bytes relative to one expert."""
+    """Return the inner size of the shared expert, computed from the bytes of one expert."""
     if not block.shared_expert_bytes or not block.expert_bytes or not inventory.n_expert:
         return 0
     one = block.expert_bytes / inventory.n_expert
@@ -184,7 +184,7 @@ def graph_bytes(
 
 @lru_cache(maxsize=4096)
 def _shorten(layers: tuple[GraphLayer, ...]) -> tuple[GraphLayer, ...]:
-    """Return only the first few of equal layers, and of the repeats of a pattern of layers."""
+    """Keep only the first few of equal layers, and the first few repeats of a pattern."""
     found: list[GraphLayer] = []
     start = 0
     while start < len(layers):
@@ -220,7 +220,7 @@ def _graph_bytes(
 
 
 class _Graph:
-    """The results of a graph, in the order in which they are computed.
+    """A computation graph: its results in the order in which they are computed.
 
     `place` is that of the last result: an operation without weights stays there.
     """

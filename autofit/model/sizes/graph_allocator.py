@@ -137,7 +137,8 @@ class _Copier:
     def ends_before(self, node: Tensor, split: Sequence[Tensor]) -> bool:
         """Return whether a node starts a new split.
 
-        A node with a weight that must be copied does, so that an earlier weight can be freed.
+        A node with a weight that must be copied starts one, so that an earlier weight can be
+        freed.
         """
         if node.view_of is not None:
             return False
@@ -200,7 +201,7 @@ def _allocate(tensor: Tensor, regions: dict[int, _Region]) -> None:
 
 
 def _overwrite_operand(tensor: Tensor) -> bool:
-    """Give a result the memory of an operand, if no other result needs it; return whether."""
+    """Let a result overwrite an operand that no other result needs; return whether it does."""
     for source in tensor.sources:
         owner = source.view_of or source
         is_last = source.children == 1 and source.views == 0

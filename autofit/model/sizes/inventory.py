@@ -106,7 +106,7 @@ class ModelInventory:
     tensors: tuple[TensorInfo, ...] = ()
 
     def __hash__(self) -> int:
-        """Hash what identifies the file: to hash thousands of tensors is slower than a cache."""
+        """Hash only fields that identify the file, since hashing thousands of tensors is slow."""
         return hash((self.digest, self.path, self.total_bytes))
 
     @property
@@ -142,7 +142,7 @@ def read_inventory(path: Path) -> ModelInventory:
 
 
 def build_inventory(header: GgufHeader) -> ModelInventory:
-    """Group the bytes of a model by its headers."""
+    """Group the bytes of a model by block and purpose, from its header."""
     hparams = Hparams(header.metadata)
     path = header.files[0]
     by_block, outside = _group(header, hparams, path)
@@ -205,7 +205,9 @@ def _group(
     count = max(hparams.integer("block_count"), max(found, default=-1) + 1)
     if not found or count > _MAX_BLOCKS:
         raise UsageError(
-            f"{path}: says it has {count} blocks" if found else f"{path}: has no blocks",
+            f"{path}: has {count} blocks, at most {_MAX_BLOCKS} are supported"
+            if found
+            else f"{path}: has no blocks",
             "give a language model: a projector, an adapter or a vocabulary cannot be tuned",
         )
     return [found.get(index, []) for index in range(count)], outside

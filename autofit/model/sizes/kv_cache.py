@@ -18,11 +18,11 @@ KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "iq4_nl", "q4_
 DEFAULT_KV_TYPE = "f16"
 # The type of the keys and the type of the values.
 KvTypes = tuple[str, str]
-CELL_STEP = 256  # llama.cpp rounds the cells of a sequence up to it
+CELL_STEP = 256  # llama.cpp rounds the cells of a sequence up to a multiple of this
 
 
 def kv_element_bytes(kv_type: ParamValue, *, unknown: float = 0.0) -> float:
-    """Return the bytes of one number in a KV type, or `unknown` for a type that ggml lacks."""
+    """Return the bytes of one number in a KV type, or `unknown` if ggml lacks the type."""
     block_type = find_block_type(str(kv_type))
     return block_type.nbytes / block_type.elements if block_type else unknown
 
@@ -34,7 +34,7 @@ def kv_types(candidate: Candidate) -> KvTypes:
 
 
 def format_kv_types(types: KvTypes) -> str:
-    """Return the types of keys and values for people, one name where both are the same."""
+    """Format the types of keys and values for people; equal types are named once."""
     return "/".join(dict.fromkeys(types))
 
 
@@ -71,7 +71,7 @@ class Cells:
         return _round_up(_round_up(max(1, self.context)) // self.streams)
 
     def windowed(self, window: int) -> int:
-        """Return the cells per stream of a block that sees `window` tokens, 0 for all."""
+        """Return the cells per stream of a block that sees `window` tokens, or 0 for all."""
         if not window or self.swa_full:
             return self.full
         sequences = max(1, self.parallel) if self.unified else 1

@@ -95,7 +95,7 @@ class HostEstimate:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """The memory of a candidate on each device, in the candidate's order, and on the host."""
+    """The memory of a candidate on each device, in the candidate's order, and in system RAM."""
 
     devices: tuple[DeviceEstimate, ...]
     host: HostEstimate
@@ -202,8 +202,8 @@ def apply_reported(
 ) -> MemoryEstimate:
     """Replace the buffers of an estimate with reported ones, by device name and `host`.
 
-    Rows that are not reported stay. So do repacked weights, which no row of the runtime's
-    planner contains.
+    Rows that are not reported stay estimated. So do repacked weights, which the runtime's planner
+    does not report.
     """
     devices = tuple(
         replace(
@@ -235,6 +235,6 @@ def apply_reported(
 
 
 def _kv_mib(device: DeviceEstimate, context_mib: float) -> float:
-    """Return a reported context size without the expert cache, which some builds include."""
+    """Return a reported context size less the expert cache, which some builds include in it."""
     has_cache = context_mib - device.kv_mib > device.expert_cache_mib / 2
     return context_mib - device.expert_cache_mib if has_cache else context_mib

@@ -48,7 +48,7 @@ class RunSettings:
         is_pipelined: bool | None = None,
         outputs: int | None = None,
     ) -> RunSettings:
-        """Derive them from a candidate; see `estimate_memory` for the arguments."""
+        """Derive the settings from a candidate; see `estimate_memory` for the arguments."""
         context = candidate.get_int("context", 0) or inventory.context_train
         parallel = max(1, candidate.get_int("parallel", 1))
         flash_attn = candidate.get_str("flash_attn", "auto").lower() not in _OFF
@@ -84,7 +84,7 @@ class RunSettings:
 
 
 def _is_on(candidate: Candidate, switch: str) -> bool:
-    """Return whether a switch is set that the runtime leaves off unless it is given."""
+    """Return whether a candidate turns on a switch that is off by default."""
     return candidate.get_str(switch, "off").lower() not in _OFF
 
 

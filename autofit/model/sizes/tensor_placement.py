@@ -36,7 +36,7 @@ _REMOTE_BUFFER = re.compile(r"RPC(?P<index>\d+)\[(?P<endpoint>.+)\]")
 _BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
 _DENSE_FFN = re.compile(r"\.ffn_(up|down|gate)\.")
 _ALIGNMENT = 128
-_ROW_STEP = 512  # CUDA pads quantized rows to it (`ggml-cuda.cu`, MATRIX_ROW_PADDING)
+_ROW_STEP = 512  # CUDA pads quantized rows to this (`ggml-cuda.cu`, MATRIX_ROW_PADDING)
 _PADS_ROWS = frozenset({"CUDA", "ROCm", "MUSA"})
 
 
@@ -50,7 +50,7 @@ class TensorOverride:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The place of everything: an index into `devices`, or `HOST` for system RAM.
+    """The place of every layer and tensor: an index into `devices`, or `HOST` for system RAM.
 
     `units` has the blocks and, last, the output layer. `experts` and `dense_ffn` have for each
     block the places of its experts, and of the matrices that `n_cpu_ffn` moves, each place
@@ -183,7 +183,7 @@ def offloaded_units(inventory: ModelInventory, candidate: Candidate) -> int:
 
 
 def split_units(split: Sequence[float], offloaded: int) -> tuple[int, ...]:
-    """Return the index of the device of each offloaded unit for a `tensor_split`.
+    """Return the device index of each offloaded unit under a `tensor_split`.
 
     Unit `k` goes to the first device whose cumulative share of the split exceeds
     `k / offloaded`, all in 32-bit floats as in llama.cpp.
@@ -216,7 +216,8 @@ def _read_split(candidate: Candidate) -> list[float]:
         return [float(share) for share in text.split(",") if share]
     except ValueError as error:
         raise UsageError(
-            f"tensor_split: '{text}' is not a list of numbers", "give a share per device: 3,4"
+            f"tensor_split: must be a list of numbers, not '{text}'",
+            "give a share per device: 3,4",
         ) from error
 
 
@@ -240,7 +241,7 @@ def _parse(rule: str) -> TensorOverride:
     if not separator or not pattern or not buffer:
         raise UsageError(
             f"override_tensor: '{rule}' is not a rule",
-            r"rules are EXPRESSION=BUFFER joined by commas, as in `blk\.0\.attn_q=CPU`",
+            r"give EXPRESSION=BUFFER rules joined by commas, as in `blk\.0\.attn_q=CPU`",
         )
     return _compile(pattern, buffer)
 
@@ -314,7 +315,7 @@ def _alternatives(blocks: Iterable[int]) -> str:
 def _match(
     inventory: ModelInventory, rules: tuple[TensorOverride, ...]
 ) -> tuple[TensorOverride | None, ...]:
-    """Return for each tensor the first rule that matches its name."""
+    """Return the first rule that matches each tensor's name, or None if no rule does."""
     return tuple(
         next((rule for rule in rules if rule.pattern.search(loaded.tensor.name)), None)
         for loaded in _loaded_tensors(inventory)

@@ -1,4 +1,4 @@
-"""Memory that no buffer in the runtime's report of sizes contains.
+"""Memory that the runtime does not report.
 
 On devices these are the driver's context, scratch pools, page tables, prefetch slots and expert
 caches. On the host they are repacked weights.
@@ -71,7 +71,7 @@ _OFF = ("off", "false", "0")
 
 
 def context_mib(device_name: str) -> float:
-    """Return the memory of the driver's context with its libraries."""
+    """Return the MiB of the driver's context with its libraries."""
     return _CONTEXT_MIB.get(backend_of(device_name), _UNKNOWN_CONTEXT_MIB)
 
 
@@ -121,7 +121,7 @@ def pool_mib(
 
 
 def page_table_mib(device_name: str, pinned_mib: float) -> float:
-    """Return the memory by which a device reaches weights in pinned host memory."""
+    """Return the memory of the page table that maps weights in pinned host memory."""
     has_table = backend_of(device_name) in _PINS_HOST_MEMORY
     return pinned_mib / _PINNED_BYTES_PER_ENTRY_BYTE if has_table else 0.0
 
@@ -132,13 +132,13 @@ def can_stage(device_name: str) -> bool:
 
 
 def select_expert_settings(params: Params) -> dict[str, ParamValue]:
-    """Return the params that turn on prefetch or a cache of experts."""
+    """Select the parameters that turn on prefetch or a cache of experts."""
     candidate = Candidate(params)
     return {name: params[name] for name in EXPERT_MEMORY_PARAMS if candidate.get_amount(name)}
 
 
 def prefetch_mib(inventory: ModelInventory, candidate: Candidate, placement: Placement) -> float:
-    """Return the memory of prefetch on the staging device, once it processed a large batch."""
+    """Return the memory of prefetch on the staging device after its first large batch."""
     blocks = [inventory.blocks[index] for index in placement.host_expert_blocks]
     slot = max((block.expert_max_bytes for block in blocks), default=0) / MIB
     slots = candidate.get_amount("prefetch_slots") * slot

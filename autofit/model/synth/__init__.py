@@ -1,1 +1,1 @@
-"""Models of random weights, written for tests and demonstrations."""
+"""Models with random weights for tests and demonstrations."""

@@ -35,7 +35,7 @@ def demo_model_path() -> Path:
 
 
 def make_demo_model() -> Path:
-    """Write the model unless the cache has it whole, and return its path."""
+    """Write the model unless the cache already has all of it, and return its path."""
     path = demo_model_path()
     try:
         read_header(path)

@@ -94,7 +94,7 @@ def write_model(spec: SynthSpec, path: Path) -> None:
 
 
 def check_spec(spec: SynthSpec) -> None:
-    """Compare the sizes with each other and with the limits of llama.cpp.
+    """Check that the sizes match each other and the limits of llama.cpp.
 
     Raises:
         UsageError: all faults together.
@@ -106,7 +106,7 @@ def check_spec(spec: SynthSpec) -> None:
 
 def _faults(spec: SynthSpec) -> Iterator[str]:
     ranges = [*_range_faults(spec)]
-    if ranges:  # the other checks need numbers that make sense
+    if ranges:  # the other checks need positive numbers
         yield ranges[0]
         return
     if spec.layers > _MAX_LAYERS:
@@ -212,7 +212,7 @@ def _metadata(spec: SynthSpec, vocabulary: Vocabulary) -> Mapping[str, Value]:
 
 
 def _tensors(spec: SynthSpec) -> Iterator[tuple[NewTensor, float]]:
-    """Yield tensors in file order with the standard deviation of their numbers; 0 is all ones.
+    """Yield tensors in file order with the standard deviation of their numbers; 0 means all ones.
 
     The deviation of a matrix is 1 / sqrt(length of a row), so that its product is as large as
     its input. That of the output is three times as much: some tokens become more likely.
@@ -290,7 +290,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Tokens by id, their types, and the merges; the first `hidden` tokens show nothing."""
+    """Tokens by id, their types, and the merges; the first `hidden` tokens print nothing."""
 
     tokens: tuple[str, ...]
     types: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Random weights in ggml's block formats, made fast.
+"""A fast generator of random weights in ggml's block formats.
 
 Random numbers fill one pattern of some megabytes. Tensors are parts of it that start at random
 blocks. Every block decodes to finite numbers of mean 0 and the requested standard deviation.
@@ -19,7 +19,7 @@ Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
 class RandomBlocks:
-    """An endless source of random blocks of one type and one standard deviation."""
+    """An endless source of random blocks with one type and one standard deviation."""
 
     def __init__(self, block_type: BlockType, deviation: float, seed: int) -> None:
         self._rng = np.random.default_rng(seed)

@@ -23,7 +23,7 @@ _TOOL_SERVER = ("--server", "-s")
 
 
 def docker_run_server(name: str, argv: Sequence[str]) -> ServerEntry | None:
-    """Return the server of a `docker run` command, None for any other command."""
+    """Return the server of a `docker run` command, or None for any other command."""
     runner, run, *words = (*argv, "", "")
     if PurePosixPath(runner).name not in _RUNNERS or run != "run" or not any(words):
         return None

@@ -61,7 +61,7 @@ def arguments_without_variable(preset: Preset) -> tuple[str, ...]:
 
 
 def file_variables(text: str) -> dict[str, str | None]:
-    """Return the variables of a file of `NAME=VALUE` lines; None for a `NAME` alone.
+    """Return the variables of a file of `NAME=VALUE` lines, or None for a `NAME` alone.
 
     A value in quotes is unquoted as in a shell. Any other value is the rest of its line.
     """

@@ -173,7 +173,7 @@ def _remove_env_options(rest: list[str], env: dict[str, str]) -> None:
 
 
 def _inner_text(argv: Sequence[str]) -> str | None:
-    """Return the text of `sh -c TEXT`, None for any other shell command."""
+    """Return the text of `sh -c TEXT`, or None for any other shell command."""
     for option, text in pairwise(argv[1:]):
         if re.fullmatch(r"-\w*c", option):
             return text

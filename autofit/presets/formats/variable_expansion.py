@@ -18,7 +18,7 @@ _PRIVATE = re.compile("[\ue000-\ue002]")
 
 
 def parameter_value(inner: str, values: Mapping[str, str]) -> str | None:
-    """Return the value of the text between `${` and `}`, None where it is not known.
+    """Return the value of the text between `${` and `}`, or None where it is not known.
 
     That text is a name alone, or a name with a default (`:-`, `-`, `:=`, `=`).
     """

@@ -82,7 +82,7 @@ def as_list(value: object) -> list[Any]:
 
 
 def variables_of(value: object) -> dict[str, str | None]:
-    """Return variables given as a mapping or as a list of `NAME=TEXT`; None without a value."""
+    """Return variables given as a mapping or as a list of `NAME=TEXT`, or None without a value."""
     if isinstance(value, Mapping):
         texts = {str(name): text for name, text in value.items()}
         return {n: None if text is None else scalar_text(text) for n, text in texts.items()}

@@ -1,4 +1,4 @@
-"""The parser of a launch command: from words back to parameters.
+"""The parser of a launch command: it converts words into parameters.
 
 It accepts every spelling that the program's help or the dialect lists: long, short, with
 underscores, `--flag=value`, and spellings that this build no longer has. Words that are not
@@ -263,7 +263,7 @@ class _Parser:
         return words | set(listed.allowed if listed else ())
 
     def convert_switches(self) -> None:
-        """Set the parameters whose values the given switches spell; keep other switches."""
+        """Set each parameter whose value a given switch spells; keep the other switches."""
         for name, given in self.given_switches.items():
             parameter = self.dialect.parameters[name]
             flags = {flag for flag, _ in given}
@@ -280,7 +280,7 @@ class _Parser:
                 self.params[name] = _convert(parameter.type, value)
 
     def add_variables(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Store the variables that no flag overrides; return the variables without a meaning."""
+        """Store the variables that no flag overrides; return those that are not parameters."""
         unused = dict(env)
         for variable, value in env.items():
             role = self.roles.get(self.flag_of_variable.get(variable, ""))

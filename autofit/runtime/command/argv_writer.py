@@ -52,7 +52,7 @@ def make_launch_plan(
     wrapper: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> LaunchPlan | UnsupportedSetting:
-    """Return the command and environment of a candidate, or why there is none.
+    """Return the command and environment of a candidate, or the setting that is unsupported.
 
     `extra_args` (what the user gave after `--`) come last and unchanged; `env` are the
     user's variables. The model's path becomes absolute.
@@ -82,7 +82,7 @@ def make_launch_plan(
 
 
 def find_unsupported(runtime: Runtime, candidate: Candidate) -> UnsupportedSetting | None:
-    """Return the first setting that the runtime does not have or refuses, or None."""
+    """Return the first setting that the runtime lacks or refuses, or None if there is none."""
     for name, value in candidate.params.items():
         if not runtime.supports(name):
             message = f"{runtime.dialect.name}: this program has no {name}"
@@ -102,7 +102,7 @@ def find_unsupported(runtime: Runtime, candidate: Candidate) -> UnsupportedSetti
 
 
 def spell_params(runtime: Runtime, candidate: Candidate) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the words and variables that set a candidate's parameters, without unknown ones."""
+    """Return the words and variables that set a candidate's parameters; skip unknown ones."""
     words: list[str] = []
     variables: dict[str, str] = {}
     for name, value in candidate.params.items():
@@ -120,14 +120,14 @@ def spell_params(runtime: Runtime, candidate: Candidate) -> tuple[tuple[str, ...
 
 
 def spell_value(spelling: Spelling, value: ParamValue) -> str | None:
-    """Return a value as a flag or variable accepts it; None if the variable stays unset."""
+    """Return a value as a flag or variable accepts it, or None if the variable stays unset."""
     text = format_value(value)
     written = spelling.values.get(text, text)
     return None if written is None else written.replace(",", spelling.join)
 
 
 def _fixed_words(runtime: Runtime, purpose: Purpose) -> tuple[str, ...]:
-    """Return the dialect's own words for a purpose, less those that the program lacks."""
+    """Return those of the dialect's own words for a purpose that the program knows."""
     launch = runtime.dialect.launch
     groups = (
         *(launch.always if purpose not in ("baseline", "own_fit") else ()),

@@ -15,7 +15,7 @@ _SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
 
 
 def redact_command(words: Iterable[str]) -> tuple[str, ...]:
-    """Replace the keys in a command line, also inside a word that is itself a command."""
+    """Replace secret keys in a command line, also inside a word that is itself a command."""
     kept: list[str] = []
     for word in words:
         is_value = bool(kept) and _FLAG.fullmatch(kept[-1]) is not None

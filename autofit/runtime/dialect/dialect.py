@@ -116,9 +116,9 @@ class Spelling:
     def __post_init__(self) -> None:
         _require_one(flag=self.flag, words=self.words, env=self.env)
         if self.env is None and (self.text is not None or self.files):
-            raise ValueError("text and files are for a variable")
+            raise ValueError("`text` and `files` are only allowed together with `env`")
         if self.env is None and None in self.values.values():
-            raise ValueError("only a variable can be left out for a value")
+            raise ValueError("a value can be null only together with `env`")
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -162,9 +162,9 @@ class LaunchRules:
 
     def __post_init__(self) -> None:
         if not any("{port}" in word for word in self.address):
-            raise ValueError("the address needs a {port}")
+            raise ValueError("the address must contain {port}")
         if any(not group for group in (*self.always, *self.observe, *self.measure)):
-            raise ValueError("a group of words is empty")
+            raise ValueError("a group of words must not be empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ class RefusedCombination:
             raise ValueError("give at least one parameter")
 
     def matches(self, values: Mapping[str, str]) -> bool:
-        """Return whether these values, by parameter, are the refused combination."""
+        """Return whether these parameter values are the refused combination."""
         return all(
             name in values and _meets(values[name], condition)
             for name, condition in self.when.items()
@@ -267,13 +267,13 @@ class IniRules:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRules:
-    """The container image for each kind of device, by the start of its name, and the program."""
+    """The container images by the start of a device's name, and the program in them."""
 
     images: Mapping[str, str] = field(default_factory=dict)
     program: str = ""
 
     def image(self, devices: Sequence[str]) -> str | None:
-        """Return the image for the named devices; without a local device, the one of `CPU`."""
+        """Return the image for these devices, or the image of `CPU` if none of them is local."""
         local = [device for device in devices if not device.startswith("RPC")] or ["CPU"]
         return next((i for kind, i in self.images.items() if local[0].startswith(kind)), None)
 

@@ -75,7 +75,7 @@ def _load(path: Path, _modified_ns: int) -> Dialect:
 def _read(path: Path) -> CommentedMap:
     data = yaml_files.read_yaml(path)
     if not isinstance(data, CommentedMap):
-        raise UsageError(f"{path}:1: a dialect is a mapping of sections")
+        raise UsageError(f"{path}:1: a dialect must be a mapping of sections")
     for key in _IMPLIED:
         if key in data:
             line = yaml_files.line_of(data, (key,))
@@ -108,7 +108,7 @@ def _extend(data: CommentedMap, path: Path) -> None:
 
 
 def _merge(ours: CommentedMap, theirs: CommentedMap) -> None:
-    """Add to our mapping the keys that only theirs has; our null removes a key.
+    """Add the keys that only the other mapping has; a null in ours removes a key.
 
     Added keys get the line of our mapping, for messages about the whole.
     """

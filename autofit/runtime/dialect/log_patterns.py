@@ -19,7 +19,7 @@ def _check_text(text: str) -> str:
     # Lines that differ only in digits share one lookup, so the text must not contain a digit.
     # JSON logs escape quotes and backslashes.
     if not text.strip():
-        raise ValueError("must contain more than spaces")
+        raise ValueError("must not be blank")
     if re.search(r"[\d\"\\]", text):
         raise ValueError("must contain no digit, double quote or backslash; put them in `match`")
     return text
@@ -49,7 +49,7 @@ LineTexts = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class LinePattern:
-    """A kind of line: it contains one of the texts `has`, and the regex `match`, if any, matches.
+    """A pattern of log lines: they contain a text of `has`, and match the regex `match` if given.
 
     `has` is the fast test. Named groups of `match` are values.
     """
@@ -134,9 +134,9 @@ _REASONS = {"rejected": get_args(RejectedReason), "crashed": get_args(CrashedRea
 class FailurePattern(LinePattern):
     """A failure message, its meaning, and the lines that show that it was harmless.
 
-    A line without a `kind` only adds values to the failure that another line reports. Values
-    are given here or by named groups of `match`: `buffer_type` (the runtime's name of one,
-    which gives where and device), `index` (the number of a device, which also replaces
+    A line without a `kind` only adds values to the failure that another line reports. Values are
+    given here or by named groups of `match`: `buffer_type` (the runtime's name of a buffer type,
+    which gives `where` and `device`), `index` (the number of a device, which also replaces
     `{index}` in `device`), `bytes`, `mib`. `cancelled_by` are texts of later lines.
     `may_be_memory` marks a line without a cause: if a device was almost full, the cause was
     memory. `is_any_memory` marks a line that names host memory where a device may be full.

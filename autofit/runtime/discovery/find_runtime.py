@@ -46,7 +46,7 @@ def find_runtime(
     and no model is loaded. `cache` is the folder of cached program output.
 
     Raises:
-        UsageError: there is none, it cannot be started, or it is not a runtime.
+        UsageError: no runtime is found, it cannot be started, or it is not a runtime.
     """
     named = load_dialect(dialect) if dialect else None
     dialects = {named.name: named} if named else load_all_dialects()

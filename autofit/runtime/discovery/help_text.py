@@ -86,7 +86,7 @@ class HelpText:
         return flag.synonyms(spelling) if flag else (spelling,)
 
     def filter_words(self, words: Iterable[str], other: HelpText) -> tuple[str, ...]:
-        """Return the words of another program's command that this one accepts, with values."""
+        """Return the flags of another program's command that this one accepts, with values."""
         kept: list[str] = []
         rest = iter(words)
         for word in rest:

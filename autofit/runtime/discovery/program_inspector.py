@@ -237,7 +237,7 @@ def check_run(
     if finished.timed_out:
         raise UsageError(
             f"{program} does not answer {asked} within {timeout_s:.0f} s",
-            "is one of its devices in use by a server, or is a remote device unreachable?",
+            "check that no server uses its devices and that remote devices can be reached",
         )
     if finished.returncode == 0:
         return
@@ -273,9 +273,9 @@ def read_companion_help(runtime: Runtime, command: tuple[str, ...]) -> HelpText:
 def list_devices(runtime: Runtime, rpc: str = "") -> tuple[Device, ...] | None:
     """Return the devices of a runtime, with the remote ones of `rpc` (host:port,...).
 
-    `usable_mib` is the memory that is free now. None if the runtime cannot list devices. Call
-    it only while no server runs: the program opens every device, and hangs on a remote device
-    that is in use.
+    `usable_mib` is the memory that is free now. The result is None if the runtime cannot list
+    devices. Call it only while no server runs: the program opens every device, and hangs on a
+    remote device that is in use.
 
     Raises:
         UsageError: the program fails or hangs.
@@ -288,7 +288,7 @@ def list_devices(runtime: Runtime, rpc: str = "") -> tuple[Device, ...] | None:
     words = (*remote, *rules.devices)
     argv = (*runtime.command, *words)
     finished = run_program(argv, runtime.env, rules.timeout_s, warns=True)
-    hint = "do the remote servers run, and do they have the same build?" if remote else ""
+    hint = "check that the remote servers run and have the same build" if remote else ""
     check_run(runtime.program, words, finished, rules.timeout_s, hint)
     return read_devices(finished.stdout, rules)
 

@@ -11,7 +11,7 @@ from autofit.runtime.discovery.help_text import Flag
 
 
 def _enum(enum: str, prefix: str, **names: str) -> Callable[[str], object]:
-    """Return a converter to a member of one of the package's enumerations, by its suffix."""
+    """Return a function that finds a member of an enumeration by the suffix of its name."""
 
     def convert(value: str) -> object:
         import xllamacpp  # noqa: PLC0415 - slow, and help does not need it

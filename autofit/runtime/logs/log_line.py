@@ -141,7 +141,7 @@ class CompiledPattern(Generic[KeyT]):
 
 
 class PatternIndex(Generic[KeyT]):
-    """Finds the few patterns that can match a line, in the order given.
+    """An index of patterns that finds the few that can match a line, in the order given.
 
     Lines that differ only in digits have one shape, and the patterns of a shape are cached.
     A new shape is first tested for the stems that many texts share.
@@ -173,7 +173,7 @@ class PatternIndex(Generic[KeyT]):
 
 
 def _group_by_stem(texts: set[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Group texts by a part of them, with few groups: the most frequent part comes first."""
+    """Group texts by a part that they share, in few groups: the most frequent part comes first."""
     texts_with: dict[str, set[str]] = {}
     for text in texts:
         for start in range(max(1, len(text) - _STEM_LENGTH + 1)):

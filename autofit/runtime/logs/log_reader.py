@@ -206,14 +206,14 @@ class LogRun:
             self.child_statuses[port] = int(groups["status"])
 
 
-# What a line that matches a pattern does.
+# The effect of a line that matches a pattern.
 Handler = Callable[[LogRun, Groups, LogLine], None]
 
 
 def make_handlers(
     patterns: LogPatterns, failures: Sequence[FailurePattern]
 ) -> Iterator[tuple[Handler, LinePattern]]:
-    """Yield the handler of each pattern; a line that cancels comes before one that fails."""
+    """Yield each handler with its pattern; those that cancel failures come before failures."""
     for handler, some in (
         (LogRun.start, patterns.started),
         (LogRun.end_fitting, patterns.fitted),
@@ -308,7 +308,7 @@ class FailureTracker:
                     hits[number] = replace(hit, stage=stage)
 
     def find(self) -> LoggedFailure | None:
-        """Return the failure that was not cancelled, if any."""
+        """Return the failure that was not cancelled, or None if there is none."""
         by_number = {**self._open, **self._final}
         hits = [by_number[number] for number in sorted(by_number)]
         first = next((hit for hit in hits if hit.pattern.kind is not None), None)

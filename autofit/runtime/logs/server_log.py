@@ -119,7 +119,7 @@ class ServerLog:
 
 
 class FactReader:
-    """Collects the facts of one launch from lines that match the dialect's `log.facts`."""
+    """A collector of the facts of one launch, from lines that match the dialect's `log.facts`."""
 
     def __init__(self, types: BufferTypes) -> None:
         self._types = types
@@ -217,7 +217,7 @@ class FactReader:
             self._notices.setdefault(re.sub(r"\d+", "", text), text)
 
     def _locate_buffers(self) -> tuple[LoggedBuffer, ...]:
-        # Only at the end all devices are known.
+        # All devices are known only at the end.
         devices = {device.name: device.description for device in self._devices.values()}
         located: dict[tuple[BufferKind, Where, str | None], float] = {}
         for (kind, name), mib in self._buffers.items():

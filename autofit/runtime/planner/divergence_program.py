@@ -45,7 +45,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergenceLauncher:
-    """Runs the program for candidates, each in its own launch.
+    """A launcher of the divergence program; each candidate gets its own launch.
 
     `base` is the file of the reference's probabilities: a run that `is_reference` writes it,
     and others are compared with it. `text` is the file of the text, of which `chunks` pieces
@@ -160,7 +160,7 @@ class DivergenceLauncher:
         return Crashed(diagnosis.stage, text, exit_status=status)
 
     def read(self, log_path: Path) -> Divergence | None:
-        """Return the divergence in the log of a run; None if it has none."""
+        """Return the divergence in the log of a run, or None if it has none."""
         rules = self.launcher.runtime.dialect.divergence
         try:
             text = log_path.read_text(encoding="utf-8", errors="replace")
@@ -170,7 +170,7 @@ class DivergenceLauncher:
 
 
 def read_divergence(text: str, rules: DivergenceRules) -> Divergence | None:
-    """Read the program's output; None if it is not complete."""
+    """Return the divergence in the program's output, or None if the output is incomplete."""
     chunks, mean, maximum, same = (
         re.search(pattern, text, re.MULTILINE)
         for pattern in (

@@ -96,8 +96,9 @@ class RuntimePlanner:
     def predict_memory(self, candidate: Candidate) -> DeviceSizes | None:
         """Return model, context and compute MiB by device name, and of the `host`.
 
-        None if the runtime has no planner, or it cannot plan this candidate. A projector, a
-        draft model, repacked weights and pools that grow at run time are not included.
+        The result is None if the runtime has no planner, or if it cannot plan this candidate. A
+        projector, a draft model, repacked weights and pools that grow at run time are not
+        included.
 
         Raises:
             UsageError: the planner cannot be started.
@@ -121,7 +122,7 @@ class RuntimePlanner:
     def fit(self, candidate: Candidate) -> Params | None:
         """Return what the runtime's own fit would choose now for unset parameters.
 
-        None if the runtime has no planner, or nothing fits.
+        The result is None if the runtime has no planner, or if nothing fits.
 
         Raises:
             UsageError: the planner cannot be started.
@@ -212,7 +213,7 @@ class RuntimePlanner:
 
 
 def _find_output_device(sizes: DeviceSizes, smaller: DeviceSizes) -> str:
-    """Return the device of the output layer: its weights shrink with the vocabulary.
+    """Return the device of the output layer: the one whose weights shrink with the vocabulary.
 
     The host's weights always shrink, because of the token embedding.
     """
@@ -246,7 +247,7 @@ class PredictionCache:
         return self._known.get(key)
 
     def put(self, key: str, sizes: DeviceSizes | None, *, is_lasting: bool) -> None:
-        """Store a prediction, in the file only if it is lasting; None is a failed run."""
+        """Store a prediction (None: a failed run); write it to the file only if it is lasting."""
         self._known[key] = sizes
         if sizes is None or not is_lasting:
             return

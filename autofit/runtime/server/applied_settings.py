@@ -50,14 +50,14 @@ def find_value(props: Mapping[str, Any], path: str) -> object:
 def find_unapplied(
     candidate: Candidate, applied: Mapping[str, ParamValue], *, units: int | None = None
 ) -> Rejected | None:
-    """Return the outcome of a candidate whose setting the server silently changed, or None.
+    """Return a rejection if the server silently changed a setting, or None if it did not.
 
     Args:
         candidate: the requested settings.
         applied: the applied values by parameter name, and `context_per_slot`. `context` is
             that of all slots, `n_gpu_layers` the number of offloaded units. Missing values are
             not compared.
-        units: the number of the model's layers with its output layer.
+        units: the number of the model's layers, including the output layer.
     """
     for name, requested in candidate.params.items():
         expected = _expected_value(candidate, name, requested, units)
@@ -74,7 +74,7 @@ def find_unapplied(
 def _expected_value(
     candidate: Candidate, name: str, requested: ParamValue, units: int | None
 ) -> ParamValue | None:
-    """Return the value that a server should apply; None if it may choose."""
+    """Return the value that a server should apply, or None if it may choose."""
     if requested == "auto" or (name in {"context", "parallel"} and int(requested) <= 0):
         return None
     if name == "moe_cache_mib":
@@ -96,7 +96,7 @@ def _expected_value(
 
 
 def padded_context(context: int, caches: int) -> int:
-    """Return the tokens for which a server allocates memory, in all caches together.
+    """Return the number of tokens that all caches of a server have memory for.
 
     A unified cache is one for all slots. Otherwise each slot has its own, with its share of
     the context padded up to 256.

@@ -46,8 +46,8 @@ class LaunchObservation:
         failure: the failure that ended the requests early.
         props: the response of the props endpoint.
         limits: the time limits of the launch.
-        units: the number of the model's layers with its output layer.
-        limits_mib: the memory that the user allows on a device.
+        units: the number of the model's layers, including the output layer.
+        limits_mib: the memory that the user allows, by device.
         readings: memory from before the launch to after its stop.
         free_mib: free memory at the peak, by device.
         unreported_mib: memory that a launch uses in addition to the runtime's buffers, by
@@ -101,7 +101,7 @@ def judge_launch(dialect: Dialect, log_path: Path, observation: LaunchObservatio
 
 
 def reported_memory(log: ServerLog) -> dict[str, ReportedMemory]:
-    """Return the runtime's memory table, with the logged buffers of devices that it lacks.
+    """Return the runtime's memory table; add the logged buffers of devices that it lacks.
 
     A cache of experts counts as context, also in builds whose table leaves it out.
     """
@@ -201,7 +201,7 @@ def _logged_failure(diagnosis: Diagnosis) -> Outcome | None:
 
 
 def _attribute_failure(observation: LaunchObservation, diagnosis: Diagnosis) -> Outcome | None:
-    """Return the failure in the log or the exit status; find out who killed the process."""
+    """Return the failure in the log or the exit status, and the reason if it was killed."""
     outcome = _logged_failure(diagnosis)
     if outcome is None:
         return None

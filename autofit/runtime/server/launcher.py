@@ -79,10 +79,10 @@ class Launcher:
         wrapper: words of the user before the program.
         baseline_args: words of the user's own command that are not parameters.
         limits: the time limits of a launch.
-        units: the number of the model's layers with its output layer.
-        limits_mib: the memory that the user allows on a device.
-        unreported_mib: returns, by device, the memory that a candidate uses in addition to the
-            runtime's buffers, if earlier launches showed it.
+        units: the number of the model's layers, including the output layer.
+        limits_mib: the memory that the user allows, by device.
+        unreported_mib: returns the memory that a candidate uses in addition to the runtime's
+            buffers, by device, if earlier launches showed it.
         expected_slots: returns the prefetch slots that a candidate should allocate.
         on_reading: called, from a thread, with memory readings during a launch.
         find_memory: finds memory counters by the PCI addresses of devices that had none; the
@@ -141,7 +141,8 @@ class Launcher:
     ) -> LaunchResult:
         """Start the server, send the requests, stop it, and wait for the devices' memory.
 
-        If another program has taken the server's port, it is started once more on another.
+        If another program has taken the server's port, the server is started once more on another
+        port.
 
         Raises:
             AutofitError: the run cannot continue.
@@ -156,7 +157,7 @@ class Launcher:
         return replace(result, notes=(*result.notes, note))
 
     def read_used_mib(self) -> Mapping[str, float | None]:
-        """Return the devices' used memory without a server, read when it is first needed."""
+        """Return the used memory of each device without a server; read it once, on first use."""
         if self._reference_mib is None:
             self._reference_mib = read_used_mib(self.memory)
         return self._reference_mib
@@ -339,7 +340,7 @@ def _find_local_servers(rpc: str) -> tuple[int, ...]:
 
 
 def _prompt_token_s(samples: Sequence[Sample]) -> float:
-    """Return the most seconds that a token of the longest prompts took."""
+    """Return the longest time per token, in seconds, among the longest prompts."""
     longest = max((sample.prompt_tokens for sample in samples), default=0)
     return max(
         (s.prompt_s / longest for s in samples if longest and s.prompt_tokens == longest),
@@ -352,7 +353,7 @@ def _apply_limits(
     usage_mib: Mapping[str, float],
     limits_mib: Mapping[str, float],
 ) -> dict[str, float | None]:
-    """Return the free memory, or what the user's limit leaves where that is less."""
+    """Return the free memory of each device, or less if the user's limit leaves less."""
     left = dict(free_mib)
     for name, limit_mib in limits_mib.items():
         usage = usage_mib.get(name)

@@ -1,4 +1,4 @@
-"""The requests of a launch: which, how long and how often.
+"""The requests of a launch: their order, lengths and repeats.
 
 Every launch costs the time to load the model; a plan with fewer requests only saves the time
 of the requests.
@@ -69,8 +69,8 @@ class FullContextCheck:
 
     Attributes:
         request: the request that fills a slot.
-        below_mib: by device, the free memory below which the check is needed.
-        expected_mib: by device, the predicted free memory, for devices without a counter.
+        below_mib: the free memory of each device below which the check is needed.
+        expected_mib: the predicted free memory of each device, for devices without a counter.
     """
 
     request: PlannedRequest

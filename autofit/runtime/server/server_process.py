@@ -82,7 +82,7 @@ class OomKillCounter:
         self._before = self._count()
 
     def kills(self) -> int | None:
-        """Return the number so far; None if the kernel does not count."""
+        """Return the number so far, or None if the kernel does not count."""
         now = self._count()
         return None if now is None or self._before is None else now - self._before
 
