@@ -21,7 +21,7 @@ from autofit.errors import UsageError
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.dialect.dialect_file import load_dialect, load_parameter_types
 from autofit.search.space_file import SpaceFile, WorkloadFile
-from autofit.sweep.suite import SuiteFile, check_suite
+from autofit.sweep.suite import SuiteFile, read_suite
 from autofit.trial.parameter_groups import LARGEST_VALUE, find_value_fault
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -64,7 +64,7 @@ def check_file(path: Path) -> CheckedFile:
         if kind == "dialect":
             load_dialect(str(path.absolute()))
         elif kind == "suite":
-            check_suite(data, path)
+            read_suite(data, path)
         elif kind == "workload":
             _check_workload(data, path)
         else:

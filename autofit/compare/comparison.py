@@ -39,7 +39,7 @@ SideName = Literal["A", "B"]
 SIDES: tuple[SideName, SideName] = ("A", "B")
 _REPEATS = 2
 # Most comparisons are decided after this many rounds.
-_SENSIBLE_ROUNDS = 6
+_USUAL_ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ class Comparison:
         """Note that the budget is too small to decide which side is faster, if it is."""
         launch_s = sum(self._seconds) / len(self._seconds)
         least, usual = (
-            len(self.sides) * min(self.rounds, rounds) for rounds in (MIN_ROUNDS, _SENSIBLE_ROUNDS)
+            len(self.sides) * min(self.rounds, rounds) for rounds in (MIN_ROUNDS, _USUAL_ROUNDS)
         )
         purpose = "to decide which is faster" if self.rounds >= MIN_ROUNDS else "to measure both"
         need = launches_need(launch_s, least, usual, purpose)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -23,8 +23,6 @@ Mode = Literal["tune", "remeasure", "compare"]
 # other reason. timed_out: the entry's own time was over. missing_hardware: a device, model or
 # runtime is missing. not_run: the time of the whole sweep was over, or the sweep itself failed.
 Status = Literal["ok", "failed", "timed_out", "rejected", "missing_hardware", "not_run"]
-MODES: tuple[Mode, ...] = get_args(Mode)
-STATUSES: tuple[Status, ...] = get_args(Status)
 # An entry with one of these has no measurement, and is no failure of its settings.
 NEVER_LAUNCHED: tuple[Status, ...] = ("missing_hardware", "not_run")
 

@@ -21,7 +21,7 @@ from autofit.sweep.entry_record import NEVER_LAUNCHED, EntryFailure, EntryRecord
 from autofit.sweep.entry_run import EntryRun
 from autofit.sweep.judge import judge_entry
 from autofit.sweep.night_folder import NightFolder, NightHead
-from autofit.sweep.suite import DEMO_MODEL, Suite, SuiteEntry, check_suite
+from autofit.sweep.suite import DEMO_MODEL, Suite, SuiteEntry, read_suite
 from autofit.sweep.verdict import EntryVerdict, Thresholds, sweep_document
 from autofit.text_format import duration
 
@@ -60,7 +60,7 @@ class SweepPlan:
         """
         path = yaml_files.find("suite", suite_name)
         yaml_files.refuse_large_file(path)
-        suite = check_suite(yaml_files.read_yaml(path), path)
+        suite = read_suite(yaml_files.read_yaml(path), path)
         entries = suite.select(only, shard)
         if not entries:
             raise UsageError("this shard has no entry", f"{path} has {len(suite.entries)}")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from autofit import yaml_files
 from autofit.machine.lock import machine_lock
 from autofit.sweep.entry_record import EntryFailure, EntryRecord, LaunchValues
 from autofit.sweep.night_folder import NightFolder, NightHead
@@ -191,7 +192,7 @@ def test_missing_hardware_is_skipped_or_fails(cli, suite):
 
 def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
     """The records of all folders are judged together; an entry without a record is a failure."""
-    read = read_suite(suite)
+    read = read_suite(yaml_files.read_yaml(suite), suite)
     for number, names in ((1, ["one", "two+batch"]), (2, ["two+chat"])):
         head = replace(NightHead.of(read, (), (number, 2)), names=tuple(names))
         night = NightFolder.create(tmp_path / f"shard-{number}", head, today=None)
@@ -218,7 +219,7 @@ def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
 
 def test_a_sweep_of_a_changed_suite_is_not_resumed(cli, suite, tmp_path):
     """A suite that has changed since would mix different entries."""
-    head = NightHead.of(read_suite(suite), (), None)
+    head = NightHead.of(read_suite(yaml_files.read_yaml(suite), suite), (), None)
     NightFolder.create(tmp_path / "results/sweeps/night-1", head, today=None)
     suite.write_text(SUITE + "# changed\n")
     ended = cli("sweep", suite, "--resume")
@@ -229,7 +230,7 @@ def test_a_sweep_of_a_changed_suite_is_not_resumed(cli, suite, tmp_path):
 
 def test_a_part_of_a_suite_is_resumed_with_the_same_options(cli, suite, tmp_path):
     """A resume without the --only of the beginning is refused, with the entries."""
-    head = NightHead.of(read_suite(suite), ("one",), None)
+    head = NightHead.of(read_suite(yaml_files.read_yaml(suite), suite), ("one",), None)
     NightFolder.create(tmp_path / "part", head, today=None)
     ended = cli("sweep", suite, "--folder", "part", "--resume")
 
@@ -240,7 +241,7 @@ def test_a_part_of_a_suite_is_resumed_with_the_same_options(cli, suite, tmp_path
 
 def test_a_damaged_record_is_named(cli, suite, tmp_path):
     """The error names the damaged file, with a hint."""
-    head = NightHead.of(read_suite(suite), ("one",), None)
+    head = NightHead.of(read_suite(yaml_files.read_yaml(suite), suite), ("one",), None)
     night = NightFolder.create(tmp_path / "night", head, today=None)
     night.write_record(_record("one", status="failed", failure=EntryFailure("crashed", "it died")))
     path = night.entry("one") / "record.json"

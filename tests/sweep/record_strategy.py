@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from hypothesis import strategies as st
 
 from autofit.quality.recorded_answer import RecordedAnswer
 from autofit.runtime.server.client import TokenChoice
 from autofit.sweep.entry_record import (
-    MODES,
-    STATUSES,
     BoundaryRow,
     EntryFailure,
     EntryRecord,
     EnvironmentSnapshot,
     LaunchValues,
     MeasuredSettings,
+    Mode,
+    Status,
 )
 
 texts = st.text(st.characters(codec=None), max_size=12)
@@ -47,14 +49,16 @@ counts = st.none() | st.integers(0, 99)
 records = st.builds(
     EntryRecord,
     name=texts,
-    mode=st.sampled_from(MODES),
+    mode=st.sampled_from(get_args(Mode)),
     date=texts,
     autofit_version=texts,
-    status=st.sampled_from(STATUSES),
+    status=st.sampled_from(get_args(Status)),
     failure=st.none() | st.builds(EntryFailure, texts, texts, texts, st.none() | texts),
     winner=st.none()
     | st.builds(
         MeasuredSettings,
+        Mode,
+        Status,
         st.dictionaries(texts, texts | st.integers() | st.booleans(), max_size=3),
         st.lists(texts, max_size=3).map(tuple),
         texts,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from autofit import yaml_files
 from autofit.errors import UsageError
 from autofit.sweep.suite import read_suite
 
@@ -19,7 +20,7 @@ def read(tmp_path):
     def suite(text: str):
         path = tmp_path / "night.yaml"
         path.write_text(text)
-        return read_suite(path)
+        return read_suite(yaml_files.read_yaml(path), path, checks_names=False)
 
     return suite
 
@@ -27,7 +28,7 @@ def read(tmp_path):
 def test_shipped_example_is_read():
     """Its lists become entries, its times seconds and its paths absolute."""
     path = SUITES / "example.yaml"
-    suite = read_suite(path)
+    suite = read_suite(yaml_files.read_yaml(path), path, checks_names=False)
 
     names = ["big-on-one-card", "everyday+chat", "everyday+agent", "fork-against-stock"]
     assert [entry.name for entry in suite.entries] == names
