@@ -57,8 +57,6 @@ records = st.builds(
     winner=st.none()
     | st.builds(
         MeasuredSettings,
-        Mode,
-        Status,
         st.dictionaries(texts, texts | st.integers() | st.booleans(), max_size=3),
         st.lists(texts, max_size=3).map(tuple),
         texts,
