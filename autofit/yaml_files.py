@@ -225,7 +225,7 @@ def unknown_name(kind: str, name: str, known: Mapping[str, str]) -> UsageError:
 
 
 def _describe_fault(fault: ErrorDetails, model: type[BaseModel]) -> str:
-    """Return the text of a fault, as the author of the file would put it."""
+    """Describe a fault in the terms of the file's author."""
     if fault["type"] in ("missing", "missing_argument"):
         return "is missing"
     if fault["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):

@@ -48,7 +48,7 @@ class ComparedTasks:
         return min(task.slot_context(task.baseline) for task in self.tasks)
 
     def notices(self) -> Iterator[str]:
-        """Yield what the user should know before the comparison begins."""
+        """Yield notices for the user before the comparison begins."""
         for name, task in zip(SIDES, self.tasks, strict=True):
             yield from (f"{name}: {notice}" for notice in task.notices)
         requests = self.workload.requests
@@ -59,7 +59,7 @@ class ComparedTasks:
             yield "A and B are the same command: any difference is noise"
 
     def facts(self) -> dict[SideName, dict[str, Any]]:
-        """Return what the result says about each side apart from its measurements."""
+        """Return the facts about each side in the result, except its measurements."""
         return {
             name: {
                 "name": label,

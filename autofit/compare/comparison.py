@@ -192,7 +192,7 @@ class Comparison:
         )
 
     def _warn_of_shortage(self) -> None:
-        """Note that the budget is too small to decide which side is faster, if it is."""
+        """Warn if the budget is too small to decide which side is faster."""
         launch_s = sum(self._seconds) / len(self._seconds)
         least, usual = (
             len(self.sides) * min(self.rounds, rounds) for rounds in (MIN_ROUNDS, _USUAL_ROUNDS)

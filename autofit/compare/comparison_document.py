@@ -65,8 +65,8 @@ def comparison_document(
 ) -> dict[str, Any]:
     """Return the comparison as JSON data; `facts` is what else is known of each side.
 
-    A ratio is how many times as fast B is, for rates and for seconds. Each interval is valid
-    after every round, and holds by itself.
+    A ratio is how many times as fast B is, for rates and for seconds. Each interval is valid after
+    every round, but only by itself.
     """
     verdict, ranking = judge_comparison(result), result.ranking
     figures = list(_figures(workload))

@@ -1,6 +1,6 @@
 """An examination of this machine: runtimes, devices, host, and findings about them.
 
-What cannot be read is left out: the examination itself never fails.
+Facts that cannot be read are left out, so the examination itself never fails.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _examine_runtime(place: FoundProgram | None, path: str | None) -> ExaminedRu
 
 
 def _list_devices(runtime: Runtime, rpc: str) -> tuple[tuple[Device, ...] | None, list[Finding]]:
-    """Return the runtime's devices, None with a finding if it cannot list them.
+    """Return the runtime's devices, or None and a finding if it cannot list them.
 
     Listing opens every device, so it is left out while another autofit measures.
     """

@@ -1,4 +1,4 @@
-"""A runtime's command line as options, by what the runtime's help says of each flag."""
+"""A runtime's command line as options, interpreted with the runtime's help."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _merge(before: Option, after: Option) -> Option:
 def keep_override_order(
     options: Sequence[Option], applied: Sequence[str], help_text: HelpText
 ) -> tuple[Option, ...]:
-    """Return options that place tensors as before when overrides are applied in another order.
+    """Rewrite tensor overrides so that their order of application does not change placements.
 
     On a command line overrides take effect in the order given. A format or runtime that
     applies them in the order `applied` may change what they do. In that case all overrides
@@ -205,7 +205,7 @@ def with_absolute_paths(
 def named_files(
     arguments: Sequence[str], help_text: HelpText | None, folder: Path
 ) -> tuple[Path, ...]:
-    """Return the files that the arguments name, as if started in `folder`."""
+    """Return the paths of files in the arguments, as if started in `folder`."""
     files: list[Path] = []
     for flag, value in pairwise(with_absolute_paths(arguments, help_text, folder)):
         known = help_text.get(flag) if help_text else None

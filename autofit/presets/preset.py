@@ -28,7 +28,7 @@ DEFAULT_PORT = 8080
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Settings of one model, the program to start, and how they were measured.
+    """The settings of one model, the program to start, and the measurements of them.
 
     `wrapper`, `command` and `arguments` in a row are what was launched. Relative paths in
     `arguments` start in `folder`. `address` are the flags that say where to listen, each with

@@ -27,7 +27,7 @@ _BEGINNINGS = (
 
 
 def heading(preset: Preset, notices: Sequence[str] = ()) -> list[str]:
-    """Return what the preset is for, how fast it is and where, as lines without comment marks.
+    """Return purpose, speed and machine of a preset, as lines without comment marks.
 
     The check value has one part each for machine, build and model file, so that a reader can
     see which of them has changed. `notices` become lines of their own.

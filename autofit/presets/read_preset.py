@@ -70,7 +70,7 @@ def read_preset(
             or only a shell or another program can evaluate the command.
     """
     if not given.strip():
-        raise UsageError("an empty preset", _HINT)
+        raise UsageError("the preset must not be empty", _HINT)
     path = _existing_path(given)
     label = given if path else shorten(redact_command([given])[0])
     metadata: Mapping[str, Any]
@@ -204,7 +204,7 @@ def shorten(text: str, longest: int = _LONGEST_LABEL) -> str:
 
 
 def shorten_apart(one: str, other: str) -> tuple[str, str]:
-    """Return two commands cut such that they differ, unless the commands are the same.
+    """Shorten two commands so that their texts still differ, unless they are the same.
 
     Commands with the same long beginning are cut in the middle, to show where they differ.
     """

@@ -87,13 +87,13 @@ class BoundaryLine:
         return self.memory.excess_mib(self.launches.values())
 
     def exceeds_host(self, host_layers: int) -> bool:
-        """Return whether a launch shows that the host has too little memory for so much."""
+        """Return whether a launch shows that these layers exceed the host's memory."""
         trial = self.launch(host_layers)
         return trial is not None and shows_full_host(trial, self.memory)
 
     @property
     def failure(self) -> Trial | None:
-        """The launch that shows the side that does not fit; None without one."""
+        """The launch that shows the side that does not fit, or None if there is none."""
         if self.stopped_by is not None:
             return self.stopped_by
         fails = self.search.fails
@@ -139,7 +139,7 @@ def make_lines(
 
 
 def _expected_layers(factory: CandidateFactory, layout: str, point: Point) -> int:
-    """Return the fewest host layers that fit by arithmetic; all if none are enough."""
+    """Return the fewest host layers that fit by the estimate, or all if none fits."""
     task, most = factory.task, factory.most_host_layers()
     base = factory.candidate_of(point)
     if base is None:
@@ -149,7 +149,7 @@ def _expected_layers(factory: CandidateFactory, layout: str, point: Point) -> in
 
 
 def choose_layouts(factory: CandidateFactory, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the layouts with these names; all layouts of the space without names.
+    """Return the layouts with these names, or all layouts of the space without names.
 
     The name `single` means each device alone.
 
@@ -171,7 +171,10 @@ def choose_layouts(factory: CandidateFactory, names: Sequence[str]) -> tuple[str
     for name in names:
         found = [one for one in known if one == name or (name == "single" and SINGLE in one)]
         if not found:
-            raise UsageError(f"--layout {name}: no such layout here", f"known: {', '.join(known)}")
+            raise UsageError(
+                f"--layout {name}: there is no such layout for these devices",
+                f"known: {', '.join(known)}",
+            )
         chosen += found
     return tuple(dict.fromkeys(chosen)) or known
 

@@ -187,7 +187,7 @@ def walk_lines(lines: Sequence[BoundaryLine], session: ProbeSession) -> bool:
 
 
 def next_host_layers(line: BoundaryLine) -> int | None:
-    """Return the number of host layers to settle next; None at the end of a line."""
+    """Return the number of host layers to test next, or None at the end of a line."""
     if line.stopped_by is not None:
         return None
     is_calibrated = any(trial.is_completed for trial in line.memory.launches)
@@ -216,7 +216,7 @@ def _neighbour_with_room(line: BoundaryLine, margin_mib: float) -> int | None:
 def settle(
     line: BoundaryLine, host_layers: int, candidate: Candidate, session: ProbeSession
 ) -> bool:
-    """Find out whether a candidate fits, by a launch if nothing else shows it.
+    """Determine whether a candidate fits, with a launch if nothing else shows it.
 
     Return False if the budget has no time for that launch.
     """

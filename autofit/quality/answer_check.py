@@ -1,4 +1,4 @@
-"""Judgement of the answers of some settings against those of a reference.
+"""The comparison of answers under some settings with those of a reference.
 
 Host layers, slices, the ubatch or another build must not change answers: they are compared for
 equality. A narrower KV type may change them within limits: they get a score.

@@ -77,7 +77,7 @@ class OutputEvaluator:
         return self.runner.is_known(TrialPurpose("prove", "answers"), candidate)
 
     def check(self, finalist: Finalist, subject: Subject = "winner") -> AnswerCheck:
-        """Launch what has no answers yet, in the phase prove, and judge the answers.
+        """Judge a finalist's answers, after launches (phase prove) for those that are missing.
 
         Raises:
             Interrupted: the user stopped the run.

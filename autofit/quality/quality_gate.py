@@ -1,4 +1,4 @@
-"""Decision which KV types and which winners have answers good enough to be recommended."""
+"""The decision on which KV types and winners have answers that allow a recommendation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class QualityGate:
             self._record(finalist.candidate, self.evaluator.check(finalist, "finalist"))
 
     def check_winner(self, proof: Proof) -> AnswerCheck | None:
-        """Check a winner's answers, or None without time, or where answers mean nothing.
+        """Check a winner's answers; return None without time or if they are meaningless.
 
         Raises:
             Interrupted: the user stopped the run.

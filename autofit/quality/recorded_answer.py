@@ -20,7 +20,7 @@ _MIN_REST = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
-    """One greedy answer to a fixed prompt.
+    """A recorded greedy answer to a fixed prompt.
 
     Attributes:
         choices: for each token the natural log probabilities of the likeliest tokens at its
@@ -34,7 +34,7 @@ class RecordedAnswer:
 
     @classmethod
     def of(cls, answer: Answer) -> RecordedAnswer:
-        """Keep what is compared of a server's answer, so without its times."""
+        """Return the parts of a server's answer that are compared, without its times."""
         return cls(answer.text, answer.token_ids, answer.choices)
 
     @property

@@ -1,1 +1,1 @@
-"""The search: its space and problem, the surrogate model, the policy. It launches nothing."""
+"""The search: its space and problem, the surrogate model and the policy, without launches."""

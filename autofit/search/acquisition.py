@@ -18,9 +18,9 @@ from autofit.search.cost_model import CostModel, CostPrediction
 from autofit.search.point_grid import Floats
 from autofit.search.problem import Observation
 
-# A point is taken to respect all limits if that is at least this likely.
+# A point is assumed to satisfy all limits if the probability is at least this.
 LIMITS_RESPECTED = 0.5
-# If no point is likelier than this to respect the limits, they are ignored.
+# If no point has a larger probability to satisfy the limits, they are ignored.
 _MIN_LIMIT_PROBABILITY = 1e-3
 # Nodes and weights of the Gauss-Hermite quadrature over a standard normal variable.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
@@ -89,7 +89,7 @@ def knowledge_gradient(
 
 
 def rank_by_expected_improvement(mean: Floats, covariance: Floats) -> list[int]:
-    """Return the indices of points, each with the largest improvement over those before it.
+    """Return point indices, each point with the largest improvement over those before it.
 
     The first has the lowest mean. Each next one is expected to reduce the minimum of those
     before it the most, so a near copy of an earlier point comes late.
@@ -123,7 +123,7 @@ def rank_by_expected_improvement(mean: Floats, covariance: Floats) -> list[int]:
 
 
 def relative_durations(measured: Sequence[Observation], predicted: CostPrediction) -> Floats:
-    """Return the expected duration of a launch of each point over the usual one: (points,).
+    """Return the expected duration of a launch of each point relative to the usual: (points,).
 
     A launch takes a time for loading, which is the same for all, and for requests, which
     increases with cost. The slope comes from the launches so far; before there are three, all

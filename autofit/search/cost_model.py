@@ -1,8 +1,8 @@
 """The surrogate model: the predictive distribution of every point's cost, and of its limits.
 
-Prompt and generation are measured apart and modelled apart (`cost_terms`, `posterior`), since a
-setting changes only one of them, or both in different ways. Here they are combined into the
-cost. If launches measured the whole cost only, the same terms are fitted to their sum.
+Prompt and generation are measured and modelled separately (`cost_terms`, `posterior`), since a
+setting changes only one of them, or both in different ways. Here they are combined into the cost.
+If launches measured the whole cost only, the same terms are fitted to their sum.
 """
 
 from __future__ import annotations
@@ -147,12 +147,12 @@ class CostModel:
 
     @property
     def trusted(self) -> list[int]:
-        """Indices in `measured` of eligible launches without the outliers; all if none is left."""
+        """Indices in `measured` of eligible launches without outliers, or all if none is left."""
         outliers = self.outliers
         return [index for index in self._eligible if index not in outliers] or self._eligible
 
     def _part_names(self) -> list[PartName]:
-        """Return the parts to model: both if launches measured them, else their sum."""
+        """Return the parts to model: prompt and generation if measured, else their sum."""
         goal = self._goal
         if goal.objective == "request_s" and self.measured:
             observations = [one.observation for one in self.measured]

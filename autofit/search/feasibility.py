@@ -21,10 +21,10 @@ from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.problem import Fit
 from autofit.search.space import HOST_LAYERS_AXIS
 
-# Standard deviation of the error of a prediction: the larger of a share of the needed memory and
-# a number of MiB. Predictions do not cover pools that grow at run time: a server with 66 MiB
-# left died at its first long prompt, one with 40 MiB left did not. Host memory is known less
-# well.
+# Standard deviation of the error of a prediction: the larger of a share of the needed memory and a
+# number of MiB. Predictions do not cover pools that grow at run time: a server with 66 MiB left
+# died at its first long prompt, one with 40 MiB left did not. Predictions of host memory are less
+# accurate.
 _SD_SHARE: dict[Memory, float] = {"device": 0.01, "host": 0.03}
 _MIN_SD_MIB: dict[Memory, float] = {"device": 48.0, "host": 256.0}
 # The part of the error that the candidates of a machine do not share, in units of that deviation.
@@ -50,7 +50,7 @@ _MIN_LOG_LIKELIHOOD = -9.0
 
 
 def fit_probability(fit: Fit | None) -> float:
-    """Return the probability that a candidate fits, by its prediction only; 0.5 without one."""
+    """Return the probability that a candidate fits from its prediction, or 0.5 if it has none."""
     if fit is None:
         return 0.5
     probability = ndtr(fit.margin_mib / _sd_mib(fit.needed_mib, "device"))

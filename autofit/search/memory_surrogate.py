@@ -156,7 +156,7 @@ class MemorySurrogate:
         return sorted(known, key=lambda one: not is_free(self._grid.axes[one[0]].name, "host"))
 
     def margins(self, rows: Rows, memory: Memory) -> Floats:
-        """Return the margins of rows in MiB, of shape (rows,); nan if they are unknown."""
+        """Return the margins of rows in MiB, of shape (rows,), or nan if they are unknown."""
         codes, first, back = np.unique(
             self._grid.codes(rows, self._columns), return_index=True, return_inverse=True
         )
@@ -173,7 +173,7 @@ class MemorySurrogate:
         return margins
 
     def _is_impossible_too(self, rows: Rows, impossible: Rows) -> NDArray[np.bool_]:
-        """Return which rows have no candidate either, as another row has none.
+        """Return which rows have no candidate, given that another row has none.
 
         They need at least as much device memory and have the same number of host layers. With
         fewer host layers there may be a candidate, if the model has no more layers.
@@ -204,7 +204,7 @@ class _MarginRegression:
         }
 
     def predict(self, rows: Rows, known: Rows, values: Floats) -> Floats:
-        """Return the margins of rows from those of known rows; nan for a group without any."""
+        """Return the margins of rows from those of known rows, or nan if the group has none."""
         found = np.full(len(rows), math.nan)
         is_usable = (values > IMPOSSIBLE_MIB) & ~np.isnan(values)
         known, values = known[is_usable], values[is_usable]
@@ -238,7 +238,7 @@ class _MarginRegression:
 
     @property
     def _layers_feature(self) -> int | None:
-        """The index of the feature of host layers, None if these are not searched."""
+        """The index of the feature of host layers, or None if these are not searched."""
         index = 1
         for column, features in self._value_features.items():
             if self._grid.axes[column].name == HOST_LAYERS_AXIS:
@@ -271,7 +271,7 @@ class _MarginRegression:
         return margins
 
     def _layer_mib(self, slopes: Floats) -> float:
-        """Return the memory of one host layer, by which device margins are estimated too high.
+        """Return the memory of one host layer, which is added to estimated device margins.
 
         Layers are whole, so true margins are steps around the line. A margin that is estimated
         too low is never predicted. One that is too high is, as soon as it matters.

@@ -50,8 +50,8 @@ class LaunchHistory:
         launches: all of them.
         ran: those with a cost that is the speed of the candidate.
         spilled: those that ran but are suspected spills.
-        failed_proof: rows of points that ran but cannot be picked, since they, or points that
-            need no more device memory, were out of it later.
+        failed_proof: rows of points that ran but cannot be picked, since they, or points that need
+            no more device memory, ran out of it later.
     """
 
     def __init__(self, grid: PointGrid, observations: Sequence[Observation]) -> None:

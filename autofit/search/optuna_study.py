@@ -131,7 +131,7 @@ class SearchStudy:
 
 
 class _ProposalSampler(BaseSampler):
-    """A sampler that returns the proposer's point, or one of Optuna's TPE that it accepts.
+    """A sampler that returns the proposer's point, or a point of Optuna's TPE that it accepts.
 
     A parameter without a proposed value gets a random one.
     """
@@ -152,7 +152,7 @@ class _ProposalSampler(BaseSampler):
         return _distributions(self.problem)
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        """Set `last_proposal` to the next proposal, None if there is none.
+        """Set `last_proposal` to the next proposal, or to None if there is none.
 
         Optuna does not call `sample_relative` if every axis has a single value, so this is done
         here.
@@ -172,7 +172,7 @@ class _ProposalSampler(BaseSampler):
         trial: FrozenTrial,  # noqa: ARG002
         search_space: Mapping[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """Return the proposed point, or an empty one without a proposal."""
+        """Return the proposed point, or an empty one if there is no proposal."""
         proposal = self.last_proposal
         return {} if proposal is None else {name: proposal.point[name] for name in search_space}
 

@@ -27,7 +27,7 @@ _MOST_COMBINATIONS = 2000
 class PointGrid:
     """Conversion of points to rows and back, and the list of combinations to evaluate.
 
-    `demands` has the demands of the values of each axis, by memory.
+    `demands` maps a memory to the demands of the values of each axis.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -43,7 +43,7 @@ class PointGrid:
         }
 
     def row_of(self, point: Point) -> tuple[int, ...] | None:
-        """Return the row of a point, or None if it is no point of the problem's axes."""
+        """Return the row of a point, or None if an axis of the problem lacks a value of it."""
         if set(point) != {axis.name for axis in self.axes}:
             return None
         indices = [

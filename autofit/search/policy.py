@@ -44,9 +44,9 @@ _SMALL_GAIN_FACTOR = 5.0
 _MIN_LAUNCHES = 3
 # An outlier is measured again if its log cost is lower than that of the best by at least this.
 _MIN_OUTLIER_GAIN = 0.02
-# A neighbour with a smaller probability to run is taken to fail, without a launch.
+# A neighbour with a smaller probability to run is assumed to fail, without a launch.
 _CERTAIN_TO_FAIL = 0.03
-# A neighbour with a larger one is taken to fit, without a launch.
+# A neighbour with a larger one is assumed to fit, without a launch.
 _CERTAIN_TO_FIT = 0.97
 # The boundary is expected where the probability to run drops below this.
 _LIKELY_TO_FIT = 0.5
@@ -96,7 +96,7 @@ class SearchPolicy:
         self._earlier_launches = len(self.study.observations)
 
     def next_step(self) -> SearchStep | None:
-        """Return the next launch, None at the end of the search."""
+        """Return the next launch, or None at the end of the search."""
         if not self._is_over:
             proposal = self.study.ask()
             self.has_stalled = proposal is not None and self._is_stalled(proposal)
@@ -190,7 +190,7 @@ class SearchPolicy:
         return below in self._fitting or self.study.success_probability(below) >= _CERTAIN_TO_FIT
 
     def _last_likely(self, point: Point, values: range) -> int:
-        """Return the last number of host layers that probably fits; the first one does."""
+        """Return the last number of host layers that probably fits, if the first one does."""
         unlikely = bisect_left(
             values,
             True,

@@ -169,7 +169,7 @@ class Posterior:
 def _component_moments(
     design: Design, kernel: Floats, components: Sequence[_Component]
 ) -> Iterator[tuple[_Component, Floats, Floats, Floats]]:
-    """Yield mean, variance, and covariance with the data by each component of a machine type."""
+    """Yield each component of a machine type with mean, variance, and covariance with the data."""
     linearization = components[0].linearization
     prior = linearization.machine_type
     values, jacobian = _linearize(design, linearization.mode)

@@ -63,7 +63,7 @@ def _mapped_upload(value: ParamValue, _: Axis) -> float:
 
 
 def _mapped_read(value: ParamValue, _: Axis) -> float:
-    """Return the effect of mapped weights on generation, which was a tenth slower."""
+    """Return the effect of mapped weights on generation, which was 10% slower with them."""
     return 0.0 if str(value) in _UPLOAD_BY_LOAD_MODE else 0.1
 
 
@@ -185,7 +185,7 @@ def _has_value(column: int, index: int) -> Callable[[Rows], Floats]:
 
 
 def _pipeline_indicator(grid: PointGrid) -> Callable[[Rows], Floats] | None:
-    """Return the indicator of rows without host layers on several devices, or None without any."""
+    """Return the indicator of rows on several devices without host layers, or None if none is."""
     layers, layout = grid.column_of(HOST_LAYERS_AXIS), grid.column_of(LAYOUT_AXIS)
     if layers is None or layout is None:
         return None

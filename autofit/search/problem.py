@@ -24,7 +24,7 @@ TYPICAL_REQUESTS = (Request(2048, 256),)
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """An upper limit on the cost of a metric that a winner must respect.
+    """An upper limit on the cost of a metric that a winner must satisfy.
 
     `tg>=20` is `Limit("tg", 0.05)`: at most 0.05 seconds per token.
     """
@@ -102,7 +102,7 @@ class ModelTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Predicted memory of a candidate, in MiB, on its tightest device and on the host.
+    """Predicted memory of a candidate, in MiB, on its fullest device and on the host.
 
     Attributes:
         margin_mib: usable minus needed memory of the device; negative if it does not fit.
@@ -125,8 +125,8 @@ class Problem:
         space: all axes but layout and host layers.
         layouts: values of the layout axis; empty if layouts are not searched.
         most_host_layers: the largest number of host layers.
-        candidate_of: returns the candidate of a point, None if there is none.
-        fit_of: returns the predicted memory of a candidate, None if it is unknown.
+        candidate_of: returns the candidate of a point, or None if there is none.
+        fit_of: returns the predicted memory of a candidate, or None if it is unknown.
         goal: the objective and its limits.
         traffic: the bytes of the model that decide its speed.
         points: the only points that exist; empty if every combination of values is a point.
@@ -173,11 +173,11 @@ class Observation:
 
     Attributes:
         point: the value of each axis.
-        cost: the goal's objective as a quantity to minimise, None if the launch failed.
-        exhausted_memory: the memory that the launch ran out of, None for any other failure.
+        cost: the goal's objective as a quantity to minimise, or None if the launch failed.
+        exhausted_memory: the memory that the launch ran out of, or None for any other failure.
         seconds: duration of the launch.
-        prompt_s: seconds per prompt token, None if they were not measured.
-        predicted_s: seconds per generated token, None if they were not measured.
+        prompt_s: seconds per prompt token, or None if they were not measured.
+        predicted_s: seconds per generated token, or None if they were not measured.
     """
 
     point: Point

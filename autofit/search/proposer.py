@@ -87,10 +87,10 @@ class SurrogateProposer:
     def _estimate_best(
         self, evaluated: _Evaluated, pool: CandidatePool, *, most: int | None
     ) -> bool:
-        """Estimate the memory of the best point until it has an estimate; return if any was made.
+        """Estimate memory until the best point has an estimate; return whether any was made.
 
-        `most` limits the number of estimates. None stands for no limit: the point that is
-        proposed must be known to be possible.
+        `most` limits the number of estimates. Use None for no limit, because a proposed point must
+        be known to be possible.
         """
         has_estimated = False
         for _ in range(len(evaluated.rows) if most is None else most):
@@ -119,9 +119,9 @@ class SurrogateProposer:
     def ranked(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
         """Return the observations that may be picked, the best first.
 
-        The first has the lowest posterior mean. Those that may turn out to be better follow,
-        near copies last. Then come those that probably violate a limit, then outliers, and at
-        last suspected spills.
+        The first has the lowest posterior mean. Those that may prove to be better follow, near
+        copies last. Then come those that probably violate a limit, then outliers, and at last
+        suspected spills.
         """
         history = self._history(problem, observations)
         model = self._model(history)

@@ -94,8 +94,8 @@ class Space:
     """Axes, layouts and constraints.
 
     Attributes:
-        name: of its file.
-        suits: the models that it is for.
+        name: the name of its file.
+        suits: the models for which it is made.
         axes: all axes but layout and host layers.
         layouts: the values of the layout axis. Without any, host layers are not searched.
         constraints: conditions that every point satisfies.
@@ -155,7 +155,7 @@ class Space:
         return axis.params if axis else (name,)
 
     def with_values(self, name: str, keep: Callable[[ParamValue], bool]) -> Space:
-        """Return the space with some values of an axis only.
+        """Return the space with only some values of an axis.
 
         An axis without values is dropped.
         """

@@ -35,7 +35,7 @@ class _Strict(BaseModel):
 
 def _readable_value(value: ParamValue) -> ParamValue:
     if isinstance(value, str) and value.startswith("cores") and not _CORES.match(value):
-        raise ValueError(f"'{value}' is not cores, cores - N or cores / N")
+        raise ValueError(f"'{value}' must be a number, cores, cores - N or cores / N")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not a finite number")
     return value
@@ -67,7 +67,7 @@ def _independent(parameters: dict[str, AxisFile], info: ValidationInfo) -> dict[
     layouts = info.data.get("layouts")
     for name, axis in parameters.items():
         if name in (LAYOUT_AXIS, HOST_LAYERS_AXIS):
-            raise ValueError(f"'{name}' is searched by `layouts`, it is no parameter")
+            raise ValueError(f"'{name}' is searched by `layouts`; it is not a parameter")
         for param in axis.sets or [name]:
             if param in by_param:
                 raise ValueError(f"'{name}' and '{by_param[param]}' both set {param}")
@@ -94,12 +94,12 @@ def _readable_constraint(text: str, info: ValidationInfo) -> str:
 
 
 class SpaceFile(_Strict):
-    """A search space as written in YAML."""
+    """The content of a search space file."""
 
     about: str = ""
     """One line for people."""
     suits: Literal["moe", "dense", "any"] = "any"
-    """The models that it is for."""
+    """The models for which it is made."""
     layouts: list[
         Annotated[str, AfterValidator(_known_layout), Field(json_schema_extra=_LAYOUT_SCHEMA)]
     ] = []
@@ -127,12 +127,12 @@ def _fits_slot(request: RequestFile, info: ValidationInfo) -> RequestFile:
         return request
     slot, needed = context // parallel, request.prompt_tokens + request.predicted_tokens
     if needed > slot:
-        raise ValueError(f"needs {needed} tokens, a slot has {slot} (context / parallel)")
+        raise ValueError(f"needs {needed} tokens, but a slot has {slot} (context / parallel)")
     return request
 
 
 class WorkloadFile(_Strict):
-    """A workload as written in YAML."""
+    """The content of a workload file."""
 
     name: str = ""
     """For people; the default is the name of the file."""
@@ -149,7 +149,7 @@ class WorkloadFile(_Strict):
 
 
 def cores_value(value: ParamValue, cores: int) -> ParamValue:
-    """Return a value with `cores`, `cores - N` or `cores / N` as a number of at least 1."""
+    """Convert `cores`, `cores - N` or `cores / N` to a number of at least 1."""
     found = _CORES.match(value) if isinstance(value, str) else None
     if not found:
         return value
@@ -210,7 +210,7 @@ def read_workload(
             options = " with ".join(f"--{option} {value}" for option, value in changes.items())
             raise UsageError(
                 f"{options}: workload {path.stem} {'; '.join(faults)}",
-                "a larger --context or fewer --parallel slots",
+                "give a larger --context or fewer --parallel slots",
             ) from error
     return Workload(
         name=file.name or path.stem,

@@ -1,1 +1,1 @@
-"""Estimates, significance tests and stopping rules: functions of numbers, without launches."""
+"""Estimates, significance tests and stopping rules, as functions of numbers."""

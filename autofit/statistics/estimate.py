@@ -1,4 +1,4 @@
-"""The median of a few positive values, with an interval that has the coverage it claims.
+"""The median of a few positive values, with an interval whose real coverage is as stated.
 
 A launch is slow, so there are seldom more than a dozen values. A bootstrap interval of a
 median is not used: at three values its real coverage is 76% instead of 95%.
@@ -25,7 +25,7 @@ MIN_FOR_OUTLIERS = 5
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The median of `n` values and the limits of its interval, None below three values."""
+    """The median of `n` values and the limits of its interval, or None below three values."""
 
     median: float
     low: float | None
@@ -47,7 +47,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate | None:
-    """Return the median of positive values with its interval, or None without values.
+    """Return the median of positive values with its interval, or None if there are no values.
 
     Below six values the interval is Student's t of the logarithms, which is exact for
     log-normal noise. From six values on it is made of order statistics

@@ -1,4 +1,4 @@
-"""The change of tonight's launches against those of earlier nights, and its significance.
+"""The change from earlier nights to tonight's launches, and its significance.
 
 Launches of one night share the state of the machine, so they vary less than nights do. A test
 that treats all launches as independent claims a change in every other night without one. Here
@@ -73,7 +73,7 @@ class NightValue:
 
 
 def night_value(values: Sequence[float]) -> NightValue | None:
-    """Return the value of a night from one positive value per launch, or None without launches.
+    """Return the value of a night from one positive value per launch, or None if it has none.
 
     Raises:
         ValueError: a value is not a positive, finite number.
@@ -170,7 +170,7 @@ def is_unsteady(nights: Sequence[NightValue], now: NightValue) -> bool:
 
 
 def change_in_pairs(before: Sequence[float], now: Sequence[float]) -> Change | None:
-    """Return the change over pairs of launches of the same round; None below three pairs.
+    """Return the change over pairs of launches of one round, or None below three pairs.
 
     If both launches of a pair are slow together, as under drift, bursts and busy neighbours,
     a paired t-test of their differences is the sharper one. Otherwise two independent samples

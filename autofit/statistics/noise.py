@@ -54,7 +54,7 @@ def find_unsteady(launches: Mapping[str, Sequence[float]]) -> list[UnsteadyCandi
     single launch are ignored.
 
     Args:
-        launches: by candidate key, one positive value per launch.
+        launches: maps a candidate key to one positive value per launch.
     """
     from scipy.stats import f  # noqa: PLC0415 - takes half a second to import
 
@@ -132,7 +132,7 @@ def find_cliffs(
 
     Args:
         param: the parameter.
-        launches: by value of the parameter, the metric of each launch.
+        launches: maps a value of the parameter to the metric of each launch.
         metric: what was measured.
         toward: the direction that needs more device memory (`down` for n_cpu_moe, `up` for
             ubatch).
@@ -190,7 +190,7 @@ def _usual_slope(
 
 
 def _half_width(launches: Mapping[float, Sequence[float]]) -> float | None:
-    """Return half of a 95% t-interval of one launch's logarithm, or None without repeats."""
+    """Return half a 95% t-interval of one launch's logarithm, or None if none is repeated."""
     from scipy.special import stdtrit  # noqa: PLC0415 - heavy
 
     logs = [np.log(values) for values in launches.values() if len(values) > 1]

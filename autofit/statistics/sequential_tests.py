@@ -95,7 +95,7 @@ def _r_of_t(t: float, n: int) -> float:
 
 
 def _cell_edges(limit: float) -> Floats:
-    # Even in the angle: that keeps the cells fine where early looks have most of their mass.
+    # Cells are of equal angle, so they are fine where early looks have most of their mass.
     return np.asarray(np.sin(np.linspace(-np.arcsin(limit), np.arcsin(limit), _CELLS + 1)))
 
 

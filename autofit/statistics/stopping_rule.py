@@ -1,4 +1,4 @@
-"""The decision whether one contender is faster than another, while rounds are being added.
+"""The decision whether one contender is faster than another, after each added round.
 
 The values are logarithms of the ratio of two contenders, one per round. The interval is a
 repeated confidence interval (Jennison and Turnbull, Group Sequential Methods, 2000, ch. 9):
@@ -57,7 +57,7 @@ class StoppingRule:
 
     def __post_init__(self) -> None:
         if self.max_rounds < MIN_ROUNDS:
-            raise ValueError(f"nothing can be decided in fewer than {MIN_ROUNDS} rounds")
+            raise ValueError(f"use at least {MIN_ROUNDS} rounds: fewer cannot decide anything")
 
     def alpha_spent(self, rounds: int) -> float:
         """Return the part of alpha that one comparison may have spent by a round.
@@ -92,7 +92,7 @@ class Decision:
     Attributes:
         verdict: whether the contender is faster.
         ratio: how many times as fast the contender is; its interval is valid at every look.
-        decided_at: the number of rounds that the verdict took, None while undecided.
+        decided_at: the number of rounds until the verdict, or None while it is undecided.
     """
 
     verdict: Verdict
@@ -115,7 +115,7 @@ def decide(log_ratios: Sequence[float], rule: StoppingRule) -> Decision:
     - worse: the same below 1.
     - undecided: more rounds are needed, or there were no more.
 
-    Values beyond the rule's rounds do not count. A verdict, once reached, stays.
+    Values beyond the rule's rounds do not count. A verdict does not change once it is reached.
     """
     return _decide(tuple(log_ratios[: rule.last_round]), rule)
 

@@ -1,1 +1,1 @@
-"""Plain data of a launch: candidate, purpose, outcome, measurement and metrics; no I/O."""
+"""Plain data of a launch: candidate, purpose, outcome, measurement and metrics, without I/O."""

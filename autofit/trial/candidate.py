@@ -108,11 +108,11 @@ class Limits:
     prompt_tokens: int = _USUAL_PROMPT_TOKENS
 
     def prompt_limit_for_s(self, tokens: int) -> float:
-        """Return the limit until the first token of prompts with that many tokens in all."""
+        """Return the limit for the first token after prompts with that many tokens in total."""
         return self.prompt_s * max(1.0, tokens / self.prompt_tokens)
 
     def with_usual_token_time(self, tokens: int, token_s: float) -> Limits:
-        """Return the limits for a prompt of `tokens` where others took `token_s` a token.
+        """Return the limits for a prompt of `tokens` if earlier ones took `token_s` per token.
 
         A launch that is many times slower would use up the budget.
         """
@@ -121,7 +121,7 @@ class Limits:
         return replace(self, prompt_s=limit_s, prompt_tokens=max(tokens, self.prompt_tokens))
 
     def generate_limit_for_s(self, tokens: int) -> float:
-        """Return the limit for generating that many tokens in all."""
+        """Return the limit for generating that many tokens in total."""
         return self.generate_s * max(1.0, tokens / _USUAL_PREDICTED_TOKENS)
 
 

@@ -33,14 +33,14 @@ class Sample:
 
     @property
     def pp_per_s(self) -> float | None:
-        """Prompt tokens per second, None if nothing was processed."""
+        """Prompt tokens per second, or None if nothing was processed."""
         if self.prompt_tokens <= 0 or self.prompt_s <= 0:
             return None
         return self.prompt_tokens / self.prompt_s
 
     @property
     def tg_per_s(self) -> float | None:
-        """Generated tokens per second, None if fewer than two were generated."""
+        """Generated tokens per second, or None if fewer than two were generated."""
         steps = self.predicted_tokens - 1
         return steps / self.predicted_s if steps > 0 and self.predicted_s > 0 else None
 
@@ -52,7 +52,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ReportedMemory:
-    """One row of the runtime's own memory table, in MiB; None for what the log does not contain.
+    """One row of the runtime's own memory table, in MiB; a field is None if the log lacks it.
 
     `context_mib` includes a cache of experts; `expert_cache_mib` is that part of it.
     """
@@ -73,7 +73,7 @@ class ReportedMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """Memory at one moment, in MiB by device name; None for a missing counter.
+    """Memory at one moment, in MiB by device name; a value is None if its counter is missing.
 
     `process_mib` is the resident memory of the server and its child processes;
     `process_file_mib` is the part of it that is mapped from files and can be read again.
@@ -91,7 +91,7 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuConditions:
-    """One GPU while requests were processed; None for what it does not report.
+    """One GPU while requests were processed; a field is None if the GPU does not report it.
 
     `clock_mhz` is the median of all samples, `low_clock_mhz` the least, `temperature_c` and
     `power_w` the most. `throttled_by` has the share of samples by reason.
@@ -109,7 +109,7 @@ class GpuConditions:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The machine while requests were processed; None for what it does not report.
+    """The machine while requests were processed; a field is None if it is not reported.
 
     Attributes:
         others_cores: the cores, of `cores`, that other processes kept busy.
@@ -135,7 +135,7 @@ class Conditions:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Conditions:
-        """Read what `dataclasses.asdict` returns.
+        """Return the conditions from the data of `dataclasses.asdict`.
 
         Raises:
             TypeError: a field is missing or not known.
@@ -145,7 +145,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """All samples of a trial, with the memory and the machine around them.
+    """All samples of a trial, with the memory and the state of the machine meanwhile.
 
     Attributes:
         peak_mib: the most used memory by device name; `host` is the server's own memory.
@@ -164,7 +164,7 @@ class Measurement:
     conditions: Conditions | None = None
 
     def taken_mib(self) -> dict[str, float | None]:
-        """Return by device the server's own memory at the peak, or None if it is unknown.
+        """Return the server's own peak memory on each device, or None if it is unknown.
 
         What was used before the launch is subtracted. The result is never less than the
         server's own buffers: the process of a remote device keeps the memory of earlier
@@ -185,7 +185,7 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
-        """Read what `to_dict` returns.
+        """Return the measurement from the data of `to_dict`.
 
         Raises:
             TypeError: a field is missing or not known.
@@ -209,7 +209,7 @@ class Measurement:
 def extremes(
     launches: Iterable[Mapping[str, float | None]], choose: Callable[[list[float]], float]
 ) -> dict[str, float | None]:
-    """Return by device the most or least of all launches, or None if no launch has a value."""
+    """Return the extreme value of each device over all launches, or None if it has no value."""
     readings: dict[str, list[float]] = {}
     for by_device in launches:
         for device, mib in by_device.items():

@@ -36,7 +36,7 @@ def _value(sample: Sample, metric: Metric, request: Request) -> float | None:
         return sample.tg_per_s
     if metric == "ttft" or request.predicted_tokens <= 1:
         return sample.ttft_s
-    # A generation shorter than the workload's shows the rate, from which the time follows.
+    # A generation shorter than the workload's gives the rate, from which the time is computed.
     rate = sample.tg_per_s
     if rate is None:
         return None
@@ -44,7 +44,7 @@ def _value(sample: Sample, metric: Metric, request: Request) -> float | None:
 
 
 def metric_values(measurement: Measurement, workload: Workload, metric: Metric) -> list[float]:
-    """Return the metric once per complete repeat of the workload's requests.
+    """Return one value of the metric for each complete repeat of the workload's requests.
 
     It is the weighted mean over the requests of a repeat (for rates the weighted harmonic mean,
     so that seconds add up). Warm-ups do not count.
@@ -130,6 +130,6 @@ def cost(value: float, metric: Metric) -> float:
 def pooled_values(
     measurements: Sequence[Measurement], workload: Workload, metric: Metric
 ) -> list[float]:
-    """Return one value per launch, the median of its repeats: launches vary, repeats hardly."""
+    """Return the median of each launch, because launches vary more than their repeats."""
     medians = (median_metric(m, workload, metric) for m in measurements)
     return [value for value in medians if value is not None]

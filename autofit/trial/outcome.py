@@ -57,7 +57,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """Ran, but memory meant for a device went to the host; `spilled_mib` None if unknown."""
+    """Ran, but memory meant for a device went to the host; `spilled_mib` is None if unknown."""
 
     kind: ClassVar[str] = "spilled"
     stage: Stage
@@ -139,7 +139,7 @@ def outcome_to_dict(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
-    """Read what `outcome_to_dict` returns.
+    """Return the outcome from the data of `outcome_to_dict`.
 
     Raises:
         KeyError: the kind is not known.
@@ -150,7 +150,7 @@ def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
 
 
 def describe_outcome(outcome: Outcome) -> str:
-    """Return how a launch ended, with the evidence, for a sentence."""
+    """Describe the outcome of a launch and its evidence as part of a sentence."""
     return f"{outcome.kind.replace('_', ' ')}: {outcome.evidence}"
 
 

@@ -40,7 +40,7 @@ _LEAST_VALUES = {
 
 
 def find_value_fault(name: str, value: object, *, type_: str, block_count: int) -> str:
-    """Return what is wrong with a parameter's value, empty if nothing is.
+    """Return the fault of a parameter's value, or an empty text if it is valid.
 
     Args:
         name: the parameter.
@@ -52,7 +52,7 @@ def find_value_fault(name: str, value: object, *, type_: str, block_count: int) 
         return _find_split_fault(str(value))
     if type_ == "integer" or name in _LEAST_VALUES:
         if isinstance(value, bool) or not isinstance(value, int):
-            return "not a whole number"
+            return "must be a whole number"
         least = _LEAST_VALUES.get(name, -LARGEST_VALUE)
         largest = block_count if name in HOST_LAYER_PARAMS else LARGEST_VALUE
         if value < least:
@@ -68,7 +68,7 @@ def _find_split_fault(text: str) -> str:
         # The runtime takes both separators (`common/arg.cpp`).
         shares = [float(part) for part in text.replace("/", ",").split(",")]
     except ValueError:
-        return "not numbers separated by commas"
+        return "must be numbers separated by commas"
     if not all(math.isfinite(share) and share >= 0 for share in shares):
-        return "a share is not a finite number of at least 0"
-    return "" if any(shares) else "all shares are 0"
+        return "every share must be a finite number of at least 0"
+    return "" if any(shares) else "at least one share must be above 0"

@@ -61,7 +61,7 @@ class TrialPurpose:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The fields that two launches of one candidate share if the second repeats the first.
+        """The fields that are equal in two launches of one candidate if one repeats the other.
 
         The boundary and the search launch a candidate once, whatever the reason, and a
         candidate's answers are the same for a finalist and a winner.
@@ -94,7 +94,7 @@ class TrialPurpose:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TrialPurpose:
-        """Read the fields of `to_dict`; others are ignored.
+        """Return the purpose from the data of `to_dict`; other keys are ignored.
 
         Raises:
             KeyError: a phase or role is missing.

@@ -35,7 +35,7 @@ class Trial:
     """A candidate that was launched once, and the outcome.
 
     Attributes:
-        layout: the name of how layers lie on devices (`balanced`, `single:CUDA0`, ...).
+        layout: the name of the layout (`balanced`, `single:CUDA0`, ...).
         is_verbatim: the command was launched as a user would without autofit: the runtime
             places layers, and nothing was added that only measuring needs.
         started_at: seconds since the epoch.
@@ -76,7 +76,7 @@ class Trial:
 
     @property
     def spent_s(self) -> float:
-        """Seconds since the launch before it ended, with the overhead of deciding on this one."""
+        """Seconds since the end of the previous launch, including the overhead before this one."""
         before = self.overhead or Overhead()
         return self.seconds + before.questions_s + before.own_s
 
@@ -106,7 +106,7 @@ class Trial:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Trial:
-        """Read what `to_dict` returns.
+        """Return the trial from the data of `to_dict`.
 
         Raises:
             KeyError, TypeError: the data is not a trial.

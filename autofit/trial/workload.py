@@ -29,7 +29,7 @@ class Workload:
 
     @property
     def slot_context(self) -> int:
-        """The tokens of context that one request has."""
+        """The number of context tokens for one request."""
         return self.context // self.parallel
 
     @property

@@ -100,7 +100,7 @@ def test_slots_without_room_are_reported_with_the_options():
 
     assert caught.value.message == (
         "--context 1024 with --parallel 4096: workload chat needs 2 tokens, "
-        "a slot has 0 (context / parallel)"
+        "but a slot has 0 (context / parallel)"
     )
 
 

@@ -169,7 +169,7 @@ def test_a_pinned_placement_ends_the_walk_over_layouts(fitted):
         ({"nonesuch": 1}, "no such parameter"),
         ({"prefetch_slots": 3}, "no such parameter"),
         ({"cache_type": "q9_9"}, "takes f32, f16"),
-        ({"ubatch": "many"}, "not a whole number"),
+        ({"ubatch": "many"}, "must be a whole number"),
         ({"context": 1}, "part of the task"),
         ({"parallel": 1}, "part of the task"),
         ({"ubatch": 9999}, "ubatch <= batch"),

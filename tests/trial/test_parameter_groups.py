@@ -22,7 +22,7 @@ from autofit.trial.parameter_groups import find_value_fault
         ("tensor_split", "1,x", "list", "not numbers"),
         ("tensor_split", "1,inf", "list", "finite"),
         ("tensor_split", "1,-2", "list", "at least 0"),
-        ("tensor_split", "0,0", "list", "all shares are 0"),
+        ("tensor_split", "0,0", "list", "at least one share must be above 0"),
         ("tensor_split", "", "list", "not numbers"),
     ],
 )

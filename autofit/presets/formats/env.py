@@ -91,7 +91,7 @@ def known_variables(
 
 
 def read_env_file(path: Path) -> tuple[dict[str, str], list[str]]:
-    """Return the variables of a file that a server's file names, and notices for the user."""
+    """Return the variables of an environment file to which a preset refers, and notices."""
     try:
         # Opening a pipe would wait for a writer.
         if path.is_file() and path.stat().st_size <= LARGEST_BYTES:

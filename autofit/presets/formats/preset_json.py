@@ -51,10 +51,10 @@ def _read(file: PresetFile) -> list[ServerEntry]:
     if argv is None:
         argv = ["llama-server", *part["args"]] if isinstance(part.get("args"), list) else None
     if not isinstance(argv, list) or not argv or not all(isinstance(a, str) for a in argv):
-        raise ValueError("its `argv` is not a list of texts")
+        raise ValueError("its `argv` must be a list of texts")
     env = part.get("env") or {}
     if not isinstance(env, Mapping):
-        raise TypeError("its `env` is not an object of names and texts")
+        raise TypeError("its `env` must be an object of names and texts")
     variables = {str(name): str(text) for name, text in env.items()}
     return [ServerEntry("command", tuple(argv), variables)]
 

@@ -64,7 +64,7 @@ def _write_args(presets: Sequence[Preset]) -> str:
 def shell_servers(
     text: str, env: Mapping[str, str] | None = None, *, depth: int = 0
 ) -> list[ServerEntry]:
-    """Return the servers that shell text starts, known by their program or their model file.
+    """Return the servers that shell text starts, found by their program or model file.
 
     If no command is known as a server, a single command is taken for one. Text without
     commands gives an entry with the variables that it sets.

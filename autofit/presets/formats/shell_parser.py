@@ -136,7 +136,7 @@ class _ShellParser:
         self._end_command("\n")
 
     def _shlex_text(self, kind: str, text: str) -> str:
-        """Return a piece as `shlex` is to read it."""
+        """Convert a piece to the text that `shlex` gets."""
         match kind:
             case "escape":
                 return self._escaped(text)
@@ -260,7 +260,7 @@ class _ShellParser:
             self.blocks.pop()
 
     def _run(self, words: list[str]) -> None:
-        """Do what a command of the shell itself does; keep any other command."""
+        """Apply the effect of a shell builtin; keep any other command."""
         verb = words[0]
         if verb in ("export", "declare", "readonly", "local", "typeset"):
             self._assign(words[1:], exports=verb == "export" or "-x" in words[1:2])

@@ -55,7 +55,7 @@ def entries_below(data: Mapping[str, Any] | None, key: str) -> list[tuple[str, M
     """
     entries = (data or {})[key]
     if not isinstance(entries, Mapping):
-        raise TypeError(f"`{key}` is not a mapping of names")
+        raise TypeError(f"`{key}` must be a mapping of names")
     return [(str(n), entry) for n, entry in entries.items() if isinstance(entry, Mapping)]
 
 
@@ -66,7 +66,7 @@ def scalar_text(value: object) -> str:
         TypeError: it is a list or a mapping, which might contain itself.
     """
     if not isinstance(value, str | bool | int | float):
-        raise TypeError("there is a list or a mapping where a text should be")
+        raise TypeError("found a list or a mapping, expected a text")
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

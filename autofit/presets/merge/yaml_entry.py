@@ -185,7 +185,7 @@ def _added(
 
 
 def _end(text: str, key: Node, value: Node) -> int:
-    """Return where a pair's text ends, without the comments and blank lines that follow it."""
+    """Return the end of a pair's text, without the comments and blank lines after it."""
     if value.start_mark.index < key.start_mark.index:  # an alias: its text is elsewhere
         line = text.find("\n", key.end_mark.index)
         return len(text) if line < 0 else line
