@@ -1,1 +1,1 @@
-"""Answer quality of a KV type or a build: prompts, outputs, divergence, verdict."""
+"""Answer quality of KV types and builds: prompts, answers, scores. `tune` chooses the winner."""

@@ -1,1 +1,1 @@
-"""Measure a suite every night and compare it with a kept baseline."""
+"""Suites measured every night and judged against a baseline. Their reports are in `output`."""
