@@ -175,7 +175,7 @@ def test_few_rounds_use_the_t_test_only():
 
 def test_a_rule_of_two_rounds_is_rejected():
     """A rule that could never decide is an error of the caller."""
-    with pytest.raises(ValueError, match="fewer than 3"):
+    with pytest.raises(ValueError, match="at least 3 rounds"):
         StoppingRule(max_rounds=2)
 
 

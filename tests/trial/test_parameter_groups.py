@@ -19,11 +19,11 @@ from autofit.trial.parameter_groups import find_value_fault
         ("n_cpu_moe", 49, "integer", "at most 48, the model's blocks"),
         ("moe_cache_mib", 10**20, "integer", "at most 2147483647"),
         ("prefetch_slots", "two", "integer", "whole number"),
-        ("tensor_split", "1,x", "list", "not numbers"),
+        ("tensor_split", "1,x", "list", "must be numbers"),
         ("tensor_split", "1,inf", "list", "finite"),
         ("tensor_split", "1,-2", "list", "at least 0"),
         ("tensor_split", "0,0", "list", "at least one share must be above 0"),
-        ("tensor_split", "", "list", "not numbers"),
+        ("tensor_split", "", "list", "must be numbers"),
     ],
 )
 def test_an_impossible_value_has_a_reason(name, value, type_, words):
