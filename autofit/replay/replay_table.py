@@ -162,11 +162,11 @@ class ReplayRun:
     """One replay of a table.
 
     Attributes:
-        seed: decides which repeat of a row is returned.
-        launches: the number of rows asked for, failures included.
-        launches_to_98pct: the launches until the pick was within 2% of the best and remained
-            so, None if the last pick is not.
-        failures: the number of launches that had failed.
+        seed: decides which repeat of a point is returned.
+        launches: the number of launches, with failures.
+        launches_to_98pct: the number of launches until the pick was within 2% of the best and
+            remained so, or None if the last pick is not.
+        failures: the number of failed launches.
         best_found: the median value of the last pick.
         stopped_after: the number of launches after which a tune would have stopped. Later
             launches only show how many it would have needed.

@@ -1,1 +1,1 @@
-"""The job tune: its phases from the baseline to the proven winner; nothing that others share."""
+"""The job `tune`: its phases, from the baseline to the proven winner; nothing for other jobs."""

@@ -1,4 +1,4 @@
-"""The baseline: what runs without tuning, measured first and proven if it is recommended."""
+"""The baseline, which runs without tuning: measured first, and proven if it is recommended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autofit.trial.purpose import TrialPurpose
 from autofit.trial.trial import Trial
 
 _REPEATS = 3
-# The settings that a runtime reports and that can be written out as flags.
+# The settings that a runtime reports and that can be given as flags.
 _WRITABLE = (
     "context",
     "parallel",
@@ -33,7 +33,7 @@ _WRITABLE = (
 
 
 def measure_baseline(task: Task, runner: TrialRunner) -> Trial:
-    """Launch and measure what runs without tuning, with notes on what limits the comparison."""
+    """Launch and measure the baseline, and note what limits the comparison with it."""
     runner.emit(PhaseStarted("baseline"))
     baseline = baseline_finalist(task)
     trial = runner.run(
@@ -51,7 +51,7 @@ def measure_baseline(task: Task, runner: TrialRunner) -> Trial:
     )
     if not trial.is_completed:
         reason = describe_outcome(trial.outcome)
-        runner.note(f"{describe_baseline(task)} failed ({reason}), so the gain is unknown")
+        runner.note(f"{describe_baseline(task)} failed ({reason}), so the speedup is unknown")
     threads = thread_warning(trial, task.cores)
     if threads:
         runner.note(threads)
@@ -65,28 +65,29 @@ def measure_baseline(task: Task, runner: TrialRunner) -> Trial:
 
 
 def thread_warning(baseline: Trial, cores: Cores) -> str:
-    """Return a warning if a command without a number of threads took too many, else "".
+    """Return a warning if a command without a thread count used too many threads, or else "".
 
-    llama-server counts all cores of the machine, whatever affinity or a container allows.
-    Limited to 16 of 32 cores, its own choice of 32 threads generated 42 tokens a second on a
-    real card; on a machine of 16 cores its choice of 16 generated 84.
+    llama-server counts all cores of the machine, even if affinity or a container allows fewer.
+    On a real card with 16 of 32 cores allowed, it chose 32 threads and generated 42 tokens a
+    second. On a machine with 16 cores it chose 16 threads and generated 84.
     """
     applied = baseline.measurement.applied if baseline.measurement else {}
     used = applied.get("threads_taken")
     if "threads" in baseline.candidate.params or not isinstance(used, int | float):
         return ""
-    if used <= cores.usable or not baseline.is_completed:  # one that failed was not slow
+    if used <= cores.usable or not baseline.is_completed:  # a baseline that failed was not slow
         return ""
     return (
         f"the baseline used {int(used)} threads, but only {cores.usable} cores may be used, "
-        f"which costs speed: part of any gain is --threads {cores.usable} alone"
+        f"which costs speed: part of any speedup comes from --threads {cores.usable} alone"
     )
 
 
 def find_baseline_point(task: Task, problem: Problem, baseline: Trial) -> Point | None:
-    """Return the point of the space that the baseline ran with, or None if there is none.
+    """Return the point of the search space that equals the baseline, or None if there is none.
 
-    Where layers are placed it has no point: the runtime's own fit places them in its own way.
+    There is none if the search places layers, because the runtime's own fit places them
+    differently.
     """
     if problem.searches_layouts or baseline.measurement is None:
         return None
@@ -108,10 +109,10 @@ def find_baseline_point(task: Task, problem: Problem, baseline: Trial) -> Point 
 def write_out_settings(
     task: Task, baseline: Trial, planner: RuntimePlanner | None = None
 ) -> Candidate:
-    """Return the baseline with its effective settings in explicit parameters.
+    """Return the baseline with its effective settings as explicit parameters.
 
-    The runtime's own choice depends on the memory that is free at each start. A preset must not
-    depend on it. The placement is that of the runtime's planner, asked while no server runs.
+    The runtime's own choice depends on the free memory at each start, but a preset must not. The
+    placement comes from the runtime's planner, which runs while no server does.
     """
     applied = baseline.measurement.applied if baseline.measurement else {}
     reported: dict[str, ParamValue] = {
@@ -130,19 +131,19 @@ def write_out_settings(
 def explicit_baseline(
     task: Task, runner: TrialRunner, baseline: Trial, planner: RuntimePlanner | None
 ) -> Finalist:
-    """Return the baseline in explicit settings; as it is if its placement is unknown."""
+    """Return the baseline with explicit settings, or unchanged if its placement is unknown."""
     candidate = write_out_settings(task, baseline, planner)
     is_placed = not task.devices or "n_gpu_layers" in candidate.params
     if is_placed or task.baseline_params is not None:
         return Finalist(candidate, FROZEN, is_baseline=True)
     runner.note(
-        "this build has no llama-fit-params next to it, so the placement of its own fit is "
+        "this build has no llama-fit-params next to it, so the placement by its own fit is "
         "unknown: the preset leaves the fit on"
     )
     return baseline_finalist(task)
 
 
 def describe_baseline(task: Task) -> str:
-    """Return what the baseline is, for a sentence."""
+    """Return a name for the baseline that can be used in a sentence."""
     is_given = task.baseline_params is not None
     return "the command given with --baseline" if is_given else "the runtime's own choice"

@@ -1,7 +1,8 @@
 """Cliffs and unsteady candidates among the launches of a tune.
 
 A cliff is a sharp loss between two neighbours that both run and differ in one parameter. A
-candidate whose launches differ far more than those of others is also near such an edge.
+candidate whose launches differ far more than those of others is unsteady, and may be near a
+cliff.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from autofit.trial.trial import Trial
 
 HOST_LAYERS = "n_cpu_moe"
 _UBATCH = "ubatch"
-# The direction in which a parameter needs more of a device.
+# The direction in which a parameter needs more device memory.
 _DIRECTIONS: Mapping[str, Direction] = {HOST_LAYERS: "down", _UBATCH: "up"}
 _METRICS: tuple[Metric, ...] = ("tg", "pp")
-# A proof has other requests, and the runtime places the baseline's layers.
+# Excluded: proofs have other requests, and the runtime places the baseline's layers.
 _PHASES = frozenset(get_args(Phase)) - {"baseline", "prove"}
-# Their noise is unknown with fewer repeated launches.
+# With fewer repeated launches the noise is unknown.
 _LEAST_REPEATS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """A launch among others: the values of the two parameters, and everything else."""
+    """The position of a launch: the values of the two parameters, and all other settings."""
 
     values: Mapping[str, float]
     layout: str
@@ -48,14 +49,14 @@ class _Position:
     others: Candidate
 
     def line(self, param: str) -> _Line:
-        """Return what it shares with the launches that differ in one parameter."""
+        """Return the line of launches that differ from this one only in one parameter."""
         fixed = tuple(value for name, value in self.values.items() if name != param)
         return _Line(param, self.layout, self.cache_type, self.others, fixed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Launches that differ in one parameter only."""
+    """A line of launches that differ in only one parameter."""
 
     param: str
     layout: str
@@ -65,7 +66,7 @@ class _Line:
 
 
 def find_tune_cliffs(trials: Sequence[Trial], task: Task) -> list[Cliff]:
-    """Return the sharp losses between neighbours among a study's launches, the worst first."""
+    """Find the cliffs between neighbours among a study's launches; return the worst first."""
     found = []
     for metric in _METRICS:
         noise = _noise(trials, task, metric)
@@ -100,7 +101,7 @@ def unsteady_notes(trials: Sequence[Trial], task: Task) -> list[str]:
 def _unsteady_reason(trials: Sequence[Trial]) -> str:
     host = describe_conditions(trials)
     is_quiet = host is None or host["is_quiet"]
-    edge = "it may be at the limit of memory"
+    edge = "the candidate may be at the limit of memory"
     return edge if is_quiet else f"the machine was busy, or {edge}"
 
 
@@ -119,7 +120,7 @@ def _measured(
 
 
 def _noise(trials: Sequence[Trial], task: Task, metric: Metric) -> float | None:
-    """Return the relative standard deviation of a launch, from candidates with several."""
+    """Estimate the relative standard deviation of launches from repeated launches."""
     logs: dict[str, list[float]] = defaultdict(list)
     for trial, value in _measured(trials, task, metric):
         logs[trial.candidate.key].append(math.log(value))
@@ -133,7 +134,7 @@ def _noise(trials: Sequence[Trial], task: Task, metric: Metric) -> float | None:
 def _lines(
     trials: Sequence[Trial], task: Task, metric: Metric
 ) -> dict[_Line, dict[float, list[float]]]:
-    """Return by line the metric of each launch, by the value of the line's parameter."""
+    """Map each line and value of its parameter to the metrics of its launches."""
     lines: dict[_Line, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for trial, value in _measured(trials, task, metric):
         position = _position(trial, task)
@@ -158,7 +159,7 @@ def _position(trial: Trial, task: Task) -> _Position | None:
 
 
 def _host_layers(trial: Trial, task: Task) -> int | None:
-    """Return the count of a boundary: `n_cpu_moe` on one device, else all host expert layers."""
+    """Return the count in boundaries: `n_cpu_moe` on one device, else host expert layers."""
     candidate = trial.candidate
     if trial.layout.startswith(SINGLE) and HOST_LAYERS in candidate.params:
         return candidate.get_int(HOST_LAYERS, 0)

@@ -1,7 +1,7 @@
 """The memory cost of the winner's prefetch and expert cache, and their effect on speed.
 
-A runtime reports a cache in its log. It does not report prefetch slots: they are counted by the
-memory that launches with slots used beyond that of launches without.
+A runtime reports an expert cache in its log, but no prefetch slots. Slots are counted from the
+memory that launches with slots used more than launches without.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _OFF = "off"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertCost:
-    """One setting of the winner for experts in system RAM.
+    """The cost of one setting of the winner for experts in system RAM.
 
     Attributes:
-        mib: the memory that it takes, by device.
-        source: where that number is from, None if the setting is off.
-        asked: the prefetch slots that were asked for.
-        taken: those that the device has, None if they were not counted.
-        launches: how many launches had the setting on.
-        time_ratio: the time of the fastest of them divided by the time of the fastest without,
-            None if one of the two is missing.
+        mib: the memory that the setting takes on each device.
+        source: the source of that number, or None if the setting is off.
+        asked: the number of prefetch slots that were asked for.
+        taken: the number of prefetch slots on the device, or None if they were not counted.
+        launches: the number of launches with the setting on.
+        time_ratio: the time of the fastest launch with the setting divided by the time of the
+            fastest without, or None if one of the two is missing.
     """
 
     param: str
@@ -67,7 +67,7 @@ class ExpertCost:
 def expert_costs(
     winner: Candidate, trials: Sequence[Trial], memory: MemoryModel, task: Task
 ) -> list[ExpertCost]:
-    """Return the cost of each setting that was searched, pinned or given."""
+    """Return the cost of each setting that was searched, pinned, or given by the user."""
     space = task.space
     searched = {name for axis in space.axes if any(axis.values) for name in axis.params}
     names = [name for name in EXPERT_MEMORY_PARAMS if name in searched or winner.get_amount(name)]
@@ -114,7 +114,7 @@ def _cost(
 def _measure_slots(
     winner: Candidate, measured: Sequence[Measurement], memory: MemoryModel
 ) -> tuple[Mapping[str, float], Source, int | None, int | None]:
-    """Return the slots' memory by device and its source, slots asked for, and slots taken."""
+    """Return the slots' memory on each device, its source, and the slots asked for and taken."""
     expected = memory.expected_slots(winner)
     if expected is None:  # all experts are on devices
         return {}, "estimate", None, None
@@ -129,7 +129,7 @@ def _measure_slots(
     if not beyond:
         whole = {expected.device: expected.count * expected.slot_mib}
         return whole, "estimate", expected.count, None
-    # Short prompts need no slots: the launch that used most memory shows them.
+    # Short prompts need no slots, so only the launch that used the most memory shows them all.
     count = min(max(0, round(max(beyond) / expected.slot_mib)), expected.count)
     mib = {expected.device: count * expected.slot_mib} if count else {}
     return mib, "memory", expected.count, count
@@ -149,9 +149,9 @@ def _measure_cache(
 
 
 def _comparison(name: str, trials: Sequence[Trial], task: Task) -> tuple[int, float | None]:
-    """Return the launches with a setting on, and their fastest time divided by that without.
+    """Return the launches with a setting on, and their best time divided by the best without it.
 
-    The baseline does not count: it differs in everything else, too.
+    The baseline is left out, because it also differs in other settings.
     """
     costs: dict[tuple[bool, Candidate], list[float]] = defaultdict(list)
     launches = 0

@@ -1,4 +1,4 @@
-"""The boundary and search phases: candidates are launched while further gain is expected."""
+"""The boundary and search phases: they launch candidates as long as they expect a gain."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from autofit.trial.outcome import Outcome, is_memory_failure, lacks_device_memor
 from autofit.trial.purpose import Phase, TrialPurpose
 from autofit.trial.trial import Trial
 
-# A request takes little time compared with the load; two of each kind show their spread.
+# A request is short compared with the load, so each is sent twice to show the spread.
 _REPEATS = 2
-# A missed requirement counts as more cost: twice the cost if it is missed by a tenth.
+# A missed requirement raises the cost: a miss by a tenth doubles it.
 _SHORTFALL_WEIGHT = 10.0
-# A front is searched for the best in each of these metrics, with a few launches each.
+# For a front each of these metrics gets a search of its own, with a few launches.
 _FRONT_METRICS: tuple[Metric, ...] = ("pp", "tg")
 _LAUNCHES_PER_FRONT_METRIC = 4
-# A launch needs an expected gain of this share of the smallest effect that counts.
+# A launch must have an expected gain of at least this share of the smallest effect that counts.
 _LEAST_GAIN_SHARE = 1 / 30
 _LIKELY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A point that was launched, with its trial.
+    """The evaluation of a point: the point and its trial.
 
-    A trial does not know its point: it is kept longer than the search space of its run.
+    A trial does not store its point, because it outlives the search space of its run.
     """
 
     point: Point
@@ -54,22 +54,23 @@ class Evaluation:
 
     @property
     def candidate(self) -> Candidate:
-        """The point's candidate."""
+        """The candidate of the point."""
         return self.trial.candidate
 
     @property
     def line(self) -> tuple[str, str]:
-        """Layout and cache type, which identify a boundary for users."""
+        """The layout and the cache type, which identify a boundary for users."""
         cache_type = self.point.get("cache_type") or self.candidate.get_str("cache_type_k", "")
         return str(self.point.get(LAYOUT_AXIS, "")), str(cache_type)
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A row of the result: the fewest host layers that fit, and the most that do not.
+    """A fit boundary in the result: the fewest host layers that fit, and the most that do not.
 
-    It is valid for one `ubatch`: a smaller one may fit with fewer, a larger one need more.
-    `params` are those of the candidate that fits. `proven` means that launches showed both.
+    It is valid for one `ubatch`: a smaller ubatch may need fewer host layers, and a larger one
+    more. `params` are the settings of the candidate that fits. `proven` means that launches
+    showed both sides.
     """
 
     layout: str
@@ -99,17 +100,17 @@ class Boundary:
 
 @dataclass(slots=True)
 class Exploration:
-    """The launches of boundary and search, and all that the search learns from them.
+    """The exploration of the search space by the boundary and search phases.
 
     Attributes:
         task: the task.
         runner: launches the candidates.
         memory: predicts which launches should also fill the context.
-        search: the points, and what was observed of them.
-        baseline: what runs without tuning, for comparison; it is not a point by itself.
-        policy: decides what is launched next, and when the search ends.
+        search: the points, and the observations of them.
+        baseline: the trial of the baseline, which need not be a point of the space.
+        policy: decides what to launch next, and when the search ends.
         evaluations: the launches of both phases, in order.
-        proofs: launches at full context of points of the space.
+        proofs: the launches of points of the space at full context.
     """
 
     task: Task
@@ -136,13 +137,13 @@ class Exploration:
     # ---- launches
 
     def search_until(self, share: float) -> None:
-        """Launch what the policy proposes until it ends, or a share of the budget is used."""
+        """Launch what the policy proposes, until it ends or a share of the budget is used."""
         budget = self.runner.budget
         if self._is_reopened:
             self._is_reopened = False
             self.policy.restart()
         if len(self.runner.trials) != self._trials_before:
-            self._shown_phase = None  # another phase had launches since
+            self._shown_phase = None  # another phase has made launches since then
         while (step := self.policy.next_step()) is not None:
             is_used = budget.share_used >= share
             if is_used or not budget.allows(step.phase, self._expected_launch_s()):
@@ -160,7 +161,7 @@ class Exploration:
             self._search_for(metric, seed)
 
     def _search_for(self, metric: Metric, seed: int) -> None:
-        """Search by another metric, with all that launches have shown so far."""
+        """Search for the best value of another metric, with all observations so far."""
         problem = replace(self.problem, goal=replace(self.problem.goal, objective=metric))
         search = SearchStudy(problem, seed=seed)
         for one in self.evaluations:
@@ -225,18 +226,18 @@ class Exploration:
     # ---- observations
 
     def add(self, point: Point, trial: Trial) -> None:
-        """Take the launch of a point into account."""
+        """Add the launch of a point to the observations."""
         if trial.shows_fit_only:
             self.policy.add_fitting(point)
         else:
             self._observe(self.search, point, trial, self.task.objective)
 
     def add_proof(self, finalist: Finalist, trial: Trial) -> None:
-        """Take the proof of a finalist into account, if it is a point of the space.
+        """Add the proof of a finalist to the observations, if it is a point of the space.
 
-        A point that ran before may be out of device memory at full context. A continued search
-        then excludes it, and all points that need at least as much. A lack of host memory may
-        be due to other programs, so that it counts for this launch alone.
+        A point that ran before may run out of device memory at full context. A continued search
+        then excludes this point and all points that need at least as much. A lack of host memory
+        may be due to other programs, so it excludes no other point.
         """
         point = finalist.point
         if point is None:
@@ -249,7 +250,7 @@ class Exploration:
             self._is_reopened = True
 
     def exclude(self, is_excluded: Callable[[Candidate], bool]) -> None:
-        """Continue the search without some candidates, even if it had ended."""
+        """Exclude some candidates and continue the search, even if it had ended."""
         space = self.problem.space
         self.search.restrict_to(lambda point: not is_excluded(Candidate(space.params_of(point))))
         self.policy.restart()
@@ -271,7 +272,7 @@ class Exploration:
         )
 
     def _trial_cost(self, trial: Trial, metric: Metric) -> float | None:
-        """Return the cost of a trial by a metric, or None if it failed or measured nothing."""
+        """Return the cost of a trial in a metric, or None if it failed or measured nothing."""
         if trial.measurement is None or not trial.is_completed:
             return None
         workload = self.task.workload
@@ -281,11 +282,11 @@ class Exploration:
     # ---- results
 
     def is_ruled_out(self, finalist: Finalist) -> bool:
-        """Return whether a finalist needs at least as much of a device as one that failed."""
+        """Return whether a finalist needs at least as much device memory as one that failed."""
         return finalist.point is not None and self.search.is_ruled_out(finalist.point)
 
     def finalists(self) -> list[Finalist]:
-        """Return the candidates that ran and may be picked, the best first."""
+        """Return the candidates that ran and may be recommended, the best first."""
         found: dict[str, Finalist] = {}
         for one in self.ranked():
             layout = str(one.point.get(LAYOUT_AXIS, ""))
@@ -293,7 +294,7 @@ class Exploration:
         return list(found.values())
 
     def ranked(self) -> list[Evaluation]:
-        """Return the launches that may be picked, the best first, with requirements first."""
+        """Return the launches of permitted candidates, the best first; requirements count most."""
         order = {
             tuple(sorted(seen.point.items())): rank
             for rank, seen in reversed(list(enumerate(self.search.ranked())))
@@ -313,16 +314,16 @@ class Exploration:
 
     @property
     def ending(self) -> dict[str, object]:
-        """Why the search ended, and the gain that one more launch was expected to bring.
+        """The reason why the search ended, and the expected gain of one more launch.
 
-        `expected_gain` is a share of the objective's time, with no gain counted for a failure;
-        None if no launch was left. `ended_by` is `gain` (too little expected), `stalled`
-        (nothing better for long, whatever was expected), `space` (nothing left) or `budget`.
+        `expected_gain` is a share of the objective's time, in which failures count as no gain. It
+        is None if no launch was left. `ended_by` is `gain` (too little gain expected), `stalled`
+        (nothing better for a long time), `space` (nothing left to launch) or `budget`.
         """
         proposal = self.policy.declined or self.policy.last
         is_known = proposal is not None and math.isfinite(proposal.expected_gain)
         if not self.problem.has_points:
-            ended_by = "space"  # all that is left was excluded
+            ended_by = "space"  # all remaining points were excluded
         elif not self.policy.is_over:
             ended_by = "budget"
         elif self.policy.has_stalled:
@@ -339,7 +340,7 @@ class Exploration:
 
     @property
     def boundaries(self) -> list[Boundary]:
-        """The boundaries that launches came near, one for each layout and cache type."""
+        """The boundaries that launches approached, one for each layout and cache type."""
         found: dict[tuple[str, str], Boundary] = {}
         for one in (*self.ranked(), *self.evaluations):
             if HOST_LAYERS_AXIS in one.point and one.line not in found:
@@ -377,7 +378,7 @@ class Exploration:
     def _reported_layers(
         self, point: Point, host_layers: int | None, *, fits: bool = True
     ) -> int | None:
-        """Return a count of host layers as the settings of launches express it."""
+        """Convert a count of host layers to the value in the settings of launches."""
         return reported_host_layers(
             str(point.get(LAYOUT_AXIS, "")),
             host_layers,
@@ -387,7 +388,7 @@ class Exploration:
         )
 
     def _expected_to_fail(self, point: Point, walk: BoundarySearch) -> int | None:
-        """Return the most host layers that probably do not fit, or None if all should fit."""
+        """Return the most host layers that probably do not fit, or None if all probably fit."""
         highest = walk.fits if walk.fits is not None else walk.most + 1
         for host_layers in range(highest - 1, -1, -1):
             if self.search.success_probability({**point, HOST_LAYERS_AXIS: host_layers}) < _LIKELY:
@@ -395,7 +396,7 @@ class Exploration:
         return None
 
     def expected_boundaries(self) -> list[Candidate]:
-        """Return for each layout the candidate at its predicted fit boundary."""
+        """Return the candidate at the predicted fit boundary of each layout."""
         rest = next(self.problem.space.points(), None)
         if rest is None:
             return []
@@ -417,13 +418,13 @@ class Exploration:
     # ---- messages to the user
 
     def report_best_remaining(self) -> None:
-        """Report the best launch that may be picked, after the best so far was excluded."""
+        """Report the best launch that remains after the best so far was excluded."""
         self._incumbent_cost = math.inf
         for one in self.ranked()[:1]:
             self._report_incumbent(one.trial)
 
     def _report_incumbent(self, trial: Trial) -> None:
-        """Report a launch that is better than all before."""
+        """Report a launch that is better than all earlier ones."""
         task, metric = self.task, self.task.objective
         value = median_metric(trial.measurement, task.workload, metric)
         if not trial.is_completed or value is None or cost(value, metric) >= self._incumbent_cost:
@@ -441,7 +442,7 @@ class Exploration:
         self.runner.emit(BoundaryMoved(*one.line, fits, fails, ubatch))
 
     def _warn_of_small_budget(self) -> None:
-        """Warn after the first launch that completed; that is the baseline, unless it failed."""
+        """Warn of a small budget after the first completed launch, usually the baseline."""
         budget, workload = self.runner.budget, self.task.workload
         text = first_shortage(
             self.runner.trials,
@@ -453,7 +454,7 @@ class Exploration:
 
 
 def lacking_memory(outcome: Outcome) -> Memory | None:
-    """Return the memory that a launch had too little of, or None for any other outcome."""
+    """Return the memory that a launch lacked, or None for any other outcome."""
     if lacks_device_memory(outcome):
         return "device"
     return "host" if is_memory_failure(outcome) else None

@@ -18,10 +18,11 @@ from autofit.trial.trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
-    """A measured candidate, with the medians of its launches.
+    """A candidate as a point of the front, with the medians of its launches.
 
-    `free_mib` is the least free memory of any launch by device and host, `headroom_mib` the
-    least of any device, None without a counter. Proofs do not count: they have other requests.
+    `free_mib` maps each device and the host to its least free memory in any launch.
+    `headroom_mib` is the least of the devices, or None without a counter. Proofs are left out,
+    because they have other requests.
     """
 
     candidate: Candidate
@@ -34,12 +35,12 @@ class FrontPoint:
     launches: int
 
     def beats(self, other: FrontPoint) -> bool:
-        """Return whether nothing of the other is better, and something is worse."""
+        """Return whether the other point is worse in some respect, and better in none."""
         mine, its = self._values(), other._values()
         return all(a >= b for a, b in zip(mine, its, strict=True)) and mine != its
 
     def _values(self) -> tuple[float, ...]:
-        # Smaller differences of memory occur between launches of one candidate.
+        # Launches of the same candidate also differ by this much memory.
         steps = round(self.headroom_mib / SAME_HEADROOM_MIB) if self.headroom_mib else 0
         return (self.pp_per_s, self.tg_per_s, steps)
 
@@ -57,7 +58,7 @@ class FrontPoint:
 
 
 def find_front(trials: Sequence[Trial], task: Task) -> list[FrontPoint]:
-    """Return the unbeaten candidates that keep the requirements, the fastest prompts first."""
+    """Return the unbeaten candidates that satisfy the requirements, the fastest prompts first."""
     by_candidate: dict[str, list[Trial]] = {}
     for trial in trials:
         if not trial.is_completed or trial.shows_fit_only:

@@ -1,12 +1,12 @@
-"""A tune from its first launch to its proven winner: the phases in order.
+"""The pipeline of a tune: its phases in order, from the first launch to the proven winner.
 
-    measure_baseline   what runs without tuning
+    measure_baseline   launches the settings that run without tuning
     find_finalists     boundary and search, until candidates may enter the rounds
-    race               the best of them against the baseline, in interleaved rounds
-    recommend          the fastest that runs at full context, with acceptable answers
+    race               the best candidates against the baseline, in interleaved rounds
+    recommend          the fastest that runs at full context with acceptable answers
 
-Each phase is given what those before it returned. The runner finishes every trial in one place:
-there it is written to the study, and the memory model observes it.
+Each phase gets the results of the phases before it. Every trial passes through the runner, which
+writes it to the study and gives it to the memory model.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from autofit.tune.recommend import Recommender, add_warnings
 from autofit.tune.result import TuneResult
 from autofit.tune.screen import SearchAgain, screen_leader, select_finalists
 
-# The share of the search budget that is used before the leading KV type is scored.
+# The leading KV type is scored once this share of the search budget is used.
 _SHARE_BEFORE_KV = 0.5
-# The share that the search may use if a front is searched for afterwards.
+# The share of the budget for the search if a search for a front follows.
 _SHARE_BEFORE_FRONT = 0.7
 
 
@@ -44,14 +44,14 @@ def run_tune(
     *,
     seed: int,
 ) -> TuneResult:
-    """Go through all phases of a tune.
+    """Run all phases of a tune.
 
     Args:
         task: the task.
         runner: launches candidates, or takes their trials from the study.
         memory: observes every trial of the runner.
         search: the points of the task's search space.
-        gate: judges answers.
+        gate: judges the answers of candidates.
         seed: decides the order of launches in rounds, and the search for a front.
 
     Raises:
@@ -106,9 +106,10 @@ def _begin_exploration(
 def _find_finalists(
     exploration: Exploration, prover: Prover, gate: QualityGate, seed: int
 ) -> list[Finalist]:
-    """Search until there are candidates that may enter the rounds; return the best first.
+    """Search until some candidates may enter the rounds, and return them, the best first.
 
-    The KV type that leads is scored half-way, so that a poor one does not use up the budget.
+    The KV type of the best candidate is scored half-way, so that a poor type does not use up the
+    budget.
     """
     has_front = exploration.task.keeps_front
     share = _SHARE_BEFORE_FRONT if has_front else 1.0
@@ -131,7 +132,7 @@ def _search(exploration: Exploration, share: float, seed: int) -> None:
 
 
 def _may_continue(exploration: Exploration, gate: QualityGate, again: SearchAgain) -> bool:
-    """Exclude what may not be recommended; return whether the search has anything left."""
+    """Exclude candidates that may not be recommended, and return whether any points are left."""
     if not again.poor_kv:
         exploration.report_best_remaining()
         return True
@@ -139,11 +140,11 @@ def _may_continue(exploration: Exploration, gate: QualityGate, again: SearchAgai
     runner = exploration.runner
     poor = f"KV {' and '.join(map(format_kv_types, again.poor_kv))}"
     if not exploration.problem.has_points:
-        runner.note(f"the search space has nothing without {poor}")
+        runner.note(f"the search space has no candidates without {poor}")
         return False
     if runner.budget.share_used >= 1:
         runner.note(
-            f"the budget leaves nothing to search without {poor}; --kv-floor "
+            f"the budget is too small to search without {poor}; --kv-floor "
             f"{DEFAULT_KV_TYPE} leaves narrower types out from the start"
         )
         return False

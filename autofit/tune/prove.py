@@ -1,4 +1,4 @@
-"""Proofs of finalists: the exact settings, as they will be served, at full context, twice."""
+"""Proofs of finalists: launches of the exact command that will be served, at full context."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from autofit.trial.purpose import TrialPurpose
 from autofit.trial.trial import Trial
 from autofit.tune.explore import Exploration
 
-# A candidate that runs the workload but not the full context needs a little more memory; each
-# step gives it one host layer.
+# A candidate that runs the workload but not the full context lacks a little memory. Each step
+# adds one host layer.
 _MOST_STEPS_BACK = 4
-# A finalist that leaves a device less is proven before it enters rounds: serving takes some MiB
-# more than measuring, for the prompt cache. On a real card a server with 8 MiB left at full
-# context died at the next prompt, and one with 34 MiB ran.
+# A finalist that leaves less free on a device is proven before its rounds, because serving takes
+# some MiB more than measuring, for the prompt cache. On a real card a server with 8 MiB left at
+# full context died at the next prompt; a server with 34 MiB left ran.
 _SMALL_HEADROOM_MIB = 24.0
 
 
 def launch_proof(finalist: Finalist, task: Task, runner: TrialRunner) -> Trial:
-    """Launch a finalist as it will be served, and fill its context twice."""
+    """Launch the exact command that will be served, and fill its context twice."""
     return runner.run(
         TrialPurpose("prove", "proof"),
         finalist.candidate,
@@ -38,13 +38,13 @@ def launch_proof(finalist: Finalist, task: Task, runner: TrialRunner) -> Trial:
 
 @dataclass(slots=True)
 class Prover:
-    """The proofs of a tune's finalists, each launched once.
+    """A prover of a tune's finalists. It launches each proof once.
 
-    Every launch is added to the exploration, so that a continued search knows of it.
+    Every launch is added to the exploration, so that a continued search uses it.
 
     Attributes:
-        out_of_memory: finalists that are out of device memory at full context, and that were
-            not replaced by a candidate with more host layers so far.
+        out_of_memory: finalists that ran out of device memory at full context, and that no
+            candidate with more host layers has replaced yet.
     """
 
     task: Task
@@ -55,7 +55,7 @@ class Prover:
     _trials: dict[str, Trial] = field(default_factory=dict)
 
     def prove(self, finalist: Finalist) -> Proof | None:
-        """Prove a finalist, or the next with more host layers, or None if none can be proven."""
+        """Prove a finalist, or else the next one with more host layers that can be proven."""
         key = finalist.candidate.key
         if key in self._proofs:
             return self._proofs[key]
@@ -66,10 +66,11 @@ class Prover:
         return proof
 
     def prove_if_tight(self, finalist: Finalist) -> Finalist | None:
-        """Prove a finalist with little headroom before its rounds, and return what replaces it.
+        """Prove a finalist with little headroom before its rounds; return it or a replacement.
 
-        The fastest candidate often leaves next to nothing on a device. Return the finalist
-        itself if it has headroom, None if neither it nor a step back can be proven.
+        The fastest candidate often leaves almost no memory free on a device. A finalist with
+        headroom is returned without a proof. The result is None if neither the finalist nor a
+        candidate with more host layers can be proven.
         """
         if not self.is_tight(finalist):
             return finalist
@@ -84,7 +85,7 @@ class Prover:
         return proven
 
     def fails_proof(self, finalist: Finalist, *, is_best: bool) -> bool:
-        """Return whether a finalist is out of device memory at full context; no steps back."""
+        """Return whether a finalist is out of device memory at full context; try no steps back."""
         if finalist.candidate.key in self._proofs:
             return False
         trial = self._launch(finalist)
@@ -102,13 +103,13 @@ class Prover:
         return True
 
     def is_tight(self, finalist: Finalist) -> bool:
-        """Return whether the finalist's launches left next to nothing on a device."""
+        """Return whether the finalist's launches left almost no memory free on a device."""
         launches = [t for t in self.runner.trials if t.candidate == finalist.candidate]
         left_mib = headroom_mib(launches)
         return left_mib is not None and left_mib < _SMALL_HEADROOM_MIB
 
     def has_result(self, finalist: Finalist) -> bool:
-        """Return whether the finalist was launched for its proof."""
+        """Return whether the finalist's proof was launched."""
         key = finalist.candidate.key
         return key in self._proofs or key in self._trials
 
@@ -120,11 +121,11 @@ class Prover:
             if trial.is_completed:
                 return Proof(one, trial, steps)
             if not lacks_device_memory(trial.outcome):
-                return None  # with more host layers it would need more host memory, not less
+                return None  # more host layers would need even more host memory
         return None
 
     def _steps_back(self, finalist: Finalist) -> Iterator[Finalist]:
-        """Yield the finalist with one host layer more, two more, and so on."""
+        """Yield the finalist with one more host layer, with two more, and so on."""
         problem, point = self.exploration.problem, finalist.point
         if point is None or HOST_LAYERS_AXIS not in point:
             return
@@ -137,7 +138,7 @@ class Prover:
                 yield Finalist(candidate, str(point.get(LAYOUT_AXIS, "")), smaller)
 
     def _launch(self, finalist: Finalist) -> Trial | None:
-        """Launch the proof once, or None without a launch if a failure rules it out."""
+        """Launch the proof once, or return None if an earlier failure rules it out."""
         key = finalist.candidate.key
         if key not in self._trials:
             if self.exploration.is_ruled_out(finalist):
@@ -147,10 +148,10 @@ class Prover:
         return self._trials[key]
 
     def _note_failure(self, finalist: Finalist) -> None:
-        """Note that neither the finalist nor a step back can be proven."""
+        """Note that neither the finalist nor one with more host layers can be proven."""
         trial = self._trials.get(finalist.candidate.key)
         if trial is None:
-            return  # the failure that rules it out was noted
+            return  # the failure that rules it out was already noted
         if finalist in self.out_of_memory:
             self.runner.note(
                 f"#{trial.number} does not run at full context with more layers in system RAM "
@@ -165,6 +166,6 @@ class Prover:
 
 
 def describe_steps_back(proof: Proof) -> str:
-    """Return a note on the host layers that a proof needed in addition."""
+    """Return a note on the additional host layers that a proof needed."""
     layers = "1 layer" if proof.steps_back == 1 else f"{proof.steps_back} layers"
     return f"stepped back {layers} to run at full context"

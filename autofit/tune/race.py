@@ -1,4 +1,4 @@
-"""The confirm phase: the finalists against the baseline, in rounds that the budget allows."""
+"""The confirm phase: rounds of the finalists and the baseline, as many as the budget allows."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from autofit.session.task import Task
 from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule
 from autofit.trial.trial import Trial
 
-# The two best enter the rounds with the baseline: with noise the second best is often the best
-# in truth.
+# The two best enter the rounds with the baseline, because noise often makes the truly best one
+# look second best.
 CONTENDERS = 2
 _REPEATS = 2
 # With time for fewer rounds, only the best one is compared with the baseline.
 _ROUNDS_FOR_SEVERAL = 5
-# Fewer than three rounds decide nothing, so they may take a little more than their share.
+# Fewer than three rounds decide nothing, so three may take a little more than their share.
 _OVERTIME = 1.15
 
 
 def race(
     task: Task, runner: TrialRunner, baseline: Trial, finalists: Sequence[Finalist], *, seed: int
 ) -> Ranking | None:
-    """Launch the first finalists and the baseline in rounds, or None without a finalist."""
+    """Launch the best finalists and the baseline in rounds, or return None without a finalist."""
     chosen = list(finalists[:CONTENDERS])
     if not chosen:
         return None
@@ -56,8 +56,8 @@ def _make_rule(
 ) -> StoppingRule:
     """Return a rule for as many rounds as the budget allows, fixed before the first round.
 
-    A rule divides its chance of error among all its rounds. One that was made for twelve rounds
-    and cut off after five would give intervals that are too wide.
+    A rule divides its error probability among all its rounds. A rule for twelve rounds that ended
+    after five would give intervals that are too wide.
     """
     keys = {finalist.candidate.key for finalist in finalists}
     seconds: dict[str, float] = {}

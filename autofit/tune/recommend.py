@@ -1,4 +1,4 @@
-"""The prove phase: the fastest candidate that runs at full context, with acceptable answers."""
+"""The prove phase: the fastest candidate that runs at full context with acceptable answers."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from autofit.tune.race import race
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """A proven candidate.
+    """The recommendation of a tune: a proven candidate.
 
-    `gain` is its speedup over the baseline, None where it is unknown; `answers` are its check
-    against the reference, None without one.
+    `gain` is its speedup over the baseline, or None if unknown. `answers` is the check of its
+    answers against the reference, or None without a check.
     """
 
     proof: Proof
@@ -45,7 +45,7 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommender:
-    """The choice among the candidates of a tune: they are proven, the fastest first."""
+    """A recommender, which proves the candidates of a tune, the fastest first."""
 
     task: Task
     runner: TrialRunner
@@ -57,7 +57,7 @@ class Recommender:
     def recommend(
         self, baseline: Trial, finalists: Sequence[Finalist], ranking: Ranking | None
     ) -> Recommendation | None:
-        """Prove candidates until one can be recommended, or None if none can.
+        """Prove candidates until one can be recommended; return None if none can.
 
         Raises:
             Interrupted: the user stopped the run.
@@ -76,18 +76,18 @@ class Recommender:
         proven = self._prove_finalists(baseline, finalists, ranking)
         if proven is not None or is_best or not baseline.is_completed:
             return proven
-        # No faster candidate can be proven: what runs without tuning is still a result.
+        # No faster candidate can be proven, but the baseline is still a result.
         proof = self._prove_baseline(baseline)
         if proof is None:
             return None
         self.runner.note(
-            f"nothing that is faster can be recommended, so {self._baseline_name} is kept"
+            f"no faster candidate can be recommended, so {self._baseline_name} is kept"
         )
         self._note_poor_kv(baseline)
         return Recommendation(proof, Estimate(1.0, 1.0, 1.0, 0))
 
     def _prove_baseline(self, baseline: Trial) -> Proof | None:
-        """Prove the baseline in explicit settings, or None if it fails."""
+        """Prove the baseline with explicit settings, or return None if it fails."""
         finalist = explicit_baseline(self.task, self.runner, baseline, self.planner)
         trial = launch_proof(finalist, self.task, self.runner)
         if trial.is_completed:
@@ -116,7 +116,7 @@ class Recommender:
                 gain = _gain(again, proof.finalist.candidate.key)
                 return Recommendation(proof, gain, answers)
             if ranking is not None and not ranking.has(key):
-                # It was not in the rounds, and no candidate that was can be recommended.
+                # Nothing in the rounds can be recommended, and this finalist was not in them.
                 ranking = self._race_alone(baseline, proof)
             return Recommendation(proof, _gain(ranking, key), answers)
         return None
@@ -127,7 +127,7 @@ class Recommender:
     def _is_baseline_best(
         self, baseline: Trial, finalists: Sequence[Finalist], ranking: Ranking | None
     ) -> bool:
-        """Return whether the baseline is to be proven first."""
+        """Return whether the baseline must be proven first."""
         if not baseline.is_completed:
             return False
         task, trials = self.task, self.runner.trials
@@ -136,7 +136,7 @@ class Recommender:
             is_fastest = ranking.winner == own.key
         else:
             if finalists:
-                self.runner.note("the budget ended before the fastest could be confirmed")
+                self.runner.note("the budget was used up before the fastest could be confirmed")
             own_cost = usual_cost(own, task, trials)
             is_fastest = not any(
                 usual_cost(finalist.candidate, task, trials) < own_cost for finalist in finalists
@@ -151,7 +151,7 @@ class Recommender:
         return describe_baseline(self.task)
 
     def _baseline_led(self, ranking: Ranking) -> str:
-        """Return the note that nothing was faster than the baseline, and how certain that is."""
+        """Return the note that no candidate was faster than the baseline, and its certainty."""
         undecided = len(ranking.undecided)
         if not undecided:
             return f"{self._baseline_name} was confirmed as the best found"
@@ -163,26 +163,26 @@ class Recommender:
         )
 
     def _nothing_else(self) -> str:
-        """Return the reason for which only the baseline can be recommended."""
+        """Return the reason why only the baseline can be recommended."""
         tried = [t for t in self.runner.trials if t.phase in {"boundary", "search"}]
         if any(trial.is_completed for trial in tried):
-            return "nothing else that ran can be recommended"
+            return "no other candidate that ran can be recommended"
         if tried:
-            return f"nothing else ran: {len(tried)} other launches failed"
-        return "nothing else was tried: try a larger --budget or --max-launches"
+            return f"no other candidate ran: {len(tried)} launches failed"
+        return "no other candidate was tried: use a larger --budget or --max-launches"
 
     def _note_poor_kv(self, baseline: Trial) -> None:
-        """Note KV types of the baseline with which nothing else is recommended."""
+        """Note KV types of the baseline that exclude other candidates because of their answers."""
         if self.gate.is_poor(baseline.candidate):
             types = format_kv_types(kv_types(baseline.candidate))
             self.runner.note(
-                f"{self._baseline_name} has KV {types}, too: it is kept as what runs today, not "
+                f"{self._baseline_name} also has KV {types}: it is kept because it runs today, not "
                 "for its answers"
             )
 
 
 def add_warnings(recommendation: Recommendation, exploration: Exploration) -> None:
-    """Note what the user should know of the winner."""
+    """Note what the user should know about the winner."""
     for text in _find_warnings(recommendation.proof, exploration):
         exploration.runner.note(text)
 
@@ -194,9 +194,9 @@ def _find_warnings(proof: Proof, exploration: Exploration) -> Iterator[str]:
     trials = exploration.runner.trials
     if task.requirements and not keeps_requirements(measured_as, task, trials):
         required = ", ".join(str(requirement) for requirement in task.requirements)
-        yield f"the winner misses what was required ({required}): nothing found keeps it"
+        yield f"the winner misses a requirement ({required}), as do all candidates that ran"
     if _is_at_boundary(finalist, exploration):
-        return  # a launch has shown that the free memory is not enough for another layer
+        return  # a launch has shown that another layer does not fit into the free memory
     predicted = exploration.memory.predict(finalist.candidate)
     if predicted is not None:
         for room in unused_rooms(task.inventory, predicted, _free_mib(proof, task)):
@@ -204,7 +204,7 @@ def _find_warnings(proof: Proof, exploration: Exploration) -> Iterator[str]:
 
 
 def _free_mib(proof: Proof, task: Task) -> dict[str, float]:
-    """Return by device the memory that the proof left free, within the user's limits."""
+    """Map each device to the memory that the proof left free, within the user's limits."""
     measured = proof.trial.measurement
     if measured is None:
         return {}
@@ -219,7 +219,7 @@ def _free_mib(proof: Proof, task: Task) -> dict[str, float]:
 
 
 def _is_at_boundary(finalist: Finalist, exploration: Exploration) -> bool:
-    """Return whether one host layer less is known not to fit."""
+    """Return whether a failure shows that one host layer less does not fit."""
     point = finalist.point
     if point is None or HOST_LAYERS_AXIS not in point:
         return False
@@ -228,7 +228,7 @@ def _is_at_boundary(finalist: Finalist, exploration: Exploration) -> bool:
 
 
 def usual_cost(candidate: Candidate, task: Task, trials: Sequence[Trial]) -> float:
-    """Return the median cost over a candidate's launches, infinite without any."""
+    """Return the median cost of a candidate's launches, or infinity without a launch."""
     values = [
         median_metric(measured, task.workload, task.objective)
         for measured in _measurements(candidate, trials)
@@ -238,12 +238,12 @@ def usual_cost(candidate: Candidate, task: Task, trials: Sequence[Trial]) -> flo
 
 
 def keeps_requirements(candidate: Candidate, task: Task, trials: Sequence[Trial]) -> bool:
-    """Return whether a candidate keeps what the user requires, in the median of its launches."""
+    """Return whether a candidate satisfies the requirements in the median of its launches."""
     return are_kept(task.requirements, _measurements(candidate, trials), task.workload)
 
 
 def _measurements(candidate: Candidate, trials: Sequence[Trial]) -> list[Measurement]:
-    """Return what a candidate's launches measured; a proof has other requests."""
+    """Return the measurements of a candidate's launches, without proofs."""
     return [
         trial.measurement
         for trial in trials
@@ -256,7 +256,7 @@ def _measurements(candidate: Candidate, trials: Sequence[Trial]) -> list[Measure
 
 
 def _proof_order(by_id: Mapping[str, Finalist], ranking: Ranking | None) -> list[str]:
-    """Return the finalists' ids: the winner of the rounds, the leader, then the others."""
+    """Return the finalists' ids in order of proof: winner, leader, then the others."""
     first = [ranking.winner, ranking.leader] if ranking else []
     return list(dict.fromkeys([*(key for key in first if key in by_id), *by_id]))  # type: ignore[list-item]
 

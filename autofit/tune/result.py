@@ -1,4 +1,4 @@
-"""The result of a tune, and the document that `tune --json` prints and a study keeps."""
+"""The result of a tune: the document that `tune --json` prints and that a study keeps."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from autofit.tune.recommend import Recommendation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneResult:
-    """The findings of all phases of a tune.
+    """The result of a tune: the findings of all its phases.
 
     Attributes:
-        ranking: the result of the rounds, None without any.
-        recommendation: None if no candidate can be recommended.
-        ending: why the search ended, as JSON data.
+        ranking: the result of the rounds, or None without rounds.
+        recommendation: the recommendation, or None if no candidate can be recommended.
+        ending: the reason why the search ended, as JSON data.
         kv_scores: the checks of narrow KV types.
-        overhead: what was spent after the last launch.
-        seconds: what the whole tune took, earlier runs of the study included.
+        overhead: the time and planner calls after the last launch.
+        seconds: the time of the whole tune, with earlier runs of the study.
     """
 
     task: Task
@@ -115,10 +115,10 @@ class TuneResult:
             env=task.env,
             wrapper=task.wrapper,
         )
-        if isinstance(plan, UnsupportedSetting):  # it was proven with these very settings
+        if isinstance(plan, UnsupportedSetting):  # the proof had exactly these settings
             raise TypeError(plan.message)
         measured = proof.trial.measurement
-        # The baseline in explicit settings was measured as the baseline.
+        # The baseline with explicit settings has the measurements of the baseline.
         source = self.baseline.candidate if finalist.is_baseline else candidate
         return {
             "params": dict(candidate.params),
@@ -140,7 +140,7 @@ class TuneResult:
         }
 
     def _estimates(self, candidate: Candidate) -> dict[str, Any]:
-        """Return estimates over the launches of the rounds, else over all that measured."""
+        """Return estimates from the launches of the rounds, or else from all measured launches."""
         launches = [
             trial
             for trial in self.trials
@@ -159,9 +159,9 @@ class TuneResult:
         return found
 
     def _is_tie(self) -> bool:
-        """Return whether winner and baseline are equally fast beyond doubt.
+        """Return whether winner and baseline are shown to be equally fast.
 
-        If the baseline itself won, a tie is a contender that is as fast.
+        If the baseline itself won, a tie means that another contender is as fast.
         """
         if self.recommendation is None or self.ranking is None:
             return False
@@ -174,7 +174,7 @@ class TuneResult:
         return against is not None and against.verdict == "tie"
 
     def _front(self) -> list[dict[str, Any]]:
-        """Return the front without poor KV types, the winner marked; it need not be there."""
+        """Return the front without poor KV types, with a mark on the winner if that is in it."""
         winner = self.recommendation.proof.finalist.candidate if self.recommendation else None
         poor = {types for types, check in self.kv_scores.items() if check.is_acceptable is False}
         trials = [trial for trial in self.trials if kv_types(trial.candidate) not in poor]

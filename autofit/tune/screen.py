@@ -1,8 +1,8 @@
-"""The choice of finalists for the rounds: they run at full context, with acceptable answers.
+"""The screening of finalists before the rounds: they must fit at full context and answer well.
 
-Rounds take the most time of a tune. So what can exclude a finalist comes before them: the proof
-of one that leaves a device next to nothing, and the score of a KV type narrower than f16, which
-is made once and is valid for every placement.
+Rounds take most of the time of a tune. So all that can exclude a finalist is done before them: a
+proof if it leaves almost no memory free on a device, and a score if its KV type is narrower than
+f16. A KV type is scored only once, because the score is valid for every placement.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from autofit.trial.purpose import Phase
 from autofit.tune.prove import Prover
 from autofit.tune.race import CONTENDERS
 
-# Launches of the runtime's own program for a score, and those of the fewest rounds that decide
-# anything: of the baseline and one candidate.
+# The launches that a score takes, and the launches of the fewest rounds that can decide between
+# the baseline and one candidate.
 _PROGRAM_LAUNCHES = 2
 _ROUND_LAUNCHES = 2 * MIN_ROUNDS
 
@@ -31,8 +31,9 @@ _ROUND_LAUNCHES = 2 * MIN_ROUNDS
 class SearchAgain:
     """A request to continue the search before the rounds.
 
-    `poor_kv` are all KV types whose answers are not good enough, which the search is to exclude.
-    Empty, the best candidate is out of memory at full context, which the search knows.
+    `poor_kv` are the KV types that the search must exclude, because their answers are not good
+    enough. If it is empty, the best candidate ran out of memory at full context, and the search
+    already excludes it.
     """
 
     poor_kv: tuple[KvTypes, ...] = ()
@@ -41,11 +42,12 @@ class SearchAgain:
 def select_finalists(
     finalists: Sequence[Finalist], prover: Prover, gate: QualityGate
 ) -> list[Finalist] | SearchAgain:
-    """Return the finalists without those that may not be recommended.
+    """Return the finalists that may be recommended, or a request to search again.
 
-    The first ones, which will enter the rounds, are proven if they are tight, and their KV
-    types are scored. If that excludes a KV type or the best finalist, others may be worth a
-    launch. If nothing is left, finalists that are out of memory get more host layers.
+    The first finalists will enter the rounds. They are proven if they are tight, and their KV
+    types are scored. If that excludes a KV type or the best finalist, the search continues,
+    because other candidates may now be worth a launch. If no finalist is left, those that ran
+    out of memory get more host layers.
 
     Raises:
         Interrupted: the user stopped the run.
@@ -61,7 +63,7 @@ def select_finalists(
         if _fails_early_proof(finalist, prover, is_best=is_best):
             if is_best:
                 return SearchAgain()
-            continue  # only the best is worth launches with more host layers
+            continue  # only the best finalist is worth launches with more host layers
         is_best = False
         proven = prover.prove_if_tight(finalist)
         if proven is None:
@@ -73,9 +75,10 @@ def select_finalists(
 
 
 def _fails_early_proof(finalist: Finalist, prover: Prover, *, is_best: bool) -> bool:
-    """Return whether a tight finalist is out of device memory at full context.
+    """Return whether a tight finalist runs out of device memory at full context.
 
-    The best is not proven here if the search cannot continue: it gets more host layers instead.
+    If the search cannot continue, the best finalist is not proven here: it later gets more host
+    layers instead.
     """
     if not prover.is_tight(finalist):
         return False
@@ -89,7 +92,7 @@ def _fails_early_proof(finalist: Finalist, prover: Prover, *, is_best: bool) -> 
 def screen_leader(
     finalists: Sequence[Finalist], prover: Prover, gate: QualityGate
 ) -> SearchAgain | None:
-    """Score the KV type of the best so far while the search goes on, so that it wastes nothing.
+    """Score the KV type of the best candidate early, before the search spends time on a poor one.
 
     Raises:
         Interrupted: the user stopped the run.
@@ -103,7 +106,7 @@ def screen_leader(
 
 
 def _replace_out_of_memory(prover: Prover, gate: QualityGate) -> list[Finalist]:
-    """Return the first finalist out of memory that runs with more host layers."""
+    """Return the first out-of-memory finalist that runs with more host layers."""
     for finalist in prover.out_of_memory:
         if not gate.is_poor(finalist.candidate):
             proven = prover.prove_if_tight(finalist)
@@ -120,11 +123,11 @@ def _is_found_poor(
     *,
     before: Phase,
 ) -> bool:
-    """Score a finalist's KV types if that leaves enough time; return whether they are poor."""
+    """Score a finalist's KV types if enough time is left, and return whether they are poor."""
     evaluator = gate.evaluator
     if evaluator is None or not gate.is_open(finalist.candidate):
         return False
-    # Another finalist with these KV types may have answers already.
+    # Answers of another finalist with these KV types may exist already.
     types = kv_types(finalist.candidate)
     answered = (
         one
@@ -140,7 +143,7 @@ def _is_found_poor(
 
 
 def _leaves_time(finalist: Finalist, prover: Prover, gate: QualityGate, *, before: Phase) -> bool:
-    """Return whether a score leaves time: before the rounds, for the fewest that decide."""
+    """Return whether a score leaves enough time. Before rounds it must leave time to decide."""
     left_s = prover.runner.budget.left_for_s(before)
     needed_s = _score_s(finalist, prover, gate)
     if before == "confirm":
@@ -157,7 +160,7 @@ def _usual_launch_s(prover: Prover) -> float:
 
 
 def _score_s(finalist: Finalist, prover: Prover, gate: QualityGate) -> float:
-    """Return about how many seconds a score takes."""
+    """Estimate the seconds that a score takes."""
     if gate.evaluator is None:
         return 0.0
     usual_s, workload = _usual_launch_s(prover), prover.task.workload

@@ -154,11 +154,11 @@ def test_launches_of_one_candidate_that_differ_are_named(probed):
     (note,) = unsteady_notes(trials, probed.factory.task)
 
     assert note.startswith("launches 0, 1, 2, 3 of one candidate differ by ")
-    assert note.endswith("those of others: it may be at the limit of memory")
+    assert note.endswith("those of others: the candidate may be at the limit of memory")
     busy = Conditions(seconds=1.0, cores=2, others_cores=1.5)
     trials[1] = replace(trials[1], measurement=replace(trials[1].measurement, conditions=busy))
     (disturbed,) = unsteady_notes(trials, probed.factory.task)
-    assert "the machine was busy, or it may be at the limit" in disturbed
+    assert "the machine was busy, or the candidate may be at the limit" in disturbed
     assert unsteady_notes(trials[4:], probed.factory.task) == []
 
 

@@ -170,8 +170,8 @@ def test_a_poor_pinned_type_leaves_the_baseline(about, tune):
     pinned = replace(about, space=about.space.pin({"cache_type": "q8_0"}))
     tuned = tune(POOR, task=pinned)
 
-    assert "the search space has nothing without KV q8_0" in tuned.notes
-    assert "nothing else that ran can be recommended" in tuned.notes
+    assert "the search space has no candidates without KV q8_0" in tuned.notes
+    assert "no other candidate that ran can be recommended" in tuned.notes
     assert tuned.result["search"]["ended_by"] == "space"
     assert {row["cache_type"] for row in tuned.result["boundary"]} == {"q8_0"}
     assert "cache_type_k" not in tuned.result["winner"]["params"]
@@ -182,7 +182,7 @@ def test_a_note_says_that_the_budget_is_used_up(tune):
     """The poor type is excluded although no launch is left."""
     tuned = tune(POOR, max_launches=2)
 
-    assert "the budget leaves nothing to search without KV q8_0; --kv-floor f16" in tuned.notes
+    assert "the budget is too small to search without KV q8_0; --kv-floor f16" in tuned.notes
     assert "cache_type_k" not in tuned.result["winner"]["params"]
 
 
