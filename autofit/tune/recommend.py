@@ -176,8 +176,8 @@ class Recommender:
         if self.gate.is_poor(baseline.candidate):
             types = format_kv_types(kv_types(baseline.candidate))
             self.runner.note(
-                f"{self._baseline_name} also has KV {types}: it is kept because it runs today, not "
-                "for its answers"
+                f"{self._baseline_name} also has KV {types}: it is kept because it runs today, "
+                "not for its answers"
             )
 
 
