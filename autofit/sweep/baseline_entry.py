@@ -1,8 +1,8 @@
-"""An entry of the baseline: the last night as a whole, and the figures of the nights before.
+"""An entry of the baseline: the complete record of the last night, and the figures of all nights.
 
-Nights belong to levels. A change that was accepted begins a new level, and so do other
-settings. Tonight is compared with the nights of the current level, which is that of the last
-night. How much nights vary is estimated from all of them.
+Each night belongs to a level. An accepted change and other settings begin a new level. Tonight
+is compared with the nights of the current level, which is the level of the last night. The
+variation between nights is estimated from all nights.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Night:
     """The figures of one night.
 
     Attributes:
-        settings: a digest of the settings and the requests that were measured.
-        level: nights of equal level have about the same values.
-        values: by metric.
-        peak_mib: by device.
+        settings: a digest of the measured settings and requests.
+        level: a number; nights with the same number have about the same values.
+        values: the value of each metric.
+        peak_mib: the peak memory of each device.
     """
 
     date: str
@@ -40,7 +40,7 @@ class Night:
 
     @classmethod
     def of(cls, record: EntryRecord) -> Night:
-        """Return the figures of a record, with five digits."""
+        """Return the figures of a record, rounded to five digits."""
         values = {
             one.name: value
             for one in fields(LaunchValues)
@@ -59,7 +59,7 @@ class Night:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the night as JSON data; a metric is a list of typical value, deviation and n."""
+        """Return the night as JSON data. A metric is a list of typical value, deviation and n."""
         return {
             "date": self.date,
             "settings": self.settings,
@@ -73,7 +73,7 @@ class Night:
         """Read the data of `to_dict`.
 
         Raises:
-            KeyError, TypeError, ValueError: the data is no night.
+            KeyError, TypeError, ValueError: the data does not describe a night.
         """
         names = [one.name for one in fields(NightValue)]
         values = {key: dict(zip(names, one, strict=True)) for key, one in data["values"].items()}
@@ -86,9 +86,9 @@ class Night:
 
 @dataclass(frozen=True, slots=True)
 class BaselineEntry:
-    """The record of the last night, and the figures of all nights from the oldest on.
+    """An entry of the baseline: the record of the last night, and the figures of all nights.
 
-    A record of a failure has no figures, so its night is not in `nights`.
+    `nights` begins with the oldest. A failure has no figures, so its night is not in it.
     """
 
     record: EntryRecord
@@ -100,11 +100,11 @@ class BaselineEntry:
         return tuple(night for night in self.nights if night.level == self.nights[-1].level)
 
     def with_current_level(self, level: int) -> BaselineEntry:
-        """Return the entry with another level as the current one."""
+        """Return the entry with another current level."""
         return replace(self, nights=tuple(sorted(self.nights, key=lambda n: n.level == level)))
 
     def values_by_level(self, metric: str) -> list[list[NightValue]]:
-        """Return the values of each level, the current one last; empty if that has none."""
+        """Return the values of each level, the current one last, or nothing if that has none."""
         levels: dict[int, list[NightValue]] = {}
         for night in self.nights:
             if metric in night.values:
@@ -118,21 +118,21 @@ class BaselineEntry:
         return [night.values[metric].typical for night in nights if metric in night.values]
 
     def peaks_mib(self, device: str) -> list[float]:
-        """Return the memory that the nights of the current level needed on a device."""
+        """Return the peak memory of a device in each night of the current level."""
         return [
             night.peak_mib[device] for night in self.current_nights if device in night.peak_mib
         ]
 
 
 def settings_digest(record: EntryRecord) -> str:
-    """Return a digest of settings and requests: figures compare only where it is equal."""
+    """Return a digest of settings and requests. Only figures with equal digests are compared."""
     digest = record.winner.digest if record.winner else ""
     task = record.environment.task.encode("utf-8", "backslashreplace")
     return f"{digest}-{hashlib.sha256(task).hexdigest()[:8]}" if task else digest
 
 
 def shorten(value: float) -> float:
-    """Return a number with the five digits that a baseline keeps."""
+    """Round a number to the five digits that a baseline keeps."""
     return float(f"{value:.{_DIGITS}g}")
 
 

@@ -1,11 +1,11 @@
-"""The baseline of sweeps: earlier nights, in a small file that is made to be committed.
+"""The baseline of sweeps: earlier nights, in a small file for version control.
 
     {"schema": 1, "entries": {NAME: {"record": {...}, "nights": [{...}, ...]}}}
 
-Keys are sorted, numbers short, and each value that fits is on one line, so that a diff shows
-what changed. `record` is the last night that was added, `nights` are the figures of the last
-30 nights. An answer is one line a prompt: a token is `ID=LOGPROB`, followed by its rivals with
-theirs, as in `1917=-0.105;78=-2.41;12=-4.2`.
+Keys are sorted, numbers are short, and each value that fits is on one line, so that a diff
+shows all changes clearly. `record` is the night that was added last; `nights` are the figures of
+the last 30 nights. An answer has one line for each prompt. A token is `ID=LOGPROB`, followed by
+its rivals in the same form, as in `1917=-0.105;78=-2.41;12=-4.2`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,12 @@ _SCHEMA = 1
 # About ten nights show how much nights vary; a month shows a trend.
 _MAX_NIGHTS = 30
 _LINE = 99
-# A greedy choice that changes by rounding changes to a token that was nearly as likely: the
-# second at that position. The third is for a tie of both with another.
+# Rounding can change a greedy choice only to a token that is nearly as likely, which is the
+# second at that position. The third is kept in case both tie with it.
 _TOKENS_PER_POSITION = 3
 _LOGPROB_DIGITS = 3
 _HINT = "restore it from version control, or move it away: `--update-baseline` writes a new one"
-_UNWRITTEN_HINT = (
-    "once it can be written, add `--resume --update-baseline`: nothing is launched again"
-)
+_UNWRITTEN_HINT = "make it writable, and add `--resume --update-baseline`: no launch is repeated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +56,16 @@ class Baseline:
         """Read a baseline from its file.
 
         Raises:
-            UsageError: it does not exist, is damaged, or is from a newer autofit.
+            UsageError: the file does not exist, is damaged, or is from a newer autofit.
         """
         try:
             text = path.read_bytes().decode("utf-8")
         except FileNotFoundError as error:
-            hint = "`--update-baseline` writes one"
-            raise UsageError(f"there is no baseline {path}", hint) from error
+            hint = "use `--update-baseline` to write one"
+            raise UsageError(f"the baseline {path} does not exist", hint) from error
         except OSError as error:
             reason = error.strerror or str(error)
-            hint = "give the JSON file that `--update-baseline` has written"
+            hint = "use the JSON file that `--update-baseline` has written"
             raise UsageError(f"cannot read the baseline {path}: {reason}", hint) from error
         except UnicodeDecodeError as error:
             raise UsageError(f"{path} is no baseline: it is not UTF-8", _HINT) from error
@@ -75,10 +73,10 @@ class Baseline:
 
     @classmethod
     def parse(cls, text: str, source: str) -> Baseline:
-        """Read a baseline from a text; `source` is its name in errors.
+        """Parse the text of a baseline. `source` is its name in errors.
 
         Raises:
-            UsageError: it is damaged, or from a newer autofit.
+            UsageError: the text is damaged, or from a newer autofit.
         """
         try:
             data = json.loads(text)
@@ -90,7 +88,7 @@ class Baseline:
             raise UsageError(f"{source} is no baseline: no schema version", _HINT)
         if schema > _SCHEMA:
             versions = f"(schema {schema}, this one knows {_SCHEMA})"
-            hint = "upgrade autofit, or keep a baseline of its own for this version"
+            hint = "upgrade autofit, or use a separate baseline for this version"
             raise UsageError(f"{source} is from a newer autofit {versions}", hint)
         entries = data.get("entries")
         if not isinstance(entries, dict):
@@ -102,9 +100,9 @@ class Baseline:
         records: Iterable[EntryRecord],
         thresholds: Mapping[str, Thresholds] | None = None,
     ) -> Baseline:
-        """Return the baseline with another night of some entries.
+        """Return the baseline with one more night for some entries.
 
-        An entry that was never launched stays as it is. Of a failure only the record is added.
+        An entry that was not launched stays unchanged. For a failure only the record is added.
         """
         entries = dict(self.entries)
         for record in records:
@@ -115,17 +113,17 @@ class Baseline:
         return Baseline(entries)
 
     def dump(self) -> str:
-        """Return the text of the baseline's file."""
+        """Return the baseline as the text of its file."""
         entries = {name: _entry_data(entry) for name, entry in self.entries.items()}
         text = "".join(_json_lines({"schema": _SCHEMA, "entries": entries})) + "\n"
-        # Lone surrogates, as in paths of raw bytes, are not UTF-8; JSON has this escape for them.
+        # Lone surrogates, as in paths of raw bytes, are not UTF-8. JSON escapes them in this way.
         return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
     def write(self, path: Path) -> None:
-        """Replace the file; at any moment there is the whole old one or the whole new one.
+        """Replace the file in one step, so that it is never incomplete.
 
         Raises:
-            AutofitError: it cannot be written.
+            AutofitError: the file cannot be written.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +136,7 @@ class Baseline:
 def _add_night(
     before: BaselineEntry | None, record: EntryRecord, thresholds: Thresholds
 ) -> BaselineEntry:
-    # The night is there already if a sweep is resumed after its end.
+    # The night exists already if a sweep is resumed after its end.
     nights = tuple(one for one in before.nights if one.date != record.date) if before else ()
     if record.status != "ok":
         return BaselineEntry(_fill_failure(record, before.record) if before else record, nights)
@@ -147,7 +145,7 @@ def _add_night(
 
 
 def _fill_failure(failed: EntryRecord, last: EntryRecord) -> EntryRecord:
-    """Return a failure with the settings and answers of the last night, to be tried again."""
+    """Return a failed record with the last night's settings and answers, for the next try."""
     return replace(
         failed,
         winner=failed.winner or last.winner,
@@ -159,8 +157,8 @@ def _fill_failure(failed: EntryRecord, last: EntryRecord) -> EntryRecord:
 def _choose_level(nights: tuple[Night, ...], record: EntryRecord, thresholds: Thresholds) -> int:
     """Return the level of a night: the last one, an earlier one, or a new one.
 
-    So an unusual night that was accepted as a change does not hide the nights before it for
-    longer than until the next night like them.
+    If an unusual night was accepted as a change, the next usual night so returns to the earlier
+    level.
     """
     entry = BaselineEntry(record, nights)
     settings = settings_digest(record)
@@ -175,7 +173,7 @@ def _choose_level(nights: tuple[Night, ...], record: EntryRecord, thresholds: Th
 
 
 def _shorten(record: EntryRecord) -> EntryRecord:
-    """Return the record as the file has it, so that it reads back unchanged."""
+    """Return the record as it is stored, so that writing and reading do not change it."""
     data = record.to_dict()
     measured = ("launches", "peak_mib", "free_mib", "environment", "seconds")
     data.update({key: _shorten_numbers(data[key]) for key in measured})
@@ -189,7 +187,7 @@ def _shorten(record: EntryRecord) -> EntryRecord:
 
 
 def _shorten_numbers(data: Any) -> Any:  # noqa: ANN401 - JSON data
-    """Return JSON data with all numbers of five digits."""
+    """Round all numbers in JSON data to five digits."""
     if isinstance(data, dict):
         return {key: _shorten_numbers(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -198,7 +196,7 @@ def _shorten_numbers(data: Any) -> Any:  # noqa: ANN401 - JSON data
 
 
 def _shorten_answer(answer: RecordedAnswer) -> RecordedAnswer:
-    """Return an answer with the likeliest tokens only, which is enough to compare it."""
+    """Return an answer with only the likeliest tokens, which is enough for comparisons."""
     choices = []
     for choice in answer.choices:
         likeliest = sorted(choice.top, key=lambda token: -choice.top[token])
@@ -246,10 +244,10 @@ def _answer_data(answer: RecordedAnswer) -> dict[str, Any]:
 
 
 def _read_answer(data: Mapping[str, Any]) -> RecordedAnswer:
-    """Read the data of `_answer_data`.
+    """Convert the data of `_answer_data` back to an answer.
 
     Raises:
-        KeyError, ValueError: the data is no answer.
+        KeyError, ValueError: the data does not describe an answer.
     """
     choices = tuple(map(_read_choice, data.get("choices", "").split()))
     token_ids = tuple(choice.token_id for choice in choices)
@@ -274,7 +272,7 @@ def _read_choice(text: str) -> TokenChoice:
 
 
 def _json_lines(data: object, indent: str = "") -> Iterator[str]:
-    """Yield JSON with sorted keys, in which each value that fits is on one line."""
+    """Yield lines of JSON with sorted keys; each value that fits is on one line."""
     flat = json.dumps(data, sort_keys=True, ensure_ascii=False)
     if not isinstance(data, dict | list | tuple) or (indent and len(indent) + len(flat) <= _LINE):
         yield flat

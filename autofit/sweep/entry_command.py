@@ -12,17 +12,16 @@ from pathlib import Path
 from autofit.sweep.entry_record import BoundaryRow, EntryRecord, MeasuredSettings
 from autofit.sweep.suite import SuiteEntry
 
-# With -P a file in the working directory cannot shadow one of our modules.
+# With -P a file in the working directory cannot replace one of our modules.
 PROGRAM = (sys.executable, "-P", "-m", "autofit")
 _LEAST_BUDGET_S = 1
-# The share of the time that is reserved for the fit boundary if the entry gets less than its
-# budget.
+# If the entry gets less time than its budget, this share is reserved for the fit boundary.
 _BOUNDARY_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class EntryCommand:
-    """One command of an entry; its study is in the entry's folder, under its name.
+    """One command of an entry. Its study is in the entry's folder and has the command's name.
 
     `runtime_args` come after `--`.
     """
@@ -32,7 +31,7 @@ class EntryCommand:
     runtime_args: tuple[str, ...] = ()
 
     def argv(self, folder: Path) -> tuple[str, ...]:
-        """Return the command line, which resumes the study if there is one."""
+        """Return the command line. It resumes the study if there is one."""
         study = folder / self.name
         resume = ("--resume",) if (study / "study.json").is_file() else ()
         tail = ("--", *self.runtime_args) if self.runtime_args else ()
@@ -48,8 +47,8 @@ def measuring_command(
 ) -> EntryCommand:
     """Return the first command of an entry, which measures its settings.
 
-    Without settings to measure again, an entry of mode remeasure is tuned, so that the next
-    night has some. `budget_s` is the time that the entry was granted.
+    If an entry of mode remeasure has no settings yet, it is tuned, so that the next night has
+    some. `budget_s` is the time that was granted to the entry.
     """
     budget_s -= boundary_budget_s(entry, budget_s)
     settings = _settings_options(entry, before)
@@ -63,7 +62,7 @@ def measuring_command(
 
 
 def recheck_command(entry: SuiteEntry, before: EntryRecord, budget_s: float) -> EntryCommand:
-    """Return the command that launches the baseline's winner once, after a tune found another."""
+    """Return the command that launches the baseline's winner once, if a tune found another."""
     options = [*_task_options(entry), *_settings_options(entry, before)]
     options += ["--rounds", "1", "--no-answers", *_option("--budget", _duration(budget_s))]
     return EntryCommand("kept", ("remeasure", *options), entry.args)
@@ -88,7 +87,8 @@ def boundary_command(
 def boundary_budget_s(entry: SuiteEntry, budget_s: float) -> float:
     """Return the seconds that are reserved for the fit boundary.
 
-    An entry with its full budget needs none, because only its time-out ends what comes after.
+    An entry with its full budget needs no reserve, because only its time-out limits the search
+    for the boundary.
     """
     is_short = budget_s < entry.full_budget_s
     has_boundary = entry.boundary and entry.mode != "compare"
@@ -96,7 +96,7 @@ def boundary_budget_s(entry: SuiteEntry, budget_s: float) -> float:
 
 
 def _settings_options(entry: SuiteEntry, before: EntryRecord | None) -> list[str]:
-    """Return the options that name the settings to measure again, none without settings."""
+    """Return the options with the settings to measure again, or none without settings."""
     if entry.preset is not None:
         return ["--preset", entry.preset]
     if before is None or before.winner is None:
@@ -118,7 +118,7 @@ def _tune_command(entry: SuiteEntry, budget_s: float) -> EntryCommand:
 
 
 def _task_options(entry: SuiteEntry) -> Iterator[str]:
-    """Yield the model and the options of the task, which all commands take."""
+    """Yield the model and the options of the task, which all commands have."""
     yield entry.model
     for option, value in (
         ("--runtime", entry.runtime),

@@ -1,4 +1,4 @@
-"""The record of one entry in one night: measurements, and the environment they were made in."""
+"""The record of one entry in one night: its measurements and their environment."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from autofit.trial.candidate import Params
 from autofit.trial.outcome import Outcome
 
 Mode = Literal["tune", "remeasure", "compare"]
-# ok: measured. rejected: the runtime no longer accepts the settings. failed: it ended for any
-# other reason. timed_out: the entry's own time was over. missing_hardware: a device, model or
-# runtime is missing. not_run: the time of the whole sweep was over, or the sweep itself failed.
+# ok: measured. rejected: the runtime no longer accepts the settings. failed: any other failure.
+# timed_out: the entry's own time was used up. missing_hardware: a device, model or runtime is
+# missing. not_run: the time of the whole sweep was used up, or the sweep itself failed.
 Status = Literal["ok", "failed", "timed_out", "rejected", "missing_hardware", "not_run"]
-# An entry with one of these has no measurement, and is no failure of its settings.
+# An entry with one of these statuses was not measured, which is no fault of its settings.
 NEVER_LAUNCHED: tuple[Status, ...] = ("missing_hardware", "not_run")
 
 # Boost clocks of a GPU and a CPU vary by this share from launch to launch.
 _SAME_CLOCK = 0.05
 # Cores that other processes may keep busy without an effect on measurements.
 _SAME_CORES = 0.5
-# A number that is no part of a name, such as that of CUDA0.
+# A number, unless it is part of a name such as CUDA0.
 _FIGURE = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?!\w)")
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchValues:
-    """The metrics of one fresh process, each the median over its requests.
+    """The values of one launch: the median of each metric over its requests.
 
-    None where a metric was not measured; all are None where the launch failed.
+    A metric that was not measured is None. If the launch failed, all are None.
     """
 
     pp_per_s: float | None = None
@@ -58,9 +58,9 @@ class EntryFailure:
     """The reason why an entry has no measurement.
 
     Attributes:
-        kind: that of an outcome (`out_of_memory`, `rejected`, `crashed`, ...), or of an error
-            that ended the run (`failed`, `usage`, ...).
-        reason: the reason of the outcome (`unknown_flag`, ...).
+        kind: the kind of an outcome (`out_of_memory`, `rejected`, `crashed`, ...), or of an
+            error that ended the run (`failed`, `usage`, ...).
+        reason: the reason that the outcome gives (`unknown_flag`, ...).
     """
 
     kind: str
@@ -77,7 +77,7 @@ class EntryFailure:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSettings:
-    """The settings that were measured; secrets in `argv` and `env` are masked.
+    """The settings that were measured. Secrets in `argv` and `env` are masked.
 
     `digest` is the candidate's key: equal digests are equal settings.
     """
@@ -93,8 +93,8 @@ class BoundaryRow:
     """One fit boundary, as `tune --json` prints it: `fits` and `fails` are host layers.
 
     Attributes:
-        ubatch: None in records of older versions.
-        experts: the settings that take device memory for experts, and None likewise.
+        ubatch: the ubatch, or None in records of older versions.
+        experts: the settings that use device memory for experts, or None in such records.
     """
 
     layout: str
@@ -108,10 +108,10 @@ class BoundaryRow:
 
     @classmethod
     def from_result(cls, data: Mapping[str, Any]) -> BoundaryRow:
-        """Read a row of the result of `tune` or `probe`; its other keys are ignored.
+        """Read a boundary from the result of `tune` or `probe`, and ignore other keys.
 
         Raises:
-            KeyError: the data is no boundary.
+            KeyError: the data does not describe a boundary.
         """
         return cls(
             layout=data["layout"],
@@ -127,13 +127,12 @@ class BoundaryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSnapshot:
-    """Machine, build and model of a night, and the host's load while it was measured.
+    """The environment of a night: machine, build, model, and the host's load at the time.
 
     Attributes:
-        task: everything that is asked of the model and passed to its runtime apart from
-            settings.
-        clocks_mhz: by device, with `cpu`; None where the clock is unknown.
-        others_cores: the cores that other processes kept busy.
+        task: a text with the requests and all arguments of the runtime that are no settings.
+        clocks_mhz: the clock of each device and of `cpu`, or None if it is unknown.
+        others_cores: the number of cores that other processes kept busy.
         remarks: the warnings of `HostState`.
     """
 
@@ -153,7 +152,7 @@ class EnvironmentSnapshot:
     def of(
         cls, environment: Environment, host: HostState | None, task: str = ""
     ) -> EnvironmentSnapshot:
-        """Return the environment of a study, with the host's state while it ran if known."""
+        """Return the environment of a study, with the host's state during its run if known."""
         found = cls(
             driver=environment.driver,
             build=environment.build,
@@ -186,7 +185,7 @@ class EnvironmentSnapshot:
             ("task", "task"),
         ):
             before, after = getattr(self, name), getattr(now, name)
-            # A side that is unknown shows no difference.
+            # If one side is unknown, no difference is shown.
             if before and after and before != after:
                 yield f"{title}: {_to_text(before)}, now {_to_text(after)}"
         for device in sorted(self.clocks_mhz.keys() & now.clocks_mhz.keys()):
@@ -200,7 +199,7 @@ class EnvironmentSnapshot:
             and abs(after_cores - before_cores) > _SAME_CORES
         ):
             yield f"other processes: {before_cores:.1f} cores busy, now {after_cores:.1f}"
-        # The same remark with other figures is no change.
+        # A remark that differs only in its numbers is no change.
         known = {_FIGURE.sub("N", remark) for remark in self.remarks}
         yield from (remark for remark in now.remarks if _FIGURE.sub("N", remark) not in known)
 
@@ -212,13 +211,14 @@ class EntryRecord:
     Attributes:
         date: ISO 8601 in UTC, to the second.
         winner: the settings that were measured.
-        launches: their fresh processes in order.
-        reference: where the old runtime was measured, too, one process of it for each of
-            `launches`, in the same round. The order within a round is random.
-        peak_mib: the most that the runtime itself used in any launch, by device, with `host`.
-        free_mib: the least that was free in any launch, likewise.
+        launches: the launches of these settings in order, each a fresh process.
+        reference: if the old runtime was measured, too, its launches, one for each of
+            `launches` in the same round. The order within a round is random.
+        peak_mib: the most memory that the runtime itself used in any launch, for each device and
+            `host`.
+        free_mib: the least free memory in any launch, for each device and `host`.
         answers: greedy answers to the same prompts every night.
-        reference_answers: those of the old runtime, tonight.
+        reference_answers: tonight's answers of the old runtime.
         is_sparse: whether the model is a mixture of experts.
         seconds: the time that the entry took.
         reproduce: a shell command.
@@ -245,11 +245,11 @@ class EntryRecord:
     notes: tuple[str, ...] = ()
 
     def values(self, metric: str) -> list[float]:
-        """Return a metric of all launches that have it."""
+        """Return the values of a metric from all launches that have it."""
         return [value for one in self.launches if (value := one.get(metric)) is not None]
 
     def pairs(self, metric: str) -> list[tuple[float, float]]:
-        """Return a metric of the reference and of the launch in its round, if both have it."""
+        """Return the pairs of a metric from reference and launch of each round that has both."""
         return [
             (old, new)
             for before, now in zip(self.reference, self.launches, strict=False)

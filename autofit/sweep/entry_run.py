@@ -1,7 +1,7 @@
-"""The measurement of one entry of a sweep by processes of its own, under a time limit.
+"""The measurement of one entry of a sweep in processes of its own, with a time limit.
 
 If such a process hangs, dies or fills the memory, only its entry is lost. It ends together with
-the sweep, and a resumed sweep does not repeat the launches that its study has.
+the sweep, and a resumed sweep does not repeat the launches that are in its study.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from autofit.trial.parameter_groups import HOST_LAYER_PARAMS
 
 # A stopped tune needs this long to end its server and save its measurements.
 _GRACE_S = 30.0
-# A command of a sweep that was killed needs this long to release the lock.
+# If a sweep was killed, its last command needs this long to release the lock.
 _LOCK_LIMIT_S = 60.0
 _LOCK_POLL_S = 1.0
 _WAIT_S = 1.0
@@ -58,9 +58,9 @@ _MEMORY_FAILURES = {OutOfMemory.kind, Spilled.kind}
 
 @dataclass(frozen=True, slots=True)
 class _CommandEnd:
-    """The end of a command: its exit code, the error that it reported, its last message.
+    """The end of a command: its exit code, the error that it reported, and its last message.
 
-    `is_late` says that it was stopped at the entry's deadline.
+    `is_late` is true if it was stopped at the entry's deadline.
     """
 
     code: int = 0
@@ -70,12 +70,12 @@ class _CommandEnd:
 
     @property
     def is_success(self) -> bool:
-        """True if the command did what it was started for."""
+        """True if the command completed its task."""
         return self.code == 0 and not self.is_late
 
     @property
     def status(self) -> Status:
-        """The status of the entry if the command measured nothing."""
+        """The status of the entry, if the command measured nothing."""
         if self.is_late:
             return "timed_out"
         if self.code == AutofitError.exit_code:
@@ -88,11 +88,11 @@ class _CommandEnd:
 
     @property
     def failure(self) -> EntryFailure:
-        """The failure of the entry if the command measured nothing."""
+        """The failure of the entry, if the command measured nothing."""
         if self.is_late:
             return EntryFailure("timed_out", self.last_message)
         if self.code < 0:
-            return EntryFailure("crashed", f"the measuring process died of signal {-self.code}")
+            return EntryFailure("crashed", f"signal {-self.code} ended the measuring process")
         kind = str(self.error.get("kind", "failed"))
         if self.code == AutofitError.exit_code:
             kind = "failed"
@@ -104,11 +104,11 @@ class _CommandEnd:
 
 @dataclass(slots=True, kw_only=True)
 class EntryRun:
-    """The measurement of one entry; `run` returns its record.
+    """A run of one entry. `run` measures the entry and returns its record.
 
     Attributes:
         folder: the entry's folder.
-        lock: the folder in which its commands take their lock.
+        lock: the folder of the lock that its commands take.
         before: the entry's record in the baseline.
         budget_s: the time for measuring.
         reproduce: a shell command.
@@ -124,11 +124,11 @@ class EntryRun:
     _deadline: float = 0.0
 
     def run(self) -> EntryRecord:
-        """Run the commands of the entry one after another.
+        """Run the commands of the entry one after another, and return its record.
 
         Raises:
             AutofitError: the sweep itself cannot continue.
-            KeyboardInterrupt: the user stopped it; no process is left.
+            KeyboardInterrupt: the user stopped the sweep. No process is left.
         """
         began_s, watcher = time.monotonic(), HostWatcher()
         self._limit_s = self.entry.time_limit_s(self.budget_s)
@@ -157,13 +157,13 @@ class EntryRun:
         )
 
     def _leave_out_missing_runtime(self) -> tuple[str, ...]:
-        """Remeasure without the old runtime if that no longer exists; return notes."""
+        """Remove the old runtime from the entry if it no longer exists, and return notes."""
         against = self.entry.against
         is_path = against is not None and "/" in against
         if self.entry.mode != "remeasure" or not is_path or Path(str(against)).exists():
             return ()
         self.entry = replace(self.entry, against=None)
-        return (f"the old runtime {against} does not exist: it was not measured",)
+        return (f"the old runtime {against} was not measured, because it does not exist",)
 
     def _is_sparse(self) -> bool:
         try:
@@ -185,7 +185,7 @@ class EntryRun:
         return record
 
     def _read(self, record: EntryRecord, command: EntryCommand, end: _CommandEnd) -> EntryRecord:
-        """Return the record with what a command measured, or why it did not."""
+        """Return the record with the measurements of a command, or with its failure."""
         study = self._study(command)
         can_have_result = end.is_success or end.code == NothingFitsError.exit_code
         if can_have_result and not end.is_late and study is not None and study.result is not None:
@@ -193,7 +193,7 @@ class EntryRun:
         return replace(record, status=end.status, failure=end.failure)
 
     def _recheck_baseline(self, record: EntryRecord) -> EntryRecord:
-        """Check that the baseline's winner still runs if the tune has found another one."""
+        """Check that the baseline's winner still runs, if the tune has found another one."""
         before = self.before.winner if self.before else None
         is_same = before and record.winner and record.winner.digest == before.digest
         if self.before is None or before is None or is_same:
@@ -202,13 +202,13 @@ class EntryRun:
         found = self._read(record, command, self._run(command))
         if found.failure is None:
             return record
-        note = "the baseline's settings no longer run; tonight's tune has found others"
+        note = "the baseline's settings no longer run; tonight's tune has found other settings"
         return replace(
             record, status=found.status, failure=found.failure, notes=(*record.notes, note)
         )
 
     def _find_boundary(self, record: EntryRecord) -> EntryRecord:
-        """Find the fit boundary by launches: that of the baseline, or else of the winner."""
+        """Find a fit boundary by launches: the baseline's, or else the winner's."""
         rows = (self.before.boundary if self.before else ()) or record.boundary
         winner = (self.before.winner if self.before else None) or record.winner
         if winner is None:
@@ -222,7 +222,7 @@ class EntryRun:
         found = read_boundaries(study) if study is not None and end.is_success else ()
         notes = record.notes
         if study is not None and found and (study.result or {}).get("ended_by") == "budget":
-            # An open boundary must not replace what an earlier night has proven.
+            # A boundary without proof must not replace one that an earlier night has proven.
             proven = tuple(row for row in found if row.proven)
             open_count = f"{len(found) - len(proven)} of {len(found)} fit boundaries"
             notes = (*notes, f"budget used up before {open_count} were found")
@@ -232,7 +232,7 @@ class EntryRun:
         return replace(record, boundary=found, notes=notes)
 
     def _left_for_boundary_s(self) -> float:
-        """Return the time for the fit boundary: up to the time-out, or the entry's share."""
+        """Return the seconds for the fit boundary: until the time-out, or the entry's share."""
         now_s = time.monotonic()
         until_time_out_s = self._deadline - _LEAST_LEFT_S - now_s
         reserved_s = boundary_budget_s(self.entry, self.budget_s)
@@ -242,7 +242,7 @@ class EntryRun:
         return min(until_time_out_s, max(reserved_s, share_ends_s - now_s))
 
     def _boundary_on_one_device(self, winner: MeasuredSettings) -> Iterator[BoundaryRow]:
-        """Yield the row to look for if all that is known of the layout is its one device."""
+        """Yield the row to search if the layout is only known to have a single device."""
         study = self._study(EntryCommand("remeasure", ()))
         devices = study.header.environment.devices if study else ()
         names = [line.partition(":")[0] for line in devices]
@@ -258,7 +258,7 @@ class EntryRun:
             return None
 
     def _run(self, command: EntryCommand, *, is_first: bool = False) -> _CommandEnd:
-        """Run a command to its end, or to the entry's deadline; nothing if it has a result."""
+        """Run a command until it ends or the entry's deadline, unless it already has a result."""
         study = self._study(command)
         if study is not None and study.result is not None:
             return _CommandEnd()
@@ -267,7 +267,7 @@ class EntryRun:
         lock_deadline = time.monotonic() + _LOCK_LIMIT_S
         while True:
             end = self._run_once(command)
-            # A command of a sweep that was killed may not have ended yet.
+            # If an earlier sweep was killed, its command may still be running.
             is_locked = end.code == MachineInUseError.exit_code
             if not is_locked or time.monotonic() > lock_deadline:
                 return end
@@ -287,7 +287,7 @@ class EntryRun:
                     code = process.wait(_WAIT_S)
                 is_late = code is None
         except AutofitError:
-            # A process that cannot be killed is lost with its entry, too.
+            # If a process cannot be killed, only its entry is lost, too.
             if not is_late:
                 raise
         if is_late or code is None:
@@ -308,7 +308,7 @@ class EntryRun:
 
 
 def _reported_error(lines: list[str]) -> Mapping[str, Any]:
-    """Return the error that a command printed as JSON, empty if there is none."""
+    """Return the error that a command printed as JSON, or an empty dict without one."""
     for line in reversed(lines):
         if line.startswith('{"error"'):
             try:
@@ -320,6 +320,6 @@ def _reported_error(lines: list[str]) -> Mapping[str, Any]:
 
 
 def _last_message(lines: list[str]) -> str:
-    """Return the last message of a command, its own rather than a hint."""
+    """Return the last message of a command, if possible one that is no hint."""
     messages = [line.removeprefix("autofit: ") for line in lines if line.startswith("autofit: ")]
     return (messages or lines or [""])[-1]

@@ -1,4 +1,4 @@
-"""The measurements of an entry, read from the studies of its commands."""
+"""Readers of an entry's measurements from the studies of its commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from autofit.trial.outcome import outcome_from_dict
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
-# The reasons for which a runtime rejects settings; a bad model file is not one of them.
+# The reasons why a runtime rejects settings. A bad model file is not one of them.
 _REJECTED_SETTINGS = {
     "unknown_flag",
     "bad_value",
@@ -42,7 +42,7 @@ _NOTABLE_SPEEDUP = 1.03
 
 
 def with_tune(record: EntryRecord, study: Study) -> EntryRecord:
-    """Return the record with the winner of a concluded tune, and its boundaries."""
+    """Return the record with the winner and the boundaries of a concluded tune."""
     result = study.result or {}
     trials = study.trials()
     winner = result.get("winner")
@@ -76,7 +76,7 @@ def with_tune(record: EntryRecord, study: Study) -> EntryRecord:
 
 
 def with_remeasurement(record: EntryRecord, study: Study) -> EntryRecord:
-    """Return the record with a concluded remeasurement: winner, old runtime and neighbours."""
+    """Return the record with a concluded remeasurement of winner, old runtime and neighbours."""
     result = study.result or {}
     by_number = {trial.number: trial for trial in study.trials()}
     workload = study.header.workload
@@ -126,7 +126,7 @@ def _with_failure(record: EntryRecord, failure: EntryFailure) -> EntryRecord:
 def _speed_ratio(
     trials: Sequence[Trial], winner: Sequence[Trial], workload: Workload
 ) -> float | None:
-    """Return how many times as fast as the winner some settings were, or None if unknown."""
+    """Return the speed of some settings divided by the winner's, or None if unknown."""
     sides = [
         [value for trial in side if (value := _values(trial, workload).request_s)]
         for side in (trials, winner)

@@ -51,17 +51,17 @@ _ANSWER_FINDINGS: dict[str, Finding] = {
 def judge_entry(
     before: BaselineEntry | None, now: EntryRecord, thresholds: Thresholds | None = None
 ) -> EntryVerdict:
-    """Judge tonight's record of an entry against its baseline, None where it has none.
+    """Judge tonight's record of an entry against its baseline, which may be None.
 
-    A failure is new unless the baseline has a failure, too: then it is `failing`. Without a
-    baseline the figures are compared with those of the reference, if it was measured.
+    If the baseline has a failure, too, a failure is `failing`; otherwise it is new. Without a
+    baseline the figures are compared with the reference, if that was measured.
     """
     thresholds = thresholds or Thresholds()
     environment = before.record.environment if before else EnvironmentSnapshot()
     metrics: tuple[MetricVerdict, ...] = ()
     notes: list[str] = []
     if before is not None and _has_other_task(before, now):
-        notes.append("the entry's task changed: its baseline starts again")
+        notes.append("the entry's task changed, so its baseline starts again")
         before = None
     if now.status in NEVER_LAUNCHED:
         verdict: Verdict = "skipped"
@@ -77,7 +77,7 @@ def judge_entry(
             )
             notes += _change_notes(before, now, thresholds)
         else:
-            # The fit boundary explains best why settings no longer fit.
+            # The fit boundary best explains why settings no longer fit.
             metrics += tuple(_judge_boundaries(before, now))
         verdict = overall_verdict(metrics)
         if before is None and not now.reference and verdict in ("same", "undecided"):
@@ -95,7 +95,7 @@ def judge_entry(
 
 
 def _has_other_task(before: BaselineEntry, now: EntryRecord) -> bool:
-    """Return whether requests, context or arguments changed; unknown ones did not."""
+    """Return whether requests, context or arguments changed. Unknown ones count as unchanged."""
     old, new = before.record.environment.task, now.environment.task
     return bool(old and new and old != new)
 
@@ -114,7 +114,7 @@ def _change_notes(
     if before is None:
         return
     if _has_other_settings(before, now):
-        yield "other settings than in the baseline were measured: memory is not compared"
+        yield "memory is not compared, because the baseline has other settings"
     for metric, value in unsteady_speeds(before, now, thresholds):
         usual_sd = _mean_sd(before.values_by_level(metric))
         yield (
@@ -144,7 +144,10 @@ def _judge_outcome(before: BaselineEntry | None, now: EntryRecord) -> MetricVerd
     if now.status == "ok":
         verdict, message = "same", "it ran"
         if old is not None:
-            verdict, message = "recovered", f"it runs again; baseline: {_describe_failure(old)}"
+            verdict, message = (
+                "recovered",
+                f"it runs again; in the baseline: {_describe_failure(old)}",
+            )
         return MetricVerdict(metric="outcome", verdict=verdict, message=message)
     message = _describe_failure(now)
     if old is not None:
@@ -170,10 +173,10 @@ def _describe_failure(record: EntryRecord) -> str:
 def _judge_memory(
     before: BaselineEntry | None, now: EntryRecord, thresholds: Thresholds
 ) -> Iterator[MetricVerdict]:
-    """Yield a verdict on the peak of each device against the nights of the current level.
+    """Yield a verdict on the peak memory of each device, against the nights of the current level.
 
-    Other settings need other memory, so they are not compared. A peak is a change if it is
-    more than the threshold above, or below, that of every night.
+    Other settings need other amounts of memory, so they are not compared. A peak is a change if
+    it differs from every night's peak by more than the threshold in the same direction.
     """
     is_comparable = before is not None and not _has_other_settings(before, now)
     for device, mib in now.peak_mib.items():
@@ -215,10 +218,10 @@ def _memory_message(verdict: Finding, usual: float | None, mib: float | None) ->
 
 
 def _judge_boundaries(before: BaselineEntry | None, now: EntryRecord) -> Iterator[MetricVerdict]:
-    """Yield a verdict on the fewest host layers that fit, by layout and KV type.
+    """Yield a verdict on the fewest host layers that fit, for each layout and KV type.
 
-    Only a launch shows a change: the baseline's value fails tonight, or a value fits that
-    failed before. With another ubatch, or other memory for experts, boundaries do not compare.
+    Only a launch shows a change: the baseline's value fails tonight, or a value that failed
+    before now fits. Boundaries with another ubatch or other expert memory are not compared.
     """
     rows = before.record.boundary if before else ()
     before_rows = {(row.layout, row.cache_type): row for row in rows}
@@ -255,7 +258,7 @@ def _differ_in_settings(old: BoundaryRow, now: BoundaryRow) -> bool:
 
 
 def _was_shown_to_fail(row: BoundaryRow, host_layers: int) -> bool:
-    """Return whether a launch failed with at least this many host layers."""
+    """Return whether a launch with at least this many host layers failed."""
     was_launched = row.proven or row.outcome is not None
     return was_launched and row.fails is not None and row.fails >= host_layers
 
@@ -289,10 +292,10 @@ def _describe_settings(row: BoundaryRow) -> str:
 
 
 def _judge_answers(before: BaselineEntry | None, now: EntryRecord) -> Iterator[MetricVerdict]:
-    """Yield the verdict on the answers, if there are any tonight.
+    """Yield the verdict on tonight's answers, if there are any.
 
-    They are compared with those of the reference tonight, else with the baseline's. Rounding is
-    no change. Answers of another model file or a wider KV type are not compared.
+    They are compared with tonight's answers of the reference, or else with the baseline's.
+    Rounding is no change. Answers of another model file or a wider KV type are not compared.
     """
     if now.answers:
         found = _check_answers(before.record if before else None, now)
@@ -314,7 +317,7 @@ def _check_answers(before: EntryRecord | None, now: EntryRecord) -> AnswerCheck 
         old, new = (Candidate(one.winner.params if one.winner else {}) for one in (before, now))
         may_differ = kv_types(old) != kv_types(new)
         if may_differ and narrowest_kv_bytes(new) >= narrowest_kv_bytes(old):
-            return "not compared: the baseline has another KV type, which is no wider"
+            return "not compared: the baseline has another KV type that is not wider"
         reference, name = before.answers, "the baseline"
     return judge_answers(
         Answers(reference),

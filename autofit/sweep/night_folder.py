@@ -1,8 +1,8 @@
-"""The folder of one sweep: its entries and their records, complete at any moment.
+"""The folder of one sweep: its entries and their records. Each file is always complete.
 
 sweep.json              suite, shard and names of the sweep
 lock/                   the lock that the commands of its entries take
-entries/NAME/record.json    the measurements of an entry; there once it is done
+entries/NAME/record.json    the measurements of an entry that is done
 entries/NAME/tune/ ...      the study of each of its commands, and the log tune.log ...
 """
 
@@ -32,9 +32,9 @@ _DAMAGED = (KeyError, TypeError, ValueError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightHead:
-    """The identity of a sweep: equal heads can continue each other.
+    """The head of a sweep, which identifies it: a sweep can continue another with an equal head.
 
-    `suite` is the name of the suite, `digest` that of its text, `shard` is (I, N).
+    `suite` is the name of the suite, `digest` the digest of its text, and `shard` is (I, N).
     """
 
     suite: str
@@ -45,7 +45,7 @@ class NightHead:
 
     @classmethod
     def of(cls, suite: Suite, only: Sequence[str], shard: tuple[int, int] | None) -> NightHead:
-        """Return the head of a sweep over a suite."""
+        """Return the head of a sweep of a suite."""
         return cls(
             suite=suite.name,
             digest=hashlib.sha256(suite.path.read_bytes()).hexdigest()[:16],
@@ -67,8 +67,8 @@ class NightFolder:
         """Begin a sweep in a new or empty folder, by default below `results/sweeps`.
 
         Raises:
-            UsageError: the folder has other files.
-            AutofitError: it cannot be written, or its disk is full.
+            UsageError: the folder contains other files.
+            AutofitError: the folder cannot be written, or the disk is full.
         """
         with _storage(path or _default_folder()):
             if path is None:
@@ -86,7 +86,8 @@ class NightFolder:
         if present:
             content = "a sweep" if _HEAD in present else "other files"
             raise UsageError(
-                f"{path} has {content} already", "continue it with --resume, or choose another"
+                f"{path} already contains {content}",
+                "continue that sweep with --resume, or choose another folder",
             )
         folder = cls(path, head)
         folder.write(_HEAD, json.dumps({"schema": _SCHEMA, **asdict(head)}, indent=1) + "\n")
@@ -97,7 +98,7 @@ class NightFolder:
         """Read the folder of a sweep.
 
         Raises:
-            UsageError: it is not the folder of a sweep.
+            UsageError: the folder is not that of a sweep.
         """
         try:
             data = json.loads((path / _HEAD).read_text(encoding="utf-8"))
@@ -107,13 +108,14 @@ class NightFolder:
             if isinstance(error, FileNotFoundError):
                 reason = f"it has no {_HEAD}" if path.is_dir() else "it does not exist"
             raise UsageError(
-                f"{path} is no folder of a sweep: {reason}", "`ls results/sweeps` lists them"
+                f"{path} is not the folder of a sweep: {reason}",
+                "use `ls results/sweeps` to list the sweeps",
             ) from error
         return cls(path.absolute(), head)
 
     @classmethod
     def latest(cls, head: NightHead) -> NightFolder | None:
-        """Return the newest folder of a sweep with the suite, names and shard of a head."""
+        """Return the newest sweep folder that has the suite, names and shard of a head."""
         found = []
         parents = (_default_folder(), _fallback_folder())
         for path in (path for parent in parents for path in parent.glob(f"*/{_HEAD}")):
@@ -128,14 +130,14 @@ class NightFolder:
 
     @property
     def lock(self) -> Path:
-        """The folder in which the commands of the entries take their lock."""
+        """The folder of the lock that the commands of the entries take."""
         return self.path / "lock"
 
     def entry(self, name: str) -> Path:
-        """Return the folder of an entry, which is created if it does not exist.
+        """Return the folder of an entry, and create it if it does not exist.
 
         Raises:
-            AutofitError: it cannot be created.
+            AutofitError: the folder cannot be created.
         """
         path = self.path / "entries" / name
         with _storage(path):
@@ -166,7 +168,7 @@ class NightFolder:
         """Save the record of an entry.
 
         Raises:
-            AutofitError: it cannot be written.
+            AutofitError: the record cannot be written.
         """
         path = self.entry(record.name) / "record.json"
         self.write(str(path.relative_to(self.path)), json.dumps(record.to_dict(), indent=1) + "\n")
@@ -175,7 +177,7 @@ class NightFolder:
         """Write a file of the folder.
 
         Raises:
-            AutofitError: it cannot be written.
+            AutofitError: the file cannot be written.
         """
         with _storage(self.path / name):
             write_durably(self.path / name, text)
@@ -186,13 +188,13 @@ def _default_folder() -> Path:
 
 
 def _fallback_folder() -> Path:
-    """Return the folder of sweeps if the default one cannot be written."""
+    """Return the folder for sweeps that is used if the default one cannot be written."""
     return user_data_folder() / "sweeps"
 
 
 @contextmanager
 def _storage(path: Path) -> Iterator[None]:
-    """Raise errors of the disk with the option that a sweep has for its folder."""
+    """Raise disk errors with a hint to the sweep's option for its folder."""
     try:
         yield
     except (OSError, AutofitError) as error:

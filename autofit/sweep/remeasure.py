@@ -1,7 +1,8 @@
 """The remeasurement of known settings, in a fixed number of interleaved rounds.
 
-The same rounds can include the settings on an old runtime, and neighbours with one host layer
-more or less. Every night needs the same number of launches, so no rule ends the rounds early.
+The same rounds can include an old runtime with these settings, and neighbours with one host
+layer more or less. Every night needs the same number of launches, so no rule ends the rounds
+early.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from autofit.trial.workload import Workload
 # The settings, and the same settings on an old runtime.
 KEPT = "kept"
 BEFORE = "before"
-# This shows whether a neighbour fits, and roughly how fast it is.
+# This many rounds show whether a neighbour fits, and roughly how fast it is.
 _NEIGHBOUR_ROUNDS = 3
 _REPEATS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class RemeasuredSettings:
-    """The settings to measure, and their task on each runtime: the new one, then the old one.
+    """The settings to measure again, and their tasks on the new runtime and then on the old one.
 
-    With `is_verbatim` they are the whole command, which autofit does not complete.
+    If `is_verbatim` is true, they are a complete command to which autofit adds nothing.
     """
 
     tasks: tuple[Task, ...]
@@ -78,12 +79,12 @@ class RemeasuredSettings:
 def find_settings(
     options: TaskOptions, params: Params | None, *, preset: str | None, against: str | None
 ) -> RemeasuredSettings:
-    """Return the settings of `params`, of a preset, or the runtime's own, with their tasks.
+    """Return the settings from `params`, a preset, or the runtime's own choice, with their tasks.
 
     `against` is the path of an old runtime.
 
     Raises:
-        UsageError: something does not exist, or cannot be launched here.
+        UsageError: a file or device does not exist, or the settings cannot be launched here.
     """
     runtimes = [options.runtime, *([against] if against else [])]
     tasks = tuple(_build_task(replace(options, runtime=runtime), preset) for runtime in runtimes)
@@ -101,7 +102,9 @@ def find_settings(
     missing = [name for name in dict.fromkeys(names) if name not in present]
     if missing:
         listed = ", ".join(sorted(present)) or "none"
-        raise MissingError(f"no device {', '.join(missing)}", f"the runtime lists: {listed}")
+        raise MissingError(
+            f"the runtime has no device {', '.join(missing)}", f"the runtime lists: {listed}"
+        )
     return RemeasuredSettings(tasks, candidate, is_verbatim)
 
 
@@ -126,9 +129,10 @@ def _build_task(options: TaskOptions, preset: str | None) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class RemeasuredSide:
-    """Settings to launch and their runner; `is_verbatim` is as in a trial.
+    """A side of a remeasurement: settings to launch, and their runner.
 
-    `name` is KEPT, BEFORE or that of a neighbour, and the side of its trials.
+    `name` is KEPT, BEFORE or the name of a neighbour, and is the `side` of its trials.
+    `is_verbatim` is the same as in a trial.
     """
 
     name: str
@@ -144,10 +148,10 @@ class RemeasuredSide:
 
 @dataclass(slots=True, kw_only=True)
 class Remeasurement:
-    """A remeasurement; `run` goes through its rounds.
+    """A remeasurement. `run` launches its rounds.
 
     Attributes:
-        sides: the first one is KEPT.
+        sides: the sides to measure, of which the first is KEPT.
         asks: whether KEPT and BEFORE also answer prompts.
         note: called with each message for the user.
     """
@@ -205,7 +209,7 @@ class Remeasurement:
         return Contender(side.name, launch, _NEIGHBOUR_ROUNDS if side.is_neighbour else None)
 
     def _plan_rounds(self, first_round: Sequence[Trial]) -> StoppingRule:
-        """Return the rounds, and note that the budget is too small for them if it is."""
+        """Return the number of rounds, and note if the budget is too small for them."""
         completed = {trial.purpose.side for trial in first_round if trial.is_completed}
         counts = {
             side.name: min(self.rounds, _NEIGHBOUR_ROUNDS) if side.is_neighbour else self.rounds
@@ -226,7 +230,7 @@ class Remeasurement:
         )
 
     def _has_time(self, names: Sequence[str]) -> bool:
-        """Return whether the rest of a round fits in the budget; the first round always does."""
+        """Return whether the rest of a round fits into the budget; the first round always does."""
         if not all(self._seconds.values()):
             return True
         expected_s = sum(self._seconds[name][-1] for name in names)
@@ -261,7 +265,7 @@ class Remeasurement:
 
 
 def neighbours(kept: RemeasuredSide) -> Iterator[RemeasuredSide]:
-    """Yield sides with one host layer less and one more, if the settings name host layers."""
+    """Yield sides with one host layer less and one more, if the settings set host layers."""
     for name in HOST_LAYER_PARAMS:
         value = kept.candidate.get_int(name, -1)
         for near in (value - 1, value + 1):
@@ -271,7 +275,7 @@ def neighbours(kept: RemeasuredSide) -> Iterator[RemeasuredSide]:
 
 
 def _describe(side: Mapping[str, Any]) -> str:
-    """Return the outcome of a side's launches for people."""
+    """Describe the outcome of a side's launches in a sentence."""
     outcome = side["outcome"]
     if outcome["kind"] == "completed":
         count = len(side["trials"])

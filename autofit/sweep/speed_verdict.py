@@ -1,9 +1,9 @@
-"""Verdicts on the speeds of an entry, by its launches, earlier nights and its reference.
+"""Verdicts on the speeds of an entry, from its launches, its earlier nights and its reference.
 
-If the old runtime was measured again tonight, in the same rounds, the pairs of launches decide,
-because the state of the machine affects both sides. Otherwise tonight is compared with the
-nights of the baseline. The metrics of an entry share the probability of a false claim, half of
-it for each direction.
+If the old runtime was measured in the same rounds tonight, the pairs of launches decide, because
+the state of the machine affects both sides. Otherwise tonight is compared with the nights of the
+baseline. All metrics of an entry share one probability of a false claim, half for each
+direction.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ ALPHA = 0.05
 # The assumed deviation between nights, as a share, until the baseline's nights show it.
 NIGHT_SD = 0.0075
 _RATES = ("pp_per_s", "tg_per_s")
-# A metric is the same if a loss of this many thresholds is ruled out.
+# A metric counts as the same if a loss of this many thresholds is ruled out.
 _RULED_OUT = 2.0
 _SHOWN_NIGHTS = 14
 
 
-# A verdict without a finding, and the change of its speed; None if that is unknown.
+# A verdict, and the change of speed that it found, or None if that is unknown.
 _Measured = tuple[MetricVerdict, Change | None]
 
 
 def speed_verdicts(
     before: BaselineEntry | None, now: EntryRecord, thresholds: Thresholds
 ) -> list[MetricVerdict]:
-    """Return the verdicts on all speeds that were measured tonight or before."""
+    """Return the verdict on each speed that was measured tonight or earlier."""
     measured = [_measure(before, now, *speed) for speed in thresholds.speeds.items()]
     return _judge([one for one in measured if one[0].kept is not None or one[0].now is not None])
 
@@ -52,7 +52,7 @@ def speed_verdicts(
 def changed_speeds(
     before: BaselineEntry, now: EntryRecord, thresholds: Thresholds
 ) -> list[MetricVerdict]:
-    """Return the speeds in which tonight does not belong to the current level."""
+    """Return the speeds by which tonight does not belong to the current level."""
     return _changes(
         _against_nights(before, now.values(metric), metric, threshold)
         for metric, threshold in thresholds.speeds.items()
@@ -62,7 +62,7 @@ def changed_speeds(
 def changed_reference_speeds(
     before: BaselineEntry, now: EntryRecord, thresholds: Thresholds
 ) -> list[MetricVerdict]:
-    """Return the speeds in which the unchanged reference changed: then the machine did."""
+    """Return the speeds in which the reference changed, which shows that the machine changed."""
     return _changes(
         _against_nights(before, [old for old, _ in now.pairs(metric)], metric, threshold)
         for metric, threshold in thresholds.speeds.items()
@@ -72,7 +72,7 @@ def changed_reference_speeds(
 def unsteady_speeds(
     before: BaselineEntry, now: EntryRecord, thresholds: Thresholds
 ) -> Iterator[tuple[str, NightValue]]:
-    """Yield the metrics whose launches vary more tonight than before, with their values."""
+    """Yield the metrics whose launches vary more than in earlier nights, with their values."""
     for key in thresholds.speeds:
         nights = [night for level in before.values_by_level(key) for night in level]
         value = night_value(now.values(key))
@@ -88,7 +88,7 @@ def _changes(measured: Iterable[_Measured]) -> list[MetricVerdict]:
 def _measure(
     before: BaselineEntry | None, now: EntryRecord, metric: str, threshold: float
 ) -> _Measured:
-    """Compare a metric with that of the reference, or else with earlier nights."""
+    """Compare a metric with the reference, or else with earlier nights."""
     found = _against_nights(before or BaselineEntry(now), now.values(metric), metric, threshold)
     pairs = now.pairs(metric)
     if not pairs:
@@ -132,7 +132,7 @@ def _typical(value: NightValue | None) -> float | None:
 
 
 def _speed_change(metric: str, change: Change | None) -> Change | None:
-    """Return the change of a metric as one of speed, which is the inverse of seconds."""
+    """Convert the change of a metric to a change of speed, which is the inverse for seconds."""
     return change.inverse() if change is not None and metric not in _RATES else change
 
 
@@ -155,7 +155,7 @@ def _judge_metric(draft: MetricVerdict, change: Change | None, p: float) -> Metr
         verdict = _finding(ratio, low, draft.threshold or 0.0, is_shown=p < ALPHA)
         draft = replace(draft, verdict=verdict, ratio=ratio, low=low, high=high, p=p)
     elif draft.kept is not None and draft.now is not None:
-        # Too few launches do not show that nothing changed.
+        # Too few launches cannot show that nothing changed.
         log_ratio = math.log(draft.now / draft.kept)
         ratio = math.exp(log_ratio if draft.metric in _RATES else -log_ratio)
         draft = replace(draft, verdict="undecided", ratio=ratio)
@@ -187,5 +187,5 @@ def _message(found: MetricVerdict) -> str:
 
 
 def _four_digits(value: float) -> str:
-    """Return a number without a power of ten: prompts reach tens of thousands of tokens/s."""
+    """Format a number without a power of ten, as prompts reach tens of thousands of tokens/s."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # noqa: PLR2004

@@ -1,8 +1,8 @@
-"""Suites: what a sweep measures, and reading it from a YAML file.
+"""Suites: the lists of what sweeps measure, and their YAML files.
 
-A suite is a list of entries; an option that an entry does not set comes from `defaults`. If a
-model, runtime, workload or space is a list, every combination is an entry. Paths are relative
-to the suite's file and may have environment variables.
+A suite is a list of entries. `defaults` has the options that an entry does not set. If a model,
+runtime, workload or space is a list, every combination is an entry. Paths are relative to the
+suite's file and may contain environment variables.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BUDGETS_S: Mapping[Mode, float] = {"tune": 3600.0, "remeasure": 1200.0, "compar
 _TIME_OUT_FACTOR = 1.5
 _TIME_OUT_EXTRA_S = 600.0
 _VARIABLE = re.compile(r"\$(?:\{\w+\}|\w+)")
-# Keys that may be lists, of which every combination is an entry.
+# Keys that may be lists. Every combination of their values is an entry.
 _VARIED = ("model", "runtime", "workload", "space")
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._+@-]*$"
 
@@ -90,21 +90,21 @@ class SuiteEntry:
 
     @property
     def full_budget_s(self) -> float:
-        """The time for measuring if the budget of the suite does not limit it."""
+        """The seconds for measuring, if the budget of the suite does not limit them."""
         return self.budget_s or _BUDGETS_S[self.mode]
 
     def time_limit_s(self, granted_s: float) -> float:
-        """Return the time after which the entry is stopped, for a granted time to measure."""
+        """Return the seconds after which the entry is stopped, given its seconds for measuring."""
         return self.time_out_s or granted_s * _TIME_OUT_FACTOR + _TIME_OUT_EXTRA_S
 
     def has_name(self, name: str) -> bool:
-        """Return whether a name is the entry's, or that of the list it was made of."""
+        """Return whether a name is that of the entry, or of the item that the entry is part of."""
         return self.name == name or self.name.startswith(f"{name}+")
 
     def describe_task(self, workload: Workload) -> str:
-        """Return all that is asked of the model and passed to its runtime apart from settings.
+        """Return one line with the requests, and the runtime's arguments that are no settings.
 
-        Nights do not compare if this line differs.
+        Nights with different lines are not compared.
         """
         requests = ", ".join(
             f"{one.prompt_tokens}+{one.predicted_tokens} (weight {one.weight:g})"
@@ -122,7 +122,7 @@ class SuiteEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """The entries of a sweep; `budget_s` is for all together, None without a limit."""
+    """A suite: the entries of a sweep, and the budget for all of them, or None without a limit."""
 
     name: str
     path: Path
@@ -131,7 +131,7 @@ class Suite:
     entries: tuple[SuiteEntry, ...]
 
     def select(self, only: Sequence[str], shard: tuple[int, int] | None) -> tuple[SuiteEntry, ...]:
-        """Return the entries of some names, or else all, that belong to a shard, in order.
+        """Return the entries of a shard in order, and if names are given, only those.
 
         Shard i of n has every n-th name in alphabetical order, beginning with the i-th.
 
@@ -141,7 +141,7 @@ class Suite:
         for name in only:
             if not any(entry.has_name(name) for entry in self.entries):
                 known = ", ".join(entry.name for entry in self.entries)
-                raise UsageError(f"no entry '{name}' in {self.path}", f"it has: {known}")
+                raise UsageError(f"there is no entry '{name}' in {self.path}", f"it has: {known}")
         names = sorted(entry.name for entry in self.entries)
         if shard is not None:
             names = names[shard[0] - 1 :: shard[1]]
@@ -153,7 +153,7 @@ class Suite:
 
 
 def _checked(check: Callable[[str], object]) -> AfterValidator:
-    """Check a text with the function that reads it later."""
+    """Check a text with the function that will read it."""
 
     def validate(text: str) -> str:
         try:
@@ -168,7 +168,7 @@ def _checked(check: Callable[[str], object]) -> AfterValidator:
 def _check_name(name: str) -> None:
     if not re.fullmatch(_NAME, name):
         allowed = "letters, digits and ._+@-, and begins with a letter or digit"
-        raise UsageError(f"'{name}': a name has only {allowed}")
+        raise UsageError(f"'{name}': a name may contain only {allowed}")
 
 
 Duration = Annotated[str, _checked(parse_duration_s)]
@@ -288,7 +288,7 @@ def read_suite(data: CommentedMap, path: Path, *, checks_names: bool = True) -> 
 
 
 def _named_faults(entry: SuiteEntry) -> Iterator[tuple[str, str]]:
-    """Yield the faults of what an entry names, each with its key."""
+    """Yield the faults of names and paths in an entry, each with its key."""
     checks: tuple[tuple[str, Callable[[], object]], ...] = (
         ("workload", lambda: read_workload(entry.workload)),
         ("space", lambda: read_space(entry.space or "moe", cores=1)),
@@ -311,7 +311,7 @@ def _named_faults(entry: SuiteEntry) -> Iterator[tuple[str, str]]:
 
 
 class _SuiteReader:
-    """Makes the entries of a suite's file, and collects faults with their lines."""
+    """A reader that makes the entries of a suite's file, and collects faults with their lines."""
 
     def __init__(self, file: SuiteFile, data: CommentedMap, path: Path) -> None:
         self._file = file
@@ -341,7 +341,7 @@ class _SuiteReader:
 
     def raise_faults(self) -> None:
         if self._faults:
-            hint = f"`autofit check {self._path}` shows this again"
+            hint = f"correct the file, and use `autofit check {self._path}` to check it"
             raise UsageError("\n".join(dict.fromkeys(self._faults)), hint)
 
     def _entries(self, index: int) -> Iterator[SuiteEntry]:
@@ -349,7 +349,7 @@ class _SuiteReader:
         place = ("entries", index)
         options = self._merge_defaults(index)
         if options.get("model") is None:
-            self.add_fault(place, "model: is missing, here and in the defaults")
+            self.add_fault(place, "model: is missing in the entry and in the defaults")
             return
         varied = {key: options[key] for key in _VARIED if isinstance(options.get(key), list)}
         for values in itertools.product(*varied.values()):
@@ -363,7 +363,7 @@ class _SuiteReader:
             yield self._entry({**options, **chosen, "name": name}, place)
 
     def _merge_defaults(self, index: int) -> dict[str, Any]:
-        """Return an item's options with the defaults; groups are merged key by key."""
+        """Return an item's options with the defaults added. Groups are merged key by key."""
         own = self._file.entries[index].model_dump(exclude_none=True, exclude_unset=True)
         merged: dict[str, Any] = self._file.defaults.model_dump(
             exclude_none=True, exclude_unset=True
@@ -390,15 +390,15 @@ class _SuiteReader:
         mode = options.get("mode", "tune")
         for key in ("preset", "against"):
             if mode == "tune" and getattr(self._file.entries[place[1]], key) is not None:
-                self.add_fault((*place, key), f"{key}: a tune does not use it")
+                self.add_fault((*place, key), f"{key}: mode tune does not use this option")
         if mode == "compare" and "against" not in options:
             self.add_fault((*place, "mode"), "mode: compare needs `against`, the old runtime")
         return SuiteEntry(**options, index=place[1])
 
     def _resolve(self, text: str, place: tuple[str | int, ...], *, is_path: bool = False) -> str:
-        """Return a path relative to the suite as an absolute one; a name stays a name.
+        """Convert a path relative to the suite to an absolute one, and leave a name unchanged.
 
-        A preset may also be a launch command, which stays as it is.
+        A preset may also be a launch command, which stays unchanged.
         """
         expanded = os.path.expandvars(text)
         unknown = _VARIABLE.search(expanded)
@@ -414,14 +414,14 @@ class _SuiteReader:
     def _refuse_equal_names(self, entries: Sequence[SuiteEntry]) -> None:
         seen: set[str] = set()
         for entry in entries:
-            # Some file systems ignore case.
+            # Some file systems ignore case, so names are compared without it.
             if entry.name.lower() in seen:
                 place = ("entries", entry.index, "name")
                 self.add_fault(place, f"name: there are two entries '{entry.name}'")
             seen.add(entry.name.lower())
 
     def _line_of(self, place: tuple[str | int, ...]) -> int:
-        """Return the line of an entry's key, which may be in the defaults."""
+        """Return the line of an entry's key. The key may be in the defaults."""
         if place[0] == "entries":
             _, index, *keys = place
             defaults = self._data.get("defaults") or {}

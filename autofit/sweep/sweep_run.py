@@ -1,4 +1,4 @@
-"""A sweep: the entries of a suite measured in turn, or the records of its shards, and judged."""
+"""A sweep: the entries of a suite are measured, or read from its shards, and judged."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from autofit.sweep.suite import DEMO_MODEL, Suite, SuiteEntry, read_suite
 from autofit.sweep.verdict import EntryVerdict, Thresholds, sweep_document
 from autofit.text_format import duration
 
-# With less time than this nothing can be measured.
+# Nothing can be measured in less time than this.
 _LEAST_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """The suite, its chosen entries and its baseline, before anything is measured.
+    """The plan of a sweep: the suite, the chosen entries and the baseline.
 
-    `baseline_path` may not exist yet; then the baseline is empty.
+    If the file `baseline_path` does not exist yet, the baseline is empty.
     """
 
     suite: Suite
@@ -55,15 +55,15 @@ class SweepPlan:
         """Read suite and baseline.
 
         Raises:
-            UsageError: one of them is faulty or does not exist, or the baseline cannot be
-                written although it is to be updated.
+            UsageError: one of them is faulty or does not exist, or the baseline must be updated
+                but cannot be written.
         """
         path = yaml_files.find("suite", suite_name)
         yaml_files.refuse_large_file(path)
         suite = read_suite(yaml_files.read_yaml(path), path)
         entries = suite.select(only, shard)
         if not entries:
-            raise UsageError("this shard has no entry", f"{path} has {len(suite.entries)}")
+            raise UsageError("this shard has no entries", f"{path} has {len(suite.entries)}")
         baseline_path = baseline or _default_baseline(suite)
         if updates_baseline:
             _require_writable(baseline_path)
@@ -77,7 +77,7 @@ class SweepPlan:
         )
 
     def commands(self) -> Iterator[tuple[str, str]]:
-        """Yield for each entry its purpose and its first command."""
+        """Yield the purpose and the first command of each entry."""
         left_s = self.suite.budget_s
         for index, entry in enumerate(self.entries):
             budget_s = grant_budget_s(entry, self.entries[index + 1 :], left_s)
@@ -116,12 +116,12 @@ class SweepPlan:
         }
 
     def update_baseline(self, records: Sequence[EntryRecord]) -> None:
-        """Write the baseline with the records of this night; a link stays a link."""
+        """Write the baseline with the records of this night. A link stays a link."""
         updated = self.baseline.updated(records, self._thresholds())
         updated.write(Path(os.path.realpath(self.baseline_path)))
 
     def reproduce(self, entry: SuiteEntry) -> str:
-        """Return the command that measures an entry alone."""
+        """Return the command that measures only one entry."""
         words = ["autofit", "sweep", str(self.suite.path.absolute()), "--only", entry.name]
         return shlex.join([*words, "--baseline", str(self.baseline_path)])
 
@@ -141,7 +141,7 @@ class SweepPlan:
         return {entry.name: entry.thresholds for entry in self.entries}
 
     def _broken(self, records: Sequence[EntryRecord]) -> list[str]:
-        """Return the entries that should have been measured, and the sweep failed to."""
+        """Return the entries that the sweep should have measured, but failed to measure."""
         must_run = {entry.name for entry in self.entries if entry.missing == "fail"}
         return [
             record.name
@@ -153,10 +153,10 @@ class SweepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """The measurement of a plan's entries, each by processes of its own.
+    """A sweep, which measures each entry of a plan in processes of its own.
 
-    `folder` is None for a new one below `results/sweeps`. `report` gets lines about the
-    progress. `command` is the command line of the sweep, for hints.
+    If `folder` is None, a new one is made below `results/sweeps`. `report` is called with lines
+    about the progress. `command` is the command line of the sweep, for hints.
     """
 
     plan: SweepPlan
@@ -170,7 +170,7 @@ class Sweep:
 
         Raises:
             AutofitError: the sweep itself failed.
-            Interrupted: the user stopped it; the hint resumes it.
+            Interrupted: the user stopped the sweep. The hint says how to resume it.
         """
         self._refuse_missing_presets()
         suite = self.plan.suite
@@ -183,17 +183,19 @@ class Sweep:
                 self.report(f"sweep {suite.name}: {entries}, saved in {night.path}")
                 if not self.plan.baseline.entries:
                     path = self.plan.baseline_path
-                    self.report(f"no baseline {path} yet; --update-baseline creates it")
+                    self.report(
+                        f"the baseline {path} does not exist yet; --update-baseline creates it"
+                    )
                 return self._run(night), night
         except KeyboardInterrupt as error:
             line = shlex.join(["autofit", *self.command])
             more = "" if self.resume else " --resume"
             raise Interrupted(
-                "stopped", f"what was measured is saved; continue with {line}{more}"
+                "stopped", f"all measurements are saved; continue with {line}{more}"
             ) from error
 
     def _refuse_missing_presets(self) -> None:
-        """Refuse presets whose files do not exist: that is no fault of a build.
+        """Refuse entries whose preset file does not exist, because that is no fault of a build.
 
         Raises:
             UsageError: a file does not exist.
@@ -203,7 +205,7 @@ class Sweep:
             if is_file and not Path(str(entry.preset)).exists():
                 raise UsageError(
                     f"{self.plan.suite.path}: {entry.name}: there is no preset {entry.preset}",
-                    "give the path of a preset, relative to the suite, or a quoted command",
+                    "use the path of a preset, relative to the suite, or a quoted command",
                 )
 
     def _open_folder(self) -> NightFolder:
@@ -212,12 +214,12 @@ class Sweep:
             return NightFolder.create(self.folder, ours, today=date.today())  # noqa: DTZ011
         night = NightFolder.open(self.folder) if self.folder else NightFolder.latest(ours)
         if night is None:
-            raise UsageError("there is no such sweep to resume", "leave out --resume")
+            raise UsageError("there is no such sweep to resume", "leave --resume out to start one")
         theirs = night.head
         if (ours.suite, ours.digest) == (theirs.suite, theirs.digest) and ours != theirs:
             raise UsageError(
-                f"the sweep in {night.path} has other entries: {', '.join(theirs.names)}",
-                "give the --only or --shard that it began with",
+                f"the sweep in {night.path} began with other entries: {', '.join(theirs.names)}",
+                "use the same --only or --shard as at its start",
             )
         if ours != theirs:
             raise UsageError(
@@ -278,30 +280,30 @@ def read_shards(plan: SweepPlan, folders: Sequence[Path]) -> list[EntryRecord]:
     """Return the newest record of each entry in the folders of shards.
 
     Raises:
-        UsageError: a folder is of another suite.
+        UsageError: a folder belongs to another suite.
     """
     found: dict[str, EntryRecord] = {}
     for path in folders:
         night = NightFolder.open(path)
         if (night.head.suite, night.head.digest) != (plan.head.suite, plan.head.digest):
             raise UsageError(
-                f"the sweep in {path} is of another suite, or of another state of it",
+                f"the sweep in {path} is of another suite, or of another version of it",
                 f"its suite is {night.head.suite}",
             )
         for name in night.head.names:
             record = night.record(name)
             if record and (name not in found or found[name].date < record.date):
                 found[name] = record
-    # A shard that was lost must not pass for a good night.
-    lost = "none of the folders has it"
+    # A lost shard must not count as a night without regressions.
+    lost = "none of the folders contains this entry"
     return [found.get(entry.name) or plan.not_run(entry, lost, "failed") for entry in plan.entries]
 
 
 def grant_budget_s(entry: SuiteEntry, later: Sequence[SuiteEntry], left_s: float | None) -> float:
-    """Return the time that an entry may measure for, of what is left for it and later ones.
+    """Return the seconds that an entry may use of those left for it and all later entries.
 
-    If they need more, each gets an equal share; what an entry does not need of its share goes
-    to the others.
+    If they need more than is left, each gets an equal share. An entry that needs less than its
+    share leaves the rest to the others.
     """
     if left_s is None:
         return entry.full_budget_s
@@ -316,14 +318,14 @@ def grant_budget_s(entry: SuiteEntry, later: Sequence[SuiteEntry], left_s: float
 
 
 def _default_baseline(suite: Suite) -> Path:
-    """Return the suite's baseline; for a shipped suite one in the working directory."""
+    """Return the path of the suite's baseline, in the working directory for a shipped suite."""
     is_bundled = suite.path.absolute().is_relative_to(yaml_files.bundled_root())
     is_here = suite.path.absolute().is_relative_to(Path.cwd())
     return Path.cwd() / suite.baseline.name if is_bundled and not is_here else suite.baseline
 
 
 def _require_writable(path: Path) -> None:
-    """Refuse a path that no baseline can be written to, before a night is spent on it.
+    """Refuse a baseline path that cannot be written, before a night is spent on it.
 
     Raises:
         OSError: the system does not accept the path.
@@ -333,8 +335,8 @@ def _require_writable(path: Path) -> None:
     folder = Path(os.path.realpath(path)).parent
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(existing, os.W_OK):
-        hint = "make it writable, or name another file with `--baseline FILE`"
-        raise UsageError(f"no baseline can be written to {folder}: no permission", hint)
+        hint = "make it writable, or use another file with `--baseline FILE`"
+        raise UsageError(f"the baseline cannot be written to {folder}: no permission", hint)
 
 
 def _with_model_path(entry: SuiteEntry) -> SuiteEntry:

@@ -1,4 +1,4 @@
-"""Verdicts on the entries of a sweep: kinds, thresholds and the document of a sweep."""
+"""Verdicts on the entries of a sweep: their kinds, the thresholds, and the sweep's document."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ RegressionKind = Literal[
     "preset_rejected",
 ]
 ImprovementKind = Literal["faster", "less_memory", "boundary_gained", "recovered"]
-# undecided: a change that matters is neither shown nor ruled out. unknown: nothing to compare
-# with. failing: it failed in the baseline, too.
+# undecided: a change that counts is neither shown nor ruled out. unknown: there is nothing to
+# compare with. failing: the entry failed in the baseline, too.
 Finding = Literal[RegressionKind, ImprovementKind, "same", "undecided", "unknown", "failing"]
-# new: the baseline does not have the entry.
+# new: the entry is not in the baseline.
 Verdict = Literal["regression", "improvement", "same", "undecided", "new", "failing", "skipped"]
 Against = Literal["baseline", "reference"]
 REGRESSIONS: tuple[RegressionKind, ...] = get_args(RegressionKind)
@@ -57,14 +57,14 @@ class Thresholds(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricVerdict:
-    """The verdict on one metric of an entry; None is unknown.
+    """The verdict on one metric of an entry. A value that is unknown is None.
 
     Attributes:
         metric: `pp_per_s`, `tg_per_s`, `ttft_s`, `request_s`, `load_s`, `peak_mib DEVICE`,
             `boundary LAYOUT CACHE_TYPE`, `outcome` or `answers`.
-        message: a sentence for people.
-        kept: the value in the baseline, or that of the reference tonight.
-        now: the value tonight.
+        message: a sentence for users.
+        kept: the value of the baseline, or tonight's value of the reference.
+        now: tonight's value.
         ratio: for speeds, how many times as fast it is (0.94 is 6% slower); for memory, how
             many times as much is needed.
         low, high: the 95% interval of `ratio`.
@@ -107,8 +107,8 @@ class EntryVerdict:
     """The verdict on an entry against its baseline.
 
     Attributes:
-        date: of the night, ISO 8601 in UTC.
-        reproduce: a shell command.
+        date: the date of the night, ISO 8601 in UTC.
+        reproduce: a shell command that measures the entry again.
         seconds: the time that the entry took.
     """
 
@@ -147,7 +147,7 @@ class EntryVerdict:
 
 
 def overall_verdict(metrics: Sequence[MetricVerdict]) -> Verdict:
-    """Return one verdict for all metrics of an entry: the worst, or else the best."""
+    """Return one verdict for all metrics of an entry: the worst, or without a loss the best."""
     if any(one.is_regression for one in metrics):
         return "regression"
     if any(one.verdict == "failing" for one in metrics):
@@ -160,7 +160,7 @@ def overall_verdict(metrics: Sequence[MetricVerdict]) -> Verdict:
 
 
 def sweep_document(verdicts: Sequence[EntryVerdict]) -> dict[str, Any]:
-    """Return the document that `sweep --json` prints, with names of entries in their order.
+    """Return the document that `sweep --json` prints. It lists names of entries in their order.
 
     An entry can have both regressions and improvements.
     """

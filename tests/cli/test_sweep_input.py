@@ -83,17 +83,17 @@ def test_only_selects_all_combinations_of_an_entry(cli, suite):
         (["--only", "four"], "no entry 'four'"),
         (["--shard", "4/3"], "--shard '4/3' must have the form I/N"),
         (["--shard", "0/3"], "--shard '0/3' must have the form I/N"),
-        (["--shard", "5/5"], "this shard has no entry"),
+        (["--shard", "5/5"], "this shard has no entries"),
         (["--resume"], "no such sweep to resume"),
         (["--merge"], "--merge needs the folders"),
         (["nowhere"], "unexpected nowhere"),
-        (["nowhere", "--merge"], "nowhere is no folder of a sweep"),
+        (["nowhere", "--merge"], "nowhere is not the folder of a sweep"),
         (["nowhere", "--merge", "--resume"], "--merge measures nothing"),
-        (["--baseline", "none.json"], "there is no baseline none.json"),
+        (["--baseline", "none.json"], "the baseline none.json does not exist"),
         (["--summary", "-", "--json"], "only one report can go to stdout"),
         (["--junit", "no/where.xml"], "there is no folder no"),
         (["--summary", "."], ". is a folder"),
-        (["--folder", "."], "has other files already"),
+        (["--folder", "."], "already contains other files"),
         (["--folder", "night.yaml"], "night.yaml is a file, not a folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -122,7 +122,7 @@ def test_a_faulty_name_is_described(cli, suite):
     ended = cli("sweep", suite)
 
     assert ended.code == 2
-    assert "'the one': a name has only letters, digits" in ended.err
+    assert "'the one': a name may contain only letters, digits" in ended.err
 
 
 def test_a_damaged_baseline_is_kept_until_it_is_moved(cli, suite, tmp_path):
@@ -210,7 +210,7 @@ def test_shards_are_merged_into_one_verdict(cli, suite, tmp_path):
     assert document["skipped"] == ["three"]
     lines = cli("sweep", suite, "shard-1", "shard-2", "--merge").out.splitlines()
     assert lines[0] == "sweep night: 3 same, 1 skipped"
-    assert lines[-2:] == ["three: skipped", "  not run: none of the folders has it"]
+    assert lines[-2:] == ["three: skipped", "  not run: none of the folders contains this entry"]
     kept = json.loads((tmp_path / "night.baseline.json").read_text())["entries"]
     assert sorted(kept) == ["one", "two+batch", "two+chat"]
     suite.write_text(SUITE + "# changed\n")
@@ -235,7 +235,7 @@ def test_a_part_of_a_suite_is_resumed_with_the_same_options(cli, suite, tmp_path
     ended = cli("sweep", suite, "--folder", "part", "--resume")
 
     assert ended.code == 2
-    assert "has other entries: one" in ended.err
+    assert "began with other entries: one" in ended.err
     assert "--only or --shard" in ended.err
 
 

@@ -55,7 +55,7 @@ def test_a_tune_also_launches_the_kept_settings(nights):
     assert done.code == 5, done.err
     entry = found(done.json, "tuned")
     assert set(entry["kinds"]) == {"new_failure", "boundary_moved"}
-    assert any("tonight's tune has found others" in note for note in entry["notes"])
+    assert any("tonight's tune has found other" in note for note in entry["notes"])
 
 
 def test_a_removed_flag_is_a_rejected_preset(nights, tmp_path):

@@ -269,7 +269,7 @@ def test_value_of_the_wrong_kind_is_found_when_it_is_read(path, value):
 
 def test_missing_file_is_an_error(tmp_path):
     """The hint says how to make one; a folder in its place is an error, too."""
-    with pytest.raises(UsageError, match="there is no baseline") as caught:
+    with pytest.raises(UsageError, match="does not exist") as caught:
         Baseline.read(tmp_path / "none.json")
     assert "--update-baseline" in caught.value.hint
 
