@@ -137,7 +137,7 @@ def _parse_mib(name: str, text: str) -> float:
     mib = float(found[1]) * _UNITS_MIB[found[2].lower()] if found else 0.0
     if not 0 < mib <= _LARGEST_MIB:
         raise UsageError(
-            f"--device {name}={text}: '{text}' is not an amount of memory",
+            f"--device {name}={text}: '{text}' is not a possible size in MiB",
             f"use MiB or a unit: --device {name}=12288 or --device {name}=12GiB",
         )
     return mib

@@ -221,7 +221,7 @@ class EntryRecord:
         reference_answers: tonight's answers of the old runtime.
         is_sparse: whether the model is a mixture of experts.
         seconds: the time that the entry took.
-        reproduce: a shell command.
+        reproduce: a shell command that measures the entry again.
     """
 
     name: str

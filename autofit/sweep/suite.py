@@ -48,10 +48,10 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._+@-]*$"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteEntry:
-    """One entry of a sweep, with all defaults; `EntryOptions` explains each field.
+    """One entry of a suite, with all defaults. `EntryOptions` explains each field.
 
-    Paths are absolute; values of `pins` and `devices` are as on the command line. `index` is the
-    entry's position in the file.
+    Paths are absolute. Values of `pins` and `devices` have the form of the command line. `index`
+    is the entry's position in the file.
     """
 
     name: str
@@ -272,11 +272,11 @@ class SuiteFile(_StrictModel):
 def read_suite(data: CommentedMap, path: Path, *, checks_names: bool = True) -> Suite:
     """Return the suite of a file's data.
 
-    With `checks_names` all that entries name is checked, too, except models and runtimes, which
-    need not exist here.
+    `checks_names` also checks the names and paths in entries, except models and runtimes, which
+    need not exist on this machine.
 
     Raises:
-        UsageError: it is faulty; every fault has the form `file:line: text`.
+        UsageError: the suite is faulty. Every fault has the form `file:line: text`.
     """
     reader = _SuiteReader(yaml_files.validate(data, SuiteFile, path), data, path)
     suite = reader.read()

@@ -49,7 +49,7 @@ class Thresholds(BaseModel):
 
     @property
     def speeds(self) -> dict[str, float]:
-        """The speeds that are judged, with the smallest change that counts as a share."""
+        """The speeds that are judged, each with the smallest share of change that counts."""
         percents = {METRIC_KEYS[metric]: getattr(self, metric) for metric in METRICS}
         percents["load_s"] = self.load_s
         return {key: percent / 100 for key, percent in percents.items() if percent is not None}

@@ -168,10 +168,10 @@ def test_a_pinned_placement_ends_the_walk_over_layouts(fitted):
     [
         ({"nonesuch": 1}, "no such parameter"),
         ({"prefetch_slots": 3}, "no such parameter"),
-        ({"cache_type": "q9_9"}, "takes f32, f16"),
+        ({"cache_type": "q9_9"}, "accepts f32, f16"),
         ({"ubatch": "many"}, "must be a whole number"),
-        ({"context": 1}, "part of the task"),
-        ({"parallel": 1}, "part of the task"),
+        ({"context": 1}, "the task sets this"),
+        ({"parallel": 1}, "the task sets this"),
         ({"ubatch": 9999}, "ubatch <= batch"),
     ],
 )
@@ -179,7 +179,7 @@ def test_an_impossible_pin_is_refused(fitted, pins, words):
     """Unknown parameters, values and combinations."""
     with pytest.raises(UsageError, match=words) as caught:
         fitted(**pins)
-    assert caught.value.hint or "takes" in words
+    assert caught.value.hint or "accepts" in words
 
 
 def test_an_unknown_floor_is_refused(fitted):
