@@ -88,7 +88,7 @@ class ProcessTree:
 
 
 def _resident_memory(pid: int) -> ProcessMemory | None:
-    """Return the memory of a process on a system without /proc, where only the sum is known."""
+    """Return the resident memory of a process without /proc, where its parts are unknown."""
     try:
         return ProcessMemory(psutil.Process(pid).memory_info().rss / MIB, 0.0, 0.0, 0.0, None)
     except psutil.Error:

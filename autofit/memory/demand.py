@@ -67,7 +67,7 @@ def demand(name: str, value: ParamValue, memory: Memory = "device") -> float:
 def demands_of(
     name: str, values: Sequence[ParamValue], memory: Memory
 ) -> NDArray[np.float64] | None:
-    """Return the demands of all values of a setting, or None if no value changes the memory."""
+    """Return the memory demand of each value of a setting, or None if it affects none."""
     if is_free(name, memory):
         return None
     return np.array([demand(name, value, memory) for value in values])

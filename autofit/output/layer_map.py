@@ -52,7 +52,7 @@ def layer_map(candidate: Candidate, layers: int) -> tuple[PlacedLayer, ...]:
 
 
 def _devices(candidate: Candidate, names: Sequence[str], offloaded: int) -> list[str] | None:
-    """Return the device of each offloaded unit, None if the runtime decides."""
+    """Return the device of each offloaded unit, or None if the runtime decides."""
     if not offloaded:
         return []
     if not names:

@@ -57,7 +57,7 @@ class Option:
 
     @property
     def positive_name(self) -> str:
-        """The long name that switches on a flag with a negative form."""
+        """The long name that switches the setting on, for a flag that also has a negative form."""
         long = [s for s in self.flag.spellings if s.startswith("--") and not self._is_negation(s)]
         return long[-1].lstrip("-") if long else self.name
 

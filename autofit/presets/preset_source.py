@@ -89,7 +89,7 @@ def _split_argv(
             return argv[:start], argv[end:]
     raise UsageError(
         f"the winner was not started with {' '.join(command)!r}",
-        "name the runtime of the tune with --runtime PATH",
+        "give the runtime that the tune used: --runtime PATH",
     )
 
 
@@ -133,7 +133,7 @@ def trial_preset(
         wrapper=tuple(options.get("wrapper", ())),
     )
     if isinstance(plan, UnsupportedSetting):
-        raise UsageError(plan.message, "name the runtime of the tune with --runtime PATH")
+        raise UsageError(plan.message, "give the runtime that the tune used: --runtime PATH")
     measured = trial.measurement
     winner = {
         "params": dict(trial.candidate.params),

@@ -125,6 +125,6 @@ def is_program(path: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _program_names(_folder: str) -> frozenset[str]:
-    """Return the program names of all dialects, also of the user's own in the current folder."""
+    """Return the program names of all dialects, including the user's own in the current folder."""
     dialects = load_all_dialects().values()
     return frozenset(name for dialect in dialects for name in dialect.program.names)

@@ -43,7 +43,7 @@ class BoundaryLine:
 
     @property
     def ubatch(self) -> int:
-        """The ubatch of all its candidates."""
+        """The ubatch that all its candidates share."""
         candidate = self.factory.candidate_of(self.point)
         return candidate.get_int("ubatch", 512) if candidate else 512
 
@@ -180,7 +180,7 @@ def choose_layouts(factory: CandidateFactory, names: Sequence[str]) -> tuple[str
 
 
 def choose_points(task: Task, cache_types: Sequence[str]) -> dict[str, Point]:
-    """Return the settings to probe by KV type; with the KV types of the space by default.
+    """Return the settings to probe, keyed by KV type; the default types are those of the space.
 
     All other settings have the first values of the space.
 

@@ -57,7 +57,7 @@ class QualityGate:
             self._record(finalist.candidate, self.evaluator.check(finalist, "finalist"))
 
     def check_winner(self, proof: Proof) -> AnswerCheck | None:
-        """Check a winner's answers; return None without time or if they are meaningless.
+        """Check a winner's answers; return None if no time is left or if answers mean nothing.
 
         Raises:
             Interrupted: the user stopped the run.

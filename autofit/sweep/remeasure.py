@@ -230,7 +230,7 @@ class Remeasurement:
         )
 
     def _has_time(self, names: Sequence[str]) -> bool:
-        """Return whether the rest of a round fits into the budget; the first round always does."""
+        """Return whether the rest of a round fits into the budget; the first always fits."""
         if not all(self._seconds.values()):
             return True
         expected_s = sum(self._seconds[name][-1] for name in names)

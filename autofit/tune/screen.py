@@ -106,7 +106,7 @@ def screen_leader(
 
 
 def _replace_out_of_memory(prover: Prover, gate: QualityGate) -> list[Finalist]:
-    """Return the first out-of-memory finalist that runs with more host layers."""
+    """Give finalists that ran out of memory more host layers; return the first that runs."""
     for finalist in prover.out_of_memory:
         if not gate.is_poor(finalist.candidate):
             proven = prover.prove_if_tight(finalist)
@@ -143,7 +143,7 @@ def _is_found_poor(
 
 
 def _leaves_time(finalist: Finalist, prover: Prover, gate: QualityGate, *, before: Phase) -> bool:
-    """Return whether a score leaves enough time. Before rounds it must leave time to decide."""
+    """Return whether the budget has time to score a KV type, and for rounds if they follow."""
     left_s = prover.runner.budget.left_for_s(before)
     needed_s = _score_s(finalist, prover, gate)
     if before == "confirm":

@@ -186,7 +186,7 @@ class _ShellParser:
         is_backquote = start == "`"
         end = self.text.find("`", self.position) if is_backquote else self._closing_parenthesis()
         if end < 0:
-            raise ValueError(f"line {line}: the output of a command is not closed")
+            raise ValueError(f"line {line}: a command substitution has no end")
         shown = " ".join(self.text[self.position - len(start) : end + 1].split())
         self.position = end + 1
         return mark_unknown(f"line {line}: only a shell can evaluate {shown[:40]}")

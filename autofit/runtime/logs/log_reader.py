@@ -243,7 +243,7 @@ def make_handlers(
 
 @dataclass(frozen=True, slots=True)
 class LoggedFailure:
-    """A failure with the values of all its lines; devices are not resolved yet."""
+    """A failure in a log, with the values of its log lines, before device names are resolved."""
 
     kind: FailureKind
     evidence: str

@@ -1,4 +1,4 @@
-"""The HTTP client of a running server; failed requests are values.
+"""The HTTP client of a running server; a failed request is returned, not raised.
 
 Only this module uses httpcore. Answers are streamed, so that the client measures the time to the
 first token and each stage of a request has its own time limit. A request has a deadline as a

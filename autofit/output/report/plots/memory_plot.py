@@ -60,7 +60,7 @@ def memory_plot(data: PlotData) -> Plot | NoPlot:
 
 
 def memory_parts(measurement: Measurement) -> dict[str, dict[str, float | None]]:
-    """Return the MiB of each part by device, None where no source reports it (never 0)."""
+    """Return the MiB of each part by device, or None where no source reports it (never 0)."""
     taken = measurement.taken_mib()
     devices: dict[str, dict[str, float | None]] = {}
     reported = [name for name in measurement.reported if name not in _HOST_ROWS]

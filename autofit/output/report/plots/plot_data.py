@@ -77,7 +77,7 @@ class PlotData:
         return f"{self.host_words} ({self.hosted} in system RAM)"
 
     def value(self, trial: Trial, metric: Metric | None = None) -> float | None:
-        """Return the metric of a completed launch, None for any other."""
+        """Return the metric of a completed launch, or None for any other."""
         if not trial.is_completed:
             return None
         return median_metric(trial.measurement, self.workload, metric or self.metric)

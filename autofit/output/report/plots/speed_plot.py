@@ -80,7 +80,7 @@ def _empty(
     has_speeds: bool,
     has_strip: bool,
 ) -> go.Figure:
-    """Return a figure with speeds above and a strip below; either part can be absent."""
+    """Return a figure without data: axes for speeds above and for a strip below, or only one."""
     rows = {"range": [-0.7, len(groups) - 0.3], "tickvals": list(range(len(groups)))}
     if not has_speeds:
         return new_figure(
