@@ -47,7 +47,7 @@ def there(tmp_path, monkeypatch):
         ("nowhere/models.ini", "there is no folder nowhere", "mkdir -p nowhere"),
         ("folder", "folder is a folder", "the name of a file in it"),
         ("file/models.ini", "file is a file, not a folder", "another path"),
-        (f"{LONG}.ini", "the name is too long", "a shorter one"),
+        (f"{LONG}.ini", "the name is too long", "shorter"),
         ("circle", "its links lead in a circle", "the path of the file itself"),
     ],
 )

@@ -140,7 +140,7 @@ def test_a_used_up_budget_leaves_boundaries_open_until_a_resume(cli, fake, words
     assert f"--study {study} --resume" in notes[1]
     assert notes[2].startswith("single:CUDA0, q8_0: ")
     assert notes[3] == "single:CUDA0, f16: nothing was launched"
-    assert "budget was used up" in first.err
+    assert "the budget is spent" in first.err
 
     same = json.loads(cli(*words, "--budget", "0.1s", "--resume").out)
 
