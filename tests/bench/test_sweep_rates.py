@@ -26,7 +26,7 @@ def test_a_slowdown_of_6_percent_at_3_percent_noise_is_found():
 
 
 def test_a_first_kept_night_is_enough_with_twelve_launches():
-    """Where nothing is known of how nights vary, more launches make up for it."""
+    """If nothing is known of how nights vary, more launches make up for it."""
     found = rates(replace(AT_3, launches=12), 60, (1,))[1]
 
     assert found.found >= 54

@@ -64,7 +64,7 @@ def test_greedy_text_does_not_depend_on_where_layers_lie(start: Start):
 
 
 def test_a_narrow_kv_type_can_change_some_tokens(tmp_path: Path, machine: Machine, model):
-    """Where the machine says so, q4_0 answers differ a little from f16's, and q8_0's do not."""
+    """If the machine says so, q4_0 answers differ a little from f16's, and q8_0's do not."""
     traits = RuntimeTraits(kv_text_change={"q4_0": 0.1}, kv_logprob_error={"q4_0": 0.02})
     fake = FakeMachine(tmp_path, replace(machine, runtime=traits))
     path = fake.write_model(model)

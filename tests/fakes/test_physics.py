@@ -131,7 +131,7 @@ def test_prefetch_slots_that_do_not_fit_are_left_out():
 
 
 def test_one_prefetch_slot_is_none():
-    """Where only one slot fits it is given back, and prompts take as long as without."""
+    """If only one slot fits it is given back, and prompts take as long as without."""
     fits = truth(prefetching(), n_cpu_moe=20)
     pools = fits.devices[0].free_mib - 200
     card = replace(CARD, other_mib=CARD.other_mib + pools)

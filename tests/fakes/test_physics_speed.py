@@ -127,7 +127,7 @@ def test_unified_memory_is_one_memory():
 
 
 def test_a_backend_can_turn_the_slope_round():
-    """Where routed experts run badly on the device, host layers generate faster."""
+    """If routed experts run badly on the device, host layers generate faster."""
     bad = replace(ONE, devices=(replace(CARD, total_mib=24000, expert_decode_share=0.03),))
     good = replace(ONE, devices=(replace(CARD, total_mib=24000),))
 

@@ -128,7 +128,7 @@ def test_file_stays_small_and_keeps_the_latest(tmp_path):
 
 
 def test_unwritable_file_keeps_nothing_and_fails_nothing():
-    """Where nothing can be written, nothing is known and no error is raised."""
+    """If nothing can be written, nothing is known and no error is raised."""
     store = CalibrationStore(Path("/sys/kernel/autofit/memory.jsonl"))
 
     assert not add(store, 1.0)

@@ -91,7 +91,7 @@ def test_nonsense_is_a_difference():
 
 
 def test_without_probabilities_only_the_same_text_is_equal():
-    """Where the runtime reports no probabilities, rounding cannot explain a difference."""
+    """If the runtime reports no probabilities, rounding cannot explain a difference."""
     one, same, other = (RecordedAnswer(text) for text in ("to be or", "to be or", "to be at"))
 
     assert compare_answers([one], [same]).verdict == "equal"
@@ -130,7 +130,7 @@ def test_one_token_routed_to_another_expert_is_rounding():
 
 
 def test_many_changed_tokens_are_a_difference_in_a_mixture():
-    """Where more than one token in ten changes, routing does not explain it."""
+    """If more than one token in ten changes, routing does not explain it."""
     one = answer([{1: 0.9, 2: 0.05}] * 20)
     other = answer([{1: 0.9, 2: 0.05}, {1: 0.6, 2: 0.3}, *[{1: 0.9, 2: 0.05}] * 6] * 2)
 

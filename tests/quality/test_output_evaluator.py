@@ -103,7 +103,7 @@ def scored(scoring):
 
 
 def test_program_of_the_runtime_scores_kv_types(scoring, scored, tmp_path):
-    """Where there is llama-perplexity, its figures count and it is their source."""
+    """If there is llama-perplexity, its figures count and it is their source."""
     trials = runner(scored, tmp_path / "study")
 
     wide = checked(trials, scored, _with_kv("q8_0"))
@@ -174,7 +174,7 @@ def test_resume_repeats_no_launch_of_a_check(fake, about, tmp_path):
 
 
 def test_failed_baseline_is_replaced_as_the_reference(fake, about, tmp_path):
-    """Where the baseline fails, the winner's own placement with f16 KV is the reference."""
+    """If the baseline fails, the winner's own placement with f16 KV is the reference."""
     fake.fail("oom-kv", launches=[1])
     trials = runner(about, tmp_path / "study")
 

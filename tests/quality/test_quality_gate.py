@@ -59,5 +59,5 @@ def test_type_of_equal_width_is_judged_by_itself(gate):
 
 
 def test_nothing_is_open_without_an_evaluator(gate):
-    """Where answers mean nothing, no KV type waits for its score."""
+    """If answers mean nothing, no KV type waits for its score."""
     assert not gate.is_open(_candidate("q4_1/q8_0"))

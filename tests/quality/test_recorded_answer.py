@@ -75,7 +75,7 @@ def test_divergence_is_never_negative(ours, theirs):
 
 
 def test_divergence_of_whole_distributions_agrees_with_scipy():
-    """Where both sides list the same tokens it is the Kullback-Leibler divergence."""
+    """If both sides list the same tokens it is the Kullback-Leibler divergence."""
     ours, theirs = [0.5, 0.3, 0.1, 0.1], [0.4, 0.2, 0.3, 0.1]
 
     found = token_divergence(

@@ -248,7 +248,7 @@ def test_boundary_with_other_device_memory_is_not_compared(before, after, expect
 
 
 def test_boundary_gain_needs_a_launch_of_the_baseline():
-    """Where the baseline only predicted a failure, a value that fits now proves nothing."""
+    """If the baseline only predicted a failure, a value that fits now proves nothing."""
     predicted = BoundaryRow("balanced", "f16", 17, 16, None, proven=False)
     row = BoundaryRow("balanced", "f16", 16, 15, "out_of_memory", proven=True)
 

@@ -106,7 +106,7 @@ def test_a_request_of_one_token_does_not_hide_the_generation_of_the_others():
 
 
 def test_a_workload_without_generation_has_no_rate_of_it():
-    """Where every request generates a single token the rate is not known."""
+    """If every request generates a single token the rate is not known."""
     workload = Workload("prefill", 4096, 1, (Request(1000, 1),))
     measured = Measurement((Sample(1000, 4.0, 4.0, 1, 0.0),))
 

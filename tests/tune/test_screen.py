@@ -118,7 +118,7 @@ def test_only_what_would_enter_the_rounds_is_scored(run):
 
 @pytest.mark.parametrize(("total_s", "is_scored"), [(200.0, True), (80.0, False)])
 def test_no_score_takes_the_time_of_rounds(run, total_s, is_scored):
-    """Where time is short the winner's KV type is scored with its answers."""
+    """If time is short the winner's KV type is scored with its answers."""
     here = run(total_s=total_s)
     finalists = [here.finalist(4, "q8_0"), here.finalist(5, "f16")]
 
