@@ -79,13 +79,13 @@ class ComparisonResult:
 
 @dataclass(slots=True, kw_only=True)
 class Comparison:
-    """A comparison of two sides; `run` goes through its rounds.
+    """A comparison of two sides; `run` launches its rounds.
 
     Attributes:
         slot_context: the smaller context of a request, so that both get the same requests.
         note: called with each message for the user.
         rounds: the most rounds; fewer than three decide nothing.
-        min_effect: the smallest difference that is no tie, as a share.
+        min_effect: the smallest difference that counts, as a share; below it is a tie.
     """
 
     sides: tuple[Side, Side]
@@ -129,7 +129,7 @@ class Comparison:
         )
 
     def request_plan(self) -> RequestPlan:
-        """Return the longest request as a measured warm-up, then all from the longest on."""
+        """Return the longest request as a measured warm-up, then all requests by length."""
         order = sorted(
             range(len(self.workload.requests)),
             key=lambda index: -self.workload.requests[index].prompt_tokens,
@@ -232,7 +232,7 @@ class Comparison:
         )
 
     def _score_kv_types(self, side: Side, wide: Candidate) -> ProgramScore:
-        """Score a side's KV types against those of another candidate, by its own program."""
+        """Score a side's KV types against another candidate's with the side's own program."""
         wide_types = dict(zip(KV_TYPE_PARAMS, kv_types(wide), strict=True))
         return score_kv_types(
             side.runner,

@@ -43,7 +43,7 @@ class _Figure:
 
 
 def judge_comparison(result: ComparisonResult) -> ComparisonVerdict:
-    """Return B's verdict: a side that fails loses; so does B if its answers are wrong.
+    """Return the verdict on B: a side that fails is worse, and so is B with wrong answers.
 
     Answers may differ if KV types or models do. Then only the speed counts.
     """
@@ -115,7 +115,7 @@ def _figures(workload: Workload) -> Iterator[_Figure]:
 def _read_request(
     which: str, value: Callable[[Sample], float | None]
 ) -> Callable[[Trial], float | None]:
-    """Return a function from a launch to a value of its first request, or the second like it."""
+    """Return a function that reads a value of a launch's first request, or of its second."""
 
     def read(trial: Trial) -> float | None:
         samples = trial.measurement.samples if trial.measurement else ()
@@ -129,7 +129,7 @@ def _read_request(
 
 
 def _ratio(result: ComparisonResult, figure: _Figure) -> Estimate | None:
-    """Return how many times as fast B is, over the rounds in which both have the figure."""
+    """Return B's speed divided by A's, from the rounds in which both have the figure."""
     logs = []
     for a, b in zip(*(result.trials(name) for name in SIDES), strict=False):
         ours, theirs = figure.value(a), figure.value(b)
@@ -139,7 +139,7 @@ def _ratio(result: ComparisonResult, figure: _Figure) -> Estimate | None:
 
 
 def _side(trials: Sequence[Trial], figures: Sequence[_Figure]) -> dict[str, Any]:
-    """Return the measurements of a side; its outcome is the first failure, if there is one."""
+    """Return a side's measurements; its outcome is that of its first failed launch, if any."""
     failed = next((trial for trial in trials if not trial.is_completed), None)
     found = {figure.key: _estimate(trials, figure.value) for figure in figures}
     measured = [trial.measurement for trial in trials if trial.measurement]

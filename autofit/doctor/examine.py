@@ -46,7 +46,7 @@ class ExaminedRuntime:
     hint: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what it is and supports as JSON data."""
+        """Return its version and abilities as JSON data."""
         found = self.runtime
         if found is None:
             return {"program": str(self.program), "fault": self.fault, "hint": self.hint}
@@ -103,7 +103,7 @@ def examine(
     environ: Mapping[str, str] | None = None,
     root: Path = Path("/"),
 ) -> Examination:
-    """Examine the machine, and only the given runtime if there is one."""
+    """Examine the machine and its runtimes, or only `path`'s runtime if it is given."""
     variables = os.environ if environ is None else environ
     findings: list[Finding] = []
     runtimes = tuple(_examine_runtimes(runtime, findings))

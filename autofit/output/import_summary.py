@@ -84,7 +84,7 @@ def _model_text(model: Path | None) -> str:
 
 
 def _preset_arguments(preset: ParsedPreset) -> str:
-    """Return the preset as arguments, `COMMAND` for a command, whose label may be cut."""
+    """Return the arguments that name the preset; `COMMAND` stands for a command."""
     if preset.kind == "command":
         return "COMMAND"
     section = f" --section {shlex.quote(preset.section)}" if preset.section else ""

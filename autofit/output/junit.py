@@ -30,7 +30,7 @@ _UNNAMED = "unnamed"
 
 
 class _Suite(TestSuite):
-    """A suite with the further attributes that Ant's schema requires."""
+    """A test suite with the additional attributes that Ant's schema requires."""
 
     __test__ = False
     package = Attr()

@@ -78,8 +78,8 @@ def _experts(device: str, hosted: int) -> Experts:
 def host_layers(candidate: Candidate, layers: int | None) -> int | None:
     """Return the number of layers whose experts, or dense feed-forwards, are in system RAM.
 
-    Layers that are not offloaded at all count, too. None if the runtime decides, or if the
-    number depends on that of all `layers` and this is unknown.
+    Layers that are not offloaded at all count, too. The result is None if the runtime decides, or
+    if the number depends on the number of all `layers`, which is unknown.
     """
     offloaded = candidate.get_int("n_gpu_layers", -1)
     if not places_host_layers(candidate):

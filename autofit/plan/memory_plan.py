@@ -1,4 +1,4 @@
-"""The memory plan of a model: each layout of the devices, predicted without a launch."""
+"""The memory plan of a model: the memory of each layout, predicted without a launch."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _plan_each(
 def _shrink(
     task: Task, base: Candidate, layout: PlannedLayout, planner: RuntimePlanner
 ) -> PlannedLayout:
-    """Cut a layout again for less memory, by as much as the planner finds missing.
+    """Compute a layout's slices again for devices smaller by what the planner finds missing.
 
     The arithmetic that cuts slices may be some MiB below the runtime's own plan.
     """
@@ -204,7 +204,7 @@ def _shrink(
 def _predict(
     task: Task, name: str, candidate: Candidate, planner: RuntimePlanner | None
 ) -> PlannedLayout:
-    """Predict the memory of a layout, by the planner as far as it reports it."""
+    """Predict the memory of a layout by the planner, and by arithmetic for the rest."""
     estimate = estimate_memory(task.inventory, candidate, task.devices)
     reported = planner.predict_memory(candidate) if planner else None
     if reported is not None:
@@ -215,7 +215,7 @@ def _predict(
 
 
 def _amount_off_devices(layout: PlannedLayout) -> tuple[int, int, float]:
-    """Return whole layers off the devices, layers with experts in system RAM, and MiB there.
+    """Return three amounts off the devices: layers, layers' experts, and MiB in system RAM.
 
     The first is negated: it is the number of layers on devices.
     """

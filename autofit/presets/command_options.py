@@ -41,7 +41,7 @@ _DENSE = r"ffn_(up|down|gate)\."
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One flag as it was written, with its value; `value` is None where it takes none."""
+    """One flag as it was written, with its value, or None for a flag without a value."""
 
     flag: Flag
     spelling: str
@@ -49,7 +49,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The flag's long name without dashes; the one that was written, if it was long."""
+        """The flag's long name without dashes: the written one if it is long, else the first."""
         same_sense = [s for s in self.flag.spellings if self._is_negation(s) == self.is_negative]
         long = [spelling for spelling in same_sense if spelling.startswith("--")]
         chosen = self.spelling if self.spelling in long else (long or same_sense)[-1]
@@ -63,7 +63,7 @@ class Option:
 
     @property
     def is_negative(self) -> bool:
-        """True if it switches off what another spelling of the same flag switches on."""
+        """True if the written spelling switches the setting off, as `--no-mmap` does."""
         return self._is_negation(self.spelling)
 
     @property
@@ -79,7 +79,7 @@ class Option:
 
     @property
     def override_kind(self) -> str | None:
-        """The one of `OVERRIDES` that it is, None for any other option."""
+        """The kind of override among `OVERRIDES`, or None for any other option."""
         return next((kind for kind in OVERRIDES if kind in self.flag.spellings), None)
 
     def _is_negation(self, spelling: str) -> bool:

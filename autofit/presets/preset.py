@@ -32,7 +32,7 @@ class Preset:
 
     `wrapper`, `command` and `arguments` in a row are what was launched. Relative paths in
     `arguments` start in `folder`. `address` are the flags that say where to listen, each with
-    a value, in which `port` replaces `{port}`. `help` is None where the runtime is not known.
+    a value, in which `port` replaces `{port}`. `help` is None if the runtime is not known.
     `tunable` are the flags and variables that a tune may choose. `origin` says where the
     settings come from, and is empty for a tune's winner. `image` is the container image that
     the user named. `gain` and `estimates` are as in the result of a tune. `free_mib` is the

@@ -1,7 +1,7 @@
-"""A user's launch command, parsed by the help of the runtime that is to start it.
+"""A user's launch command, parsed with the help text of the runtime that is to start it.
 
-The only way from a preset, script or command to settings: for the baseline of a tune, for both
-sides of a comparison, for a check against the machine, and for `autofit import`.
+This is the only way from a preset, script or command to settings: for the baseline of a tune, for
+both sides of a comparison, for a check against the machine, and for `autofit import`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _ROUTER_FLAGS = ("--models-preset", "--models-dir")
 class PresetCommand:
     """A preset's launch command, and the runtime that is to start it.
 
-    `wrapper` comes before the program. `model` is absolute, None where no file is named.
-    `notices` say what was left out, and what is started differently.
+    `wrapper` comes before the program. `model` is absolute, or None if no file is named.
+    `notices` name the arguments that were left out, and what is started differently.
     """
 
     preset: ParsedPreset

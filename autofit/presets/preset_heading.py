@@ -53,13 +53,13 @@ def heading(preset: Preset, notices: Sequence[str] = ()) -> list[str]:
 
 
 def _memory_lines(taken_mib: Mapping[str, float | None]) -> list[str]:
-    """Return the memory that the server used at the peak, for a later check of the machine."""
+    """Return lines with the memory used at the peak, for a later check of the machine."""
     known = [f"{name} {math.ceil(mib)} MiB" for name, mib in taken_mib.items() if mib is not None]
     return [_USED + ", ".join(known)] if known else []
 
 
 def without_heading(lines: Sequence[str], comment: re.Pattern[str]) -> list[str]:
-    """Return the lines without the heading at their end; `comment` matches a comment's mark.
+    """Return comment lines without autofit's heading among them; `comment` matches their mark.
 
     The user's own comments before, after and between its lines stay.
     """

@@ -211,7 +211,7 @@ def plan_preset(
 
 
 def written_preset(study: Study) -> str:
-    """Return the text of the preset that a tune wrote into its study, empty without one."""
+    """Return the text of the preset that a tune wrote into its study, or "" if there is none."""
     name = (study.result or {}).get("preset")
     if not name:
         return ""

@@ -39,9 +39,9 @@ class ParsedPreset:
     """One server of a preset file or command, and what autofit recorded in the file.
 
     `label` is what the user gave, shortened. `kind` is the format, or `command`. `section` is
-    the server's name in the file, empty where it has none. `router_keys` are the keys of all
-    sections of a router's file, which refuses the file for a wrong one. `metadata` are the check
-    value, the workload and the memory that autofit recorded, as far as the file has them.
+    the server's name in the file, empty if it has none. `router_keys` are the keys of all
+    sections of a router's file, as the router refuses a file with a wrong key. `metadata` are the
+    check value, the workload and the memory that autofit recorded, as far as the file has them.
     """
 
     label: str
@@ -53,7 +53,7 @@ class ParsedPreset:
 
     @property
     def workload(self) -> Workload | None:
-        """The workload that the preset was tuned for, None where the file does not say it."""
+        """The workload that the preset was tuned for, or None if the file does not name it."""
         return self.metadata.get("workload")
 
 

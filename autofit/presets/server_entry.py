@@ -25,7 +25,7 @@ class ServerEntry:
     """A server: its command, or only options by name without dashes, or only variables.
 
     `argv` begins with wrapper and program. Relative file names start in `folder`, which is
-    None where the file does not say it. `notices` say what was left out. `faults` say what was
+    None if the file does not name it. `notices` name what was left out. `faults` name what was
     not understood: a server with faults is refused. A program `in_container` may be missing
     on this machine.
     """
@@ -41,7 +41,7 @@ class ServerEntry:
 
     @property
     def model(self) -> str:
-        """The model file, empty where none is named."""
+        """The model file, or an empty text if none is named."""
         model = self.env.get(_MODEL_VARIABLE, "")
         for key, value in self.options:
             model = value if key in _MODEL_KEYS else model
@@ -55,7 +55,7 @@ class ServerEntry:
         return model
 
     def serves(self, model: Path) -> bool:
-        """Return whether it serves a model file; a name decides where a file is missing."""
+        """Return whether it serves a model file. If a file is missing, its name decides."""
         if not self.model:
             return False
         own = Path(self.folder or "", self.model).expanduser()
@@ -85,7 +85,7 @@ class ServerEntry:
         return (program, *(argument for name in sorted(flags) for argument in flags[name]))
 
     def full_env(self, help_text: HelpText) -> dict[str, str]:
-        """Return the variables, with options that are variables without a flag in the help."""
+        """Return the variables, and the options that are variables without a flag in the help."""
         options = {
             key: value
             for key, value in self.options
@@ -99,7 +99,7 @@ class ServerEntry:
 
 
 def _spelling(key: str, help_text: HelpText) -> str:
-    """Return the flag of a router's key, which may be a variable's name; empty if unknown."""
+    """Return the flag for a router's key, which may be a variable's name; empty if unknown."""
     by_variable = (f.spellings[-1] for f in help_text.flags.values() if f.env == key)
     spellings = (s for s in (f"--{key}", f"-{key}") if s in help_text)
     return next(spellings, None) or next(by_variable, "")

@@ -21,7 +21,7 @@ from autofit.trial.trial import Trial
 
 @dataclass(slots=True)
 class BoundaryLine:
-    """One boundary to find, and what is known of it.
+    """A line of candidates on which one boundary is searched, and its known results.
 
     Attributes:
         layout: the layout of all its candidates.
@@ -83,7 +83,7 @@ class BoundaryLine:
 
     @property
     def excess_mib(self) -> float:
-        """The least by which predictions are too low, as the failures of this line show."""
+        """The MiB by which predictions are too low at least, as this line's failures show."""
         return self.memory.excess_mib(self.launches.values())
 
     def exceeds_host(self, host_layers: int) -> bool:

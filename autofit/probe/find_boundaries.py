@@ -38,7 +38,7 @@ _USUAL_LAUNCHES = 4
 
 @dataclass(slots=True)
 class ProbeSession:
-    """The means to launch candidates of a probe, and its notes for the user."""
+    """A probe in progress: launches its candidates and keeps its notes for the user."""
 
     task: Task
     memory: MemoryModel
@@ -77,7 +77,7 @@ class ProbeSession:
         return trial
 
     def has_time(self, candidate: Candidate) -> bool:
-        """Return whether there is time for a launch as long as the usual one.
+        """Return whether there is time for a launch of usual length.
 
         A launch that the study has already takes none.
         """
@@ -138,7 +138,7 @@ def find_boundaries(
 def recall_launches(line: BoundaryLine, session: ProbeSession) -> None:
     """Take the launches of a line from the study, and from other lines.
 
-    Later launches have calibrated the predictions, so these would choose other host layers now.
+    Later launches have calibrated the predictions, which would now choose other host layers.
     """
     if not session.runner.untaken_s and not session.memory.launches:
         return
@@ -201,7 +201,7 @@ def next_host_layers(line: BoundaryLine) -> int | None:
 
 
 def _neighbour_with_room(line: BoundaryLine, margin_mib: float) -> int | None:
-    """Return more host layers if only they show whether a full device has spilled."""
+    """Return the next higher number of host layers if only its launch can reveal a spill."""
     fits = line.search.fits
     trial = line.launch(fits)
     if fits is None or trial is None or not needs_neighbour(trial, line.memory):

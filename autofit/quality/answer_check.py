@@ -1,4 +1,4 @@
-"""The comparison of answers under some settings with those of a reference.
+"""A check of the answers of some settings against those of a reference.
 
 Host layers, slices, the ubatch or another build must not change answers: they are compared for
 equality. A narrower KV type may change them within limits: they get a score.
@@ -34,12 +34,13 @@ _MAX_DIVERGENCE = 0.03
 
 @dataclass(frozen=True, slots=True)
 class ProgramScore:
-    """The score of KV types by the runtime's own program.
+    """The score that a program of the runtime, such as llama-perplexity, gave some KV types.
 
     Attributes:
-        divergence: None where the program gave no score.
+        divergence: the score; None if the program gave none.
         program: the program's name.
-        failure: the reason for no score, for users; empty if the runtime has no such program.
+        failure: the reason why there is no score, for users; empty if there is a score or if
+            the runtime has no such program.
     """
 
     divergence: Divergence | None = None
@@ -49,19 +50,19 @@ class ProgramScore:
 
 @dataclass(frozen=True, slots=True)
 class QualityScore:
-    """The closeness of answers to those of a reference.
+    """A score of how close answers are to those of a reference.
 
     Attributes:
-        tokens: tokens compared, which are those after the same text.
+        tokens: the number of tokens compared; only tokens after the same text are.
         agreement: the share of these tokens that are the same.
         mean_divergence, max_divergence: nats a token.
-        asked: planted records that were asked for.
-        found_by_reference: those that the reference found.
-        lost: those of the reference that the other side did not find.
+        asked: the number of planted records that the prompts asked for.
+        found_by_reference: the number of these that the reference found.
+        lost: the number that only the reference found.
         source: `n_probs`, the likeliest tokens of a server's answers, or the name of a program
             that compares all tokens.
 
-    Agreement and divergences are None where the runtime reports no probabilities.
+    Agreement and divergences are None if the runtime reports no probabilities.
     """
 
     tokens: int
@@ -102,12 +103,12 @@ class QualityScore:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCheck:
-    """The answers of some settings judged against those of a reference.
+    """The verdict on the answers of some settings, compared with those of a reference.
 
     Attributes:
         reference: the name of the reference, for users.
-        equality: None where the answers could not be compared.
-        quality: None also where answers must not change.
+        equality: None if the answers could not be compared.
+        quality: None likewise, and for settings that must not change answers.
         messages: sentences for the user.
     """
 
@@ -119,7 +120,7 @@ class AnswerCheck:
 
     @property
     def is_acceptable(self) -> bool | None:
-        """True if the answers are right or good enough; None where that is unknown."""
+        """True if the answers are right or good enough; None if that is unknown."""
         if self.verdict == "unknown":
             return None
         return self.verdict in ("equal", "rounding", "good")
@@ -158,8 +159,8 @@ def judge_answers(
     """Judge answers against those of a reference to the same prompts.
 
     Args:
-        reference: answers that are trusted; None where there are none.
-        other: answers to check; None where there are none.
+        reference: answers that are trusted; None if there are none.
+        other: answers to check; None if there are none.
         reference_name: the reference's name for users.
         may_differ: whether the settings may change answers, as KV types do.
         is_sparse: whether the model is a mixture of experts.
@@ -230,7 +231,7 @@ def _have_same_prompts(one: Answers, other: Answers) -> bool:
 
 
 def _finite(data: dict[str, Any]) -> dict[str, Any]:
-    """Replace numbers that JSON lacks by None, such as the divergence of broken output."""
+    """Return a number, or None for infinity and NaN, which JSON cannot hold."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in data.items()

@@ -5,8 +5,8 @@ the next token move a little, and where two tokens were nearly as likely the gre
 change, after which the texts differ. That is rounding; a larger difference is a fault.
 
 In a mixture of experts rounding can send a token to another expert. That changes the
-probabilities of this one token a lot and those of others hardly. There nine tokens in ten must
-agree; in other models all must.
+probabilities of this one token a lot and those of others hardly. So nine of ten tokens of such a
+model must agree; in other models all must.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AnswerDifference:
         position: generated tokens before it (characters where tokens are not known).
         reference, other: the text around it on both sides.
         gap: how much higher each side rated its own token than the other side's, in natural
-            log probabilities, the larger of the two; None where that is not reported.
+            log probabilities, the larger of the two; None if that is not reported.
     """
 
     prompt: int
@@ -62,10 +62,10 @@ class Equality:
 
     Attributes:
         identical: prompts with the same answer to the last character.
-        tokens: tokens compared, which are those after the same text.
-        mean_divergence, max_divergence: nats a token; None where the runtime reports no
+        tokens: the number of tokens compared; only tokens after the same text are.
+        mean_divergence, max_divergence: nats per token; None if the runtime reports no
             probabilities.
-        typical_divergence: nine tokens in ten diverge by no more.
+        typical_divergence: the divergence that nine of ten tokens do not exceed.
         tolerance: the mean divergence that rounding may cause.
     """
 

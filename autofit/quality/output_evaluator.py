@@ -1,7 +1,7 @@
 """Evaluation of the answers of candidates against those of the baseline, by launches.
 
 A check of narrow KV types takes four launches: one of the reference, one of the candidate, and
-two of the runtime's own program for it, where there is one. Each answer is reused for other
+two of the runtime's own program for it, if it has one. Each answer is reused for other
 candidates of the run: the reference is the same, and a KV type changes answers in the same way
 wherever layers lie.
 """
@@ -46,7 +46,9 @@ _MAX_BASE_BYTES = 512 << 20
 
 @dataclass(slots=True)
 class OutputEvaluator:
-    """Checks of candidates' answers against those of the baseline, launched once each.
+    """An evaluator that compares the answers of candidates with those of the baseline.
+
+    It launches each of them once.
 
     The reference is the baseline with an f16 KV cache, whatever its own is. Where a candidate's
     KV cache is as wide, the answers must be the same. Where it is narrower, they get a score,
@@ -130,7 +132,7 @@ class OutputEvaluator:
     def _known(
         self, finalist: Finalist, *, has_retrieval: bool
     ) -> tuple[Answers | None, float] | None:
-        """Return earlier answers of a candidate, or None where it got fewer prompts."""
+        """Return earlier answers of a candidate, or None if they are to fewer prompts."""
         key = finalist.candidate.key, finalist.layout
         exact = self._asked.get((*key, has_retrieval))
         more = self._asked.get((*key, True))
@@ -246,7 +248,7 @@ def _launch_program(
 
 
 def _count_chunks(rules: DivergenceRules, n_vocab: int) -> int:
-    """Return how many pieces of text the file of the base has room for."""
+    """Return the number of text chunks whose reference probabilities fit into the largest file."""
     return max(1, min(_MAX_CHUNKS, _MAX_BASE_BYTES // base_file_bytes(rules, n_vocab)))
 
 

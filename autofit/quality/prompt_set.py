@@ -58,7 +58,7 @@ class RetrievalTask:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers of one server: those to prompts, and one text for each retrieval task."""
+    """The answers of one server: one to each prompt, and a text for each retrieval task."""
 
     recorded: tuple[RecordedAnswer, ...]
     tasks: tuple[RetrievalTask, ...] = ()
@@ -158,7 +158,7 @@ class PromptSet:
         return None
 
     def take_answers(self) -> Answers | None:
-        """Return the answers of the last server, once, or None where it did not give them all."""
+        """Return the last server's answers and forget them; None if any of them is missing."""
         answers, self._answers = self._answers, None
         return answers
 
@@ -216,7 +216,7 @@ def collect_answers(
 ) -> tuple[Trial, Answers | None]:
     """Run a trial that ends with the prompts, and return it with its answers.
 
-    A trial that the study already has comes with its saved answers. The answers are None where
+    A trial that the study already has comes with its saved answers. The answers are None if
     the launch did not reach the prompts, or the file is lost.
 
     Raises:
@@ -237,7 +237,7 @@ def collect_answers(
 
 
 def read_answers(study: Study, number: int) -> Answers | None:
-    """Return the saved answers of a trial of the study, or None where there are none."""
+    """Return the saved answers of a trial of the study, or None if there are none."""
     path = study.path / _answers_file(number)
     try:
         return Answers.from_dict(json.loads(path.read_text(encoding="utf-8")))
@@ -292,7 +292,7 @@ def make_retrieval_tasks(
     """Return prompts of `length` tokens that share one text and end in different questions.
 
     Args:
-        filler: tokens of ordinary text; repeated where they are too few.
+        filler: tokens of ordinary text; repeated if they are too few.
         length: tokens of each prompt; leave room for an answer of some 40 in the context.
         tokenize: returns the tokens of a text, without special ones.
         rng: equal seeds plant the same records at the same positions.

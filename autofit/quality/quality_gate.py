@@ -1,4 +1,4 @@
-"""The decision on which KV types and winners have answers that allow a recommendation."""
+"""The decision which KV types and which winner have answers good enough to be recommended."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from autofit.trial.candidate import Candidate
 
 @dataclass(slots=True)
 class QualityGate:
-    """Judgement of the answers of a run's candidates.
+    """A gate that lets only candidates with good enough answers pass.
 
     Attributes:
-        evaluator: None where the answers of the model mean nothing, so that all pass.
+        evaluator: None if the answers of the model mean nothing, so that all candidates pass.
         note: called with each message for the user.
         scored: the checks of narrow KV types.
     """

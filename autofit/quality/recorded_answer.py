@@ -24,8 +24,8 @@ class RecordedAnswer:
 
     Attributes:
         choices: for each token the natural log probabilities of the likeliest tokens at its
-            position; empty where the runtime does not report them.
-        token_ids: empty where the runtime does not report them.
+            position; empty if the runtime does not report them.
+        token_ids: empty if the runtime does not report them.
     """
 
     text: str
@@ -39,7 +39,7 @@ class RecordedAnswer:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The token ids, those with probabilities where there are any."""
+        """The token ids: of the tokens with probabilities if there are any, else of all."""
         return tuple(choice.token_id for choice in self.choices) or self.token_ids
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def token_divergence(reference: TokenChoice, other: TokenChoice) -> float | None
 
     Tokens that both sides list count by themselves, all others count together as one token.
     So the result is never more than the divergence over the whole vocabulary. It is infinite
-    where a probability is not a number, and None where a side lists no tokens.
+    if a probability is not a number, and None if a side lists no tokens.
     """
     if not reference.top or not other.top:
         return None

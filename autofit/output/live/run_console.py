@@ -44,7 +44,7 @@ _SHOWN_STRIPS = 2
 class RunConsole:
     """A listener that shows a run: one line stays for each launch.
 
-    `budget_s` is the time limit of the run, None without one; `limits_mib` has the limits of
+    `budget_s` is the time limit of the run, or None without one; `limits_mib` has the limits of
     devices; `clock` returns seconds.
     """
 
@@ -127,7 +127,7 @@ class RunConsole:
         return f"budget left {_minutes(left_s)} (usually ends sooner)"
 
     def _note_overrun(self, event: LaunchStarted) -> None:
-        """Print once for each phase that it continues although the budget is used up."""
+        """Print, once for each phase, that it continues although the budget is used up."""
         if self._budget_s is None or self._spent_s <= self._budget_s:
             return
         phase = event.purpose.phase

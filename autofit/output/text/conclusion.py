@@ -125,7 +125,7 @@ def _headline(result: Mapping[str, Any], winner: Mapping[str, Any]) -> str:
 
 
 def describe_speedup(result: Mapping[str, Any]) -> str:
-    """Return the speedup of a tune's winner, or what its baseline's win means."""
+    """Return the speedup of a tune's winner, or a sentence if its baseline won."""
     gain = result.get("gain") or {}
     if not all(gain.get(key) == 1.0 for key in ("median", "low", "high")):
         return speedup_text(result.get("gain"), tie=bool(result.get("tie")))
@@ -208,7 +208,7 @@ def _effort(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _without_outcome(count: int) -> list[str]:
-    """Return why there are `count` more launches than outcomes, or fewer if negative."""
+    """Return the reason why `count` launches have no outcome, or are missing if negative."""
     if not count:
         return []
     return [f"{count} cut off by a stop" if count > 0 else f"{-count} rejected before launch"]

@@ -87,7 +87,7 @@ def _boundary_line(event: BoundaryMoved) -> str:
 
 
 def incumbent_line(event: Incumbent) -> str:
-    """Return the best so far, which the rounds have yet to confirm."""
+    """Return a line with the best candidate so far, which no round has confirmed."""
     gain = f", {as_fast(event.gain, other='the baseline')}" if event.gain is not None else ""
     is_slower = event.gain is not None and event.gain < 1
     best = "best candidate so far" if is_slower else "best so far"
@@ -96,7 +96,7 @@ def incumbent_line(event: Incumbent) -> str:
 
 
 def round_line(event: RoundEnded, numbers: Mapping[str, int]) -> str:
-    """Return which contender leads after a round, and its speed with an interval.
+    """Return a line with the leader after a round, and its speed with an interval.
 
     The interval is valid after every round.
     """
@@ -120,7 +120,7 @@ def round_line(event: RoundEnded, numbers: Mapping[str, int]) -> str:
 
 
 def overrun_line(phase: str, budget_s: float, spent_s: float) -> str:
-    """Return by how much the budget is exceeded, and why the phase continues."""
+    """Return a line with the time over budget, and the reason why the phase continues."""
     reason = (
         "prove continues: without a proof there is no result"
         if phase == "prove"

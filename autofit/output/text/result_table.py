@@ -72,7 +72,7 @@ def ubatch_cell(row: Mapping[str, Any]) -> str:
 
 
 def _layers(row: Mapping[str, Any], side: str) -> str:
-    """Return one side of a boundary; a side that a probe left open is unknown, not none."""
+    """Return a side of a boundary: a number, `none`, or unknown if a probe left it open."""
     if row.get(side) is not None:
         return f"{row[side]} layer{'s' * (row[side] != 1)}"
     return UNKNOWN if "launches" in row and not row.get("proven") else "none"

@@ -119,7 +119,7 @@ def _params_cell(params: Params, common: Params) -> str:
 
 
 def brief_params(params: Params) -> str:
-    """Return the params that neither the layout's name nor the workload implies."""
+    """Return the params without those that the layout's name or the workload implies."""
     shown = {k: v for k, v in params.items() if k not in _SHOWN_ELSEWHERE}
     hosted = _hosted_layers(str(params.get("override_tensor", "")))
     return params_line({**({"host_experts": hosted} if hosted else {}), **shown})

@@ -152,7 +152,7 @@ def used_files(preset: Preset) -> list[Path]:
 
 
 def _mounts(preset: Preset) -> Iterator[str]:
-    """Yield a mount for each file: a link leads out of its folder, as in the cache of a hub."""
+    """Yield a mount for each file and for the target of a link, as in the cache of a hub."""
     models = {path.absolute() for path in list_shards(preset.model_path)}
     for path in used_files(preset):
         if path in models or path.is_file():
@@ -212,7 +212,7 @@ def _server(name: str, service: Mapping[str, Any], folder: Path) -> ServerEntry 
 def _environment(
     service: Mapping[str, Any], values: _ComposeValues, folder: Path
 ) -> tuple[dict[str, str], list[str]]:
-    """Return a service's variables, and notices; the `.env` file fills names without a value."""
+    """Return a service's variables, and notices. Names without a value get it from `.env`."""
     env: dict[str, str] = {}
     notices: list[str] = []
     for one in as_list(service.get("env_file")):

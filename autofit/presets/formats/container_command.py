@@ -62,7 +62,7 @@ def docker_run_server(name: str, argv: Sequence[str]) -> ServerEntry | None:
 
 
 def _run_options(arguments: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """Yield each option with its value, and last the image, with "" as its option."""
+    """Yield each option with its value, and at the end `""` with the image."""
     for argument in arguments:
         if not argument.startswith("-"):
             yield "", argument

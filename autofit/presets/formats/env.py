@@ -29,7 +29,7 @@ _APPLIED_OVERRIDES = (OVERRIDE_TENSOR, CPU_MOE, N_CPU_MOE, N_CPU_FFN)
 
 
 def _write(presets: Sequence[Preset]) -> str:
-    """Return a file of variables; a comment names the arguments that have none."""
+    """Return a file of variables; a comment names the arguments that no variable can hold."""
     (preset,) = presets
     options = preset.options(_APPLIED_OVERRIDES)
     variables = {option.flag.env: _value(option) for option in options if option.flag.env}
@@ -83,7 +83,7 @@ def file_variables(text: str) -> dict[str, str | None]:
 def known_variables(
     given: Mapping[str, str | None], defaults: Mapping[str, str | None] | None = None
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the variables with a value or a default, and a notice for each of the others."""
+    """Return the variables that have a value or a default, and a notice for each that has none."""
     values = {name: (defaults or {}).get(name) if v is None else v for name, v in given.items()}
     known = {name: value for name, value in values.items() if value is not None}
     return known, [f"{name} is not set: no value is given for it"

@@ -80,7 +80,7 @@ def comments(preset: Preset) -> list[str]:
 
 
 def notices(preset: Preset) -> list[str]:
-    """Return notices on the required start of the router, if there is a requirement."""
+    """Return notices on how the router must be started, if the presets require anything."""
     if not preset.env and not preset.wrapper:
         return []
     reason = "its models inherit the variables and the wrapper"

@@ -74,8 +74,8 @@ class PresetFormat:
     raises a UsageError if the format cannot hold a value. `read` raises a ValueError or TypeError
     for a faulty file, and is None for a format that is read as shell text. `metadata` returns
     what autofit recorded in a file. `notices` are what a user must know of a written preset.
-    `entry_name` is the model's name in the file. `names_servers` is true where a file gives its
-    servers names.
+    `entry_name` is the model's name in the file. `names_servers` is true if servers have names
+    in such files.
     """
 
     suffix: str

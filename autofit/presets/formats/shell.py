@@ -34,7 +34,7 @@ _REPOSITORY_FLAGS = frozenset({"-hf", "-hfr", "--hf-repo", "-mu", "--model-url"}
 
 
 def _write_script(presets: Sequence[Preset]) -> str:
-    """Return a POSIX script that becomes the server; it passes its own arguments on."""
+    """Return a POSIX script that replaces itself by the server and passes its arguments on."""
     (preset,) = presets
     lines = ["#!/bin/sh", *(f"# {line}" for line in heading(preset))]
     program = [*preset.wrapper, *preset.command]
@@ -55,7 +55,7 @@ def script(
 
 
 def _write_args(presets: Sequence[Preset]) -> str:
-    """Return the command on one line, run through `env` where it needs variables."""
+    """Return the command on one line, with `env` and its variables before it if it has any."""
     (preset,) = presets
     settings = [f"{name}={value}" for name, value in preset.env.items()]
     return shlex.join([*(["env", *settings] if settings else []), *preset.argv]) + "\n"

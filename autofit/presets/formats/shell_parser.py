@@ -61,9 +61,9 @@ _INHERITED = ("HOME", "USER", "PATH", "LD_LIBRARY_PATH")
 class SimpleCommand:
     """One command with the variables exported before it.
 
-    `folder` is where it runs by the `cd` before it, None without one. Text that only a shell can
-    evaluate is marked as unknown. `faults` say why its folder is not known, or that it may not
-    run at all.
+    `folder` is the folder of the `cd` before it, or None without one. Text that only a shell can
+    evaluate is marked as unknown. `faults` are reasons why its folder is not known, or why it may
+    not run at all.
     """
 
     words: tuple[str, ...]
@@ -161,7 +161,7 @@ class _ShellParser:
         return mark_unknown(f"line {self.line}: {fault}")
 
     def _array(self, start: str) -> str:
-        """Keep the words of `NAME=( ... )`; return an assignment of nothing."""
+        """Keep the words of the array `NAME=( ... )`; return an empty assignment in its place."""
         name = start.rstrip("=(").rstrip("+")
         outer, self.raw = self.raw, []
         while True:

@@ -1,8 +1,8 @@
 """Expansion of `${NAME:-default}` and `$NAME`, and marks in place of text that is not known.
 
-Only a shell, compose or systemd can evaluate some texts. A mark contains the reason. So a command
-is refused only if a part of it that is used has a mark, and not for the address or a key, which
-autofit leaves out.
+Only a shell, compose or systemd can evaluate some texts. A mark in their place has the reason. A
+command is refused if a part that autofit uses has a mark. It is not refused for a mark in its
+address or key, which autofit leaves out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PRIVATE = re.compile("[\ue000-\ue002]")
 
 
 def parameter_value(inner: str, values: Mapping[str, str]) -> str | None:
-    """Return the value of the text between `${` and `}`, or None where it is not known.
+    """Return the value of the text between `${` and `}`, or None if it is not known.
 
     That text is a name alone, or a name with a default (`:-`, `-`, `:=`, `=`).
     """

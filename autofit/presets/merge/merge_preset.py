@@ -1,4 +1,4 @@
-"""A preset put into a file that exists, which keeps everything else that it has."""
+"""Putting a preset into a file that exists, without a change to anything else in it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def merge_presets(
 
 
 def models_in(format_name: str, text: str, label: str) -> list[str]:
-    """Return the models in a file of a format, empty where the format holds one only.
+    """Return the models in a file of a format, or nothing for a format that holds a single one.
 
     Raises:
         UsageError: the file cannot be read.
@@ -148,7 +148,7 @@ def _is_kept_variable(name: str, preset: Preset) -> bool:
 
 
 def _with_others(key: str, others: Sequence[str], parts: Parts) -> list[str]:
-    """Return the lines of a list of variables with others first, none for an empty list."""
+    """Return the lines of a list of variables with others first, or no lines for an empty list."""
     own = list(parts.get(key, ()))[1:]
     return [f"{key}:", *others, *own] if others or own else []
 

@@ -30,7 +30,7 @@ class YamlEntry:
     """An entry to be put into a file, below the key `top`.
 
     `key` is its name as written in YAML. `parts` returns its settings, given the data of the
-    older entry, which are empty where there is none.
+    older entry, which are empty if there is none.
     """
 
     top: str

@@ -57,8 +57,8 @@ class MemoryNeed:
     """The memory that a device, or `host`, must provide, and the free memory there.
 
     `needed_mib` is measured or predicted, as `source` says. `peak_mib` was in use at the peak
-    of the proof, other programs included; the server itself used `taken_mib` of it. None where
-    it is unknown.
+    of the proof, other programs included; the server itself used `taken_mib` of it. Both are None
+    if they are unknown.
     """
 
     name: str
@@ -76,7 +76,7 @@ class MemoryNeed:
 
 @dataclass(slots=True)
 class MachineCheck:
-    """CheckReasons why a preset does not fit, notes, and the memory that it needs."""
+    """The result of a check: reasons why a preset does not fit, notes, and the memory it needs."""
 
     preset: ParsedPreset
     reasons: list[CheckReason] = field(default_factory=list)
@@ -143,7 +143,7 @@ def check_machine(
 
 
 def _check_runtime(check: MachineCheck, path: str | None) -> PresetCommand:
-    """Return the command on its runtime; another runtime reads it if its own is missing."""
+    """Return the command and its runtime, or another runtime if its own is missing."""
     try:
         runtime, notices = find_preset_runtime(check.preset, path, None)
     except UsageError as error:
@@ -207,7 +207,7 @@ def _flag_reasons(
 
 
 def _value_reasons(runtime: Runtime, candidate: Candidate) -> Iterator[CheckReason]:
-    """Yield what this build refuses among the known settings."""
+    """Yield a reason for each setting whose value this build refuses."""
     known = {name: v for name, v in candidate.params.items() if runtime.supports(name)}
     problem = find_unsupported(runtime, Candidate(known))
     if problem is not None:
@@ -266,7 +266,7 @@ def _check_memory(check: MachineCheck, task: Task, own: PresetCommand) -> None:
 def _measured_memory(
     check: MachineCheck, own: PresetCommand
 ) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """Return by device the memory at the peak of the proof: all that was used, and the server's.
+    """Return two dicts of memory by device at the peak of the proof: in all, and the server's own.
 
     Both are empty if the command has another context or other slots than were measured.
     """

@@ -1,4 +1,4 @@
-"""The result of a check of a preset file, and the check that its command starts a server."""
+"""Checks of a preset file: their result, and the one that its command starts a server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PREDICTED_TOKENS = 4
 
 @dataclass(frozen=True, slots=True)
 class PresetCheck:
-    """A checked property of a preset file; `passed` is None where it cannot be checked here."""
+    """A property of a preset file; `passed` is None if it cannot be checked here."""
 
     name: str
     passed: bool | None

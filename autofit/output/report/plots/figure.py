@@ -38,8 +38,8 @@ _GRID = "rgba(128,128,128,.25)"
 class Plot:
     """A plotly figure with a title, a caption that can replace it, and a table of its numbers.
 
-    `height` is in CSS pixels; `head` and `rows` are empty where the table of launches has
-    the same numbers.
+    `height` is in CSS pixels; `head` and `rows` are empty if the table of launches has the same
+    numbers.
     """
 
     title: str

@@ -60,7 +60,7 @@ def memory_plot(data: PlotData) -> Plot | NoPlot:
 
 
 def memory_parts(measurement: Measurement) -> dict[str, dict[str, float | None]]:
-    """Return the MiB of each part by device, or None where no source reports it (never 0)."""
+    """Return the MiB of each part by device; a part that no source reports is None, never 0."""
     taken = measurement.taken_mib()
     devices: dict[str, dict[str, float | None]] = {}
     reported = [name for name in measurement.reported if name not in _HOST_ROWS]
@@ -75,7 +75,7 @@ def memory_parts(measurement: Measurement) -> dict[str, dict[str, float | None]]
         held = taken.get(device)
         if held is not None:
             listed = sum(amount or 0.0 for amount in known.values())
-            # Below 0 where weights are mapped from a file, and only in part resident.
+            # Below 0 if weights are mapped from a file and only partly resident.
             known["pools and other"] = max(0.0, held - listed)
         known["free"] = measurement.free_mib.get(device)
         if any(amount is not None for amount in known.values()):
@@ -84,7 +84,7 @@ def memory_parts(measurement: Measurement) -> dict[str, dict[str, float | None]]
 
 
 def _held_by_others(measurement: Measurement) -> dict[str, float]:
-    """Return the MiB in use by device before the server started, small amounts left out."""
+    """Return the MiB in use before the server started, by device, without small amounts."""
     if not measurement.readings:
         return {}
     used = measurement.readings[0].device_used_mib

@@ -101,7 +101,7 @@ class PlotData:
         return host_layers(trial.candidate, self.layers) if self._places_host_layers else None
 
     def shown_pair(self) -> list[tuple[str, Trial]]:
-        """Return baseline and winner (or best so far), each by its last completed launch.
+        """Return the last completed launches of baseline and winner, or of the best so far.
 
         For a comparison, return its sides.
         """
