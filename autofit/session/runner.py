@@ -61,8 +61,9 @@ class TrialRunner:
 
     Attributes:
         launching: starts servers.
-        budget: counts launches and time.
+        budget: counts launches and time; its clock measures the duration of launches.
         emit: shows events.
+        wall_clock: gives the date of a launch; it can be set back or forward at any time.
         should_stop: called between the stages of a launch. Once it returns True, the launch
             ends without a trial, and the run stops.
         memory: observes every trial; None if no memory is predicted.
@@ -181,7 +182,7 @@ class TrialRunner:
         is_verbatim: bool,
     ) -> Trial:
         number, overhead = self.study.next_number(), self.budget.timer.overhead
-        started_at = self.wall_clock()
+        started_at, began_s = self.wall_clock(), self.budget.clock()
         plan = self.launching.plan(
             candidate,
             is_verbatim=is_verbatim,
@@ -216,7 +217,7 @@ class TrialRunner:
                 started,
                 outcome=result.outcome,
                 measurement=result.measurement,
-                seconds=self.wall_clock() - started_at,
+                seconds=self.budget.clock() - began_s,
                 notes=(*_useful_advice(purpose.phase, result), *result.notes),
                 fidelity=request_plan.fidelity,
                 overhead=overhead,

@@ -223,6 +223,20 @@ def test_long_pauses_are_left_out_of_the_time_line():
     assert paused_s == pytest.approx(90_000.0 - first.seconds)
 
 
+@pytest.mark.parametrize("step_s", [-7200.0, 7200.0])
+def test_a_clock_that_is_set_moves_no_launch_of_the_time_line(step_s):
+    """Launches stay in their order, one after the other."""
+    first = trial(1)
+    later = [
+        replace(trial(n), started_at=first.started_at + step_s + n * first.seconds) for n in (2, 3)
+    ]
+    starts, _ = starts_s([first, *later])
+
+    assert starts[0] == 0.0
+    assert starts[1] >= first.seconds
+    assert starts[2] >= starts[1] + later[0].seconds
+
+
 def test_study_on_the_cpu_has_no_plots_of_devices(tmp_path):
     """Without experts to place, plots of placement are left out, each with its reason."""
     made, left_out = drawn(cpu_only(tmp_path / "study"))

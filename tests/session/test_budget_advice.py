@@ -154,13 +154,12 @@ def test_a_tune_warns_before_its_second_launch(tmp_path, total_s, is_warned):
         space=str(machine.space),
     )
     events: list[object] = []
-    times = iter(range(1000))
+    launching = SimulatedLaunching()
     running = replace(
         runner(about, tmp_path / "study"),
-        launching=SimulatedLaunching(),
-        budget=Budget(clock, total_s, 3),
+        launching=launching,
+        budget=Budget(lambda: float(len(launching.made)), total_s, 3),
         emit=events.append,
-        wall_clock=lambda: float(next(times)),
     )
     result = tune(about, running)
 

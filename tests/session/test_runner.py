@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 from session.simulated_launching import NO_ROOM, SimulatedLaunching
@@ -26,6 +25,7 @@ from autofit.trial.outcome import Completed, OutOfMemory, Rejected, Spilled
 from autofit.trial.trial import Overhead
 
 CANDIDATE = Candidate({"n_cpu_moe": 3})
+LAUNCH_S = 2.5
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def make(tmp_path):
         path = tmp_path / "study"
         is_there = (path / "study.json").exists()
         study = Study.resume(path, header()) if is_there else Study.create(path, header())
-        ticks = itertools.count(1000.0, 2.5)
+        launching = launching or SimulatedLaunching()
         return TrialRunner(
             study=study,
-            launching=launching or SimulatedLaunching(),
-            budget=fields.pop("budget", None) or Budget(lambda: 0.0),
+            launching=launching,
+            budget=fields.pop("budget", None) or Budget(lambda: LAUNCH_S * len(launching.made)),
             emit=fields.pop("emit", lambda _: None),
-            wall_clock=lambda: next(ticks),
+            wall_clock=fields.pop("wall_clock", lambda: 1000.0),
             **fields,
         )
 
@@ -79,7 +79,7 @@ def test_a_trial_is_written_before_its_event(make):
         ("server", "--port", "{port}"),
         {"VERBATIM": "0"},
     )
-    assert (trial.started_at, trial.seconds) == (1000.0, 2.5)
+    assert (trial.started_at, trial.seconds) == (1000.0, LAUNCH_S)
     assert trial.notes == ("a note",)
     assert runner.budget.launches == 1
 
@@ -129,17 +129,32 @@ def test_a_resumed_run_repeats_no_launch(make):
     assert len(launching.made) == 1
 
 
+@pytest.mark.parametrize("step_s", [7200.0, -7200.0, 0.25, 1e9])
+def test_a_clock_that_is_set_changes_no_duration(make, step_s):
+    """The wall clock is set during every launch; durations and the budget are as without it."""
+    wall = itertools.count(1e9, step_s)
+    runner = make(wall_clock=lambda: next(wall))
+    trials = [run(runner), run(runner, side="B")]
+
+    assert [trial.seconds for trial in trials] == [LAUNCH_S, LAUNCH_S]
+    assert runner.budget.spent_s == 2 * LAUNCH_S
+    runner.study.close()
+    again = make(wall_clock=lambda: next(wall))
+    run(again), run(again, side="B")
+    assert again.budget.spent_s == 2 * LAUNCH_S
+
+
 def test_the_spending_of_a_resumed_run_adds_up_to_its_time(make):
     """The overhead of an earlier run's launches counts, too."""
     clock = itertools.count(0.0, 1.0)
     budget = Budget(lambda: next(clock))
-    first = replace(make(budget=budget), wall_clock=lambda: next(clock))
+    first = make(budget=budget)
     earlier = [run(first), run(first, side="B")]
     first.study.close()
     assert all(trial.overhead.own_s > 0 for trial in earlier)
 
     budget = Budget(lambda: next(clock))
-    again = replace(make(budget=budget), wall_clock=lambda: next(clock))
+    again = make(budget=budget)
     assert again.untaken_s == sum(trial.spent_s for trial in earlier)
     run(again), run(again, side="B"), run(again, phase="confirm")
     spent = spending(again.trials, budget.timer.overhead)
@@ -201,7 +216,7 @@ def test_a_known_failure_is_not_measured(make):
 
 def test_a_trial_has_the_overhead_before_it(make):
     """It has the questions and own computing since the launch before."""
-    clock = iter([0.0, 0.0, 7.0, 20.0, 22.0, 30.0])
+    clock = iter([0.0, 0.0, 7.0, 7.0, 20.0, 20.0, 22.0, 22.0, 30.0, 30.0])
     asked = PlannerUsage()
     runner = make(budget=Budget(lambda: next(clock), planner_usage=asked))
     asked.runs, asked.seconds = 2, 3.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -41,10 +40,7 @@ class Run:
             free_mib=free_mib,
             client_of=KvChanges({"q8_0": 0.3}),
         )
-        ticks = itertools.count(step=LAUNCH_S)
-        self.runner = replace(
-            runner(about, folder), launching=self.launching, wall_clock=lambda: next(ticks)
-        )
+        self.runner = replace(runner(about, folder), launching=self.launching)
         self.runner.budget = Budget(self._now_s, total_s)
         self.events: list[object] = []
         self.runner.emit = self._on_event

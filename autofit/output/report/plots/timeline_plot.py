@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from autofit.output.report.plots.figure import (
     ENDINGS,
@@ -27,7 +28,7 @@ _PAUSE_S = 300.0
 
 def timeline_plot(data: PlotData) -> Plot | NoPlot:
     """Plot a bar for each launch in the row of its phase, coloured by outcome."""
-    trials = sorted(data.trials, key=lambda trial: (trial.started_at, trial.number))
+    trials = sorted(data.trials, key=lambda trial: trial.number)
     if not trials:
         return NoPlot(_TITLE, "nothing was launched yet")
     starts, paused_s = starts_s(trials)
@@ -71,14 +72,18 @@ def timeline_plot(data: PlotData) -> Plot | NoPlot:
 
 
 def starts_s(trials: Sequence[Trial]) -> tuple[list[float], float]:
-    """Return start times in seconds since the first launch, and the pauses left out."""
-    starts: list[float] = []
-    skipped_s, end = 0.0, trials[0].started_at
-    for trial in trials:
-        if trial.started_at - end > _PAUSE_S:
-            skipped_s += trial.started_at - end
-        starts.append(trial.started_at - trials[0].started_at - skipped_s)
-        end = max(end, trial.started_at + trial.seconds)
+    """Return start times in seconds since the first launch, and the pauses left out.
+
+    A clock that was set back between two launches leaves no pause between them.
+    """
+    starts = [0.0]
+    skipped_s = 0.0
+    for before, trial in pairwise(trials):
+        pause_s = max(0.0, trial.started_at - before.started_at - before.seconds)
+        if pause_s > _PAUSE_S:
+            skipped_s += pause_s
+            pause_s = 0.0
+        starts.append(starts[-1] + before.seconds + pause_s)
     return starts, skipped_s
 
 
