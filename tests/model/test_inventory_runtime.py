@@ -10,7 +10,7 @@ from real_llama_cpp import caches_mib, fit_print, rpc_device, server_log
 
 from autofit.model.sizes.inventory import ModelInventory, read_inventory
 from autofit.model.sizes.kv_cache import Cells, kv_cache_bytes, recurrent_bytes
-from autofit.model.synth.random_model import build_vocabulary
+from autofit.model.synth.vocabulary import build_vocabulary
 from autofit.units import MIB
 
 pytestmark = pytest.mark.runtime

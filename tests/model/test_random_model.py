@@ -15,15 +15,13 @@ from hypothesis import strategies as st
 from autofit.errors import AutofitError, UsageError
 from autofit.model.gguf.header import read_header
 from autofit.model.sizes.inventory import read_inventory
-from autofit.model.synth.random_model import (
+from autofit.model.synth.architectures import ARCHITECTURES
+from autofit.model.synth.random_model import WEIGHT_TYPES, SynthSpec, check_spec, write_model
+from autofit.model.synth.vocabulary import (
     LARGEST_VOCABULARY,
     SMALLEST_VOCABULARY,
     UNUSED,
-    WEIGHT_TYPES,
-    SynthSpec,
     build_vocabulary,
-    check_spec,
-    write_model,
 )
 
 SMALL = SynthSpec(
@@ -49,6 +47,38 @@ def test_weights_are_finite_with_the_requested_deviation(type_, tmp_path):
             assert tensor.tensor_type.name.lower() == type_
         assert values.std() * values.shape[-1] ** 0.5 == pytest.approx(1, abs=0.05), tensor.name
         assert abs(values.mean()) < 0.05 * values.std(), tensor.name
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_an_architecture_has_its_name_and_finite_weights(arch, tmp_path):
+    """gguf-py reads every tensor of every architecture; matrices have the deviation."""
+    write_model(dataclasses.replace(SMALL, arch=arch, layers=4), tmp_path / "m.gguf")
+    reader = gguf.GGUFReader(tmp_path / "m.gguf")
+    assert reader.get_field("general.architecture").contents() == arch
+    for tensor in reader.tensors:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float64)
+        assert np.isfinite(values).all(), tensor.name
+        if values.ndim == 3:
+            assert values.std() * values.shape[-1] ** 0.5 == pytest.approx(1, abs=0.05)
+
+
+def test_architectures_differ_in_their_memory(tmp_path):
+    """Windows, latents, recurrent states, dense first blocks and a nextn block are read back."""
+    models = {}
+    for arch in ARCHITECTURES:
+        write_model(dataclasses.replace(SMALL, arch=arch, layers=4), tmp_path / "m.gguf")
+        models[arch] = read_inventory(tmp_path / "m.gguf")
+        assert not models[arch].notices
+    kinds = {arch: [b.attention for b in m.blocks] for arch, m in models.items()}
+    assert kinds["gpt-oss"] == ["swa", "full"] * 2
+    assert kinds["deepseek2"] == ["mla"] * 4
+    assert kinds["qwen3next"] == ["recurrent"] * 3 + ["full"]
+    assert [b.is_nextn for b in models["glm4moe"].blocks] == [False] * 4 + [True]
+    for arch in ("deepseek2", "glm4moe"):
+        blocks = models[arch].blocks
+        assert [bool(b.dense_ffn_bytes) for b in blocks[:3]] == [True, False, False]
+        assert [bool(b.expert_bytes) for b in blocks[:3]] == [False, True, True]
+        assert blocks[1].shared_expert_bytes
 
 
 def test_experts_and_layers_differ(tmp_path):
@@ -115,7 +145,10 @@ def test_header_only_files_have_the_same_header(tmp_path):
         ({"ff": 100, "type": "q8_0"}, "--ff 100: must be a multiple of 32"),
         ({"heads": 3, "kv_heads": 1}, "--heads x --head-dim 192"),
         ({"kv_heads": 3}, "multiple of --kv-heads 3"),
-        ({"head_dim": 63, "heads": 256}, "--head-dim 63: must be even"),
+        ({"head_dim": 63, "heads": 256}, "--head-dim 63: must be a multiple of 2"),
+        ({"head_dim": 68, "arch": "qwen3next"}, "--head-dim 68: must be a multiple of 8"),
+        ({"arch": "bert"}, "--arch bert: must be one of qwen3moe, gpt-oss"),
+        ({"arch": "gpt-oss", "experts": 0}, "--experts 0: must be at least 1"),
         ({"vocab": 10}, "--vocab 10"),
         ({"vocab": 1 << 30}, "--vocab 1073741824"),
         ({"type": "q3_k"}, "--type q3_k: must be one of f16, q8_0"),

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from real_llama_cpp import clean_environment, free_port
 
+from autofit.model.synth.architectures import ARCHITECTURES
 from autofit.model.synth.random_model import WEIGHT_TYPES, SynthSpec, write_model
 
 pytestmark = pytest.mark.runtime
@@ -19,6 +20,11 @@ SMALL = SynthSpec(layers=2, experts=8, used=2, embd=256, ff=256, heads=4, vocab=
 TEXT = "The quick brown fox — naïve, 漢字, emoji \U0001f9ea,\ttabs\nand \x01 control"
 SPECS = {
     **{type_: dataclasses.replace(SMALL, type=type_, embd_type=type_) for type_ in WEIGHT_TYPES},
+    **{
+        arch: dataclasses.replace(SMALL, arch=arch, layers=4)
+        for arch in ARCHITECTURES
+        if arch != SMALL.arch
+    },
     "dense": dataclasses.replace(SMALL, experts=0),
     "smallest_vocab": dataclasses.replace(SMALL, vocab=257),
 }

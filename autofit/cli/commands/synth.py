@@ -9,10 +9,12 @@ from typing import Any
 
 import click
 
+from autofit.model.synth.architectures import ARCHITECTURES
 from autofit.model.synth.random_model import WEIGHT_TYPES, SynthSpec, write_model
 from autofit.units import MIB
 
 _HELP = {
+    "arch": f"Architecture: {', '.join(ARCHITECTURES)}.",
     "layers": "Transformer blocks.",
     "experts": "Experts per block; 0 makes a dense model.",
     "used": "Experts used per token.",
@@ -49,10 +51,13 @@ def _size_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("out", type=click.Path(path_type=Path))
 @_size_options
 def command(out: Path, **sizes: Any) -> None:  # noqa: ANN401 - click's keyword arguments
-    """Write a GGUF of random weights to OUT: qwen3moe, or qwen3 without experts.
+    """Write a GGUF of random weights to OUT.
 
     Its answers have no meaning, but it needs as much memory and time as a real model of the
-    same size.
+    same architecture and size. gpt-oss has sliding windows, MXFP4 experts, biases and sinks;
+    deepseek2 has latent attention; deepseek2 and glm4moe have a dense first block and a shared
+    expert; glm4moe has one more block, for multi-token prediction; in qwen3next three of four
+    blocks are recurrent. qwen3moe with --experts 0 is a dense qwen3.
     """
     write_model(SynthSpec(**sizes), out)
     click.echo(f"{out}: {out.stat().st_size / MIB:,.0f} MiB", err=True)

@@ -7,6 +7,7 @@ The block layouts are the structs of ggml's `ggml-common.h`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -95,6 +96,19 @@ def _q6_k(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
     )
 
 
+def _mxfp4(rng: np.random.Generator, blocks: int, deviation: float) -> Bytes:
+    """Return blocks of an exponent and 32 numbers of 4 bits, whose deviation is 2.93.
+
+    Scales are powers of two. Blocks with the two next to the exact scale are mixed so that all
+    together have the deviation.
+    """
+    scale = deviation / math.sqrt(68.5 / 8)  # the mean square of 0, 0.5, 1, 1.5, 2, 3, 4 and 6
+    exponent = math.floor(math.log2(scale))
+    share = ((scale / 2.0**exponent) ** 2 - 1) / 3  # of blocks with twice the lower scale
+    exponents = 127 + exponent + (rng.random((blocks, 1)) < share)
+    return np.hstack([exponents.astype(np.uint8), _random_bytes(rng, blocks, 16)])
+
+
 _FILLS = {
     "f32": _f32,
     "f16": _f16,
@@ -102,4 +116,5 @@ _FILLS = {
     "q4_0": _q4_0,
     "q4_k": _q4_k,
     "q6_k": _q6_k,
+    "mxfp4": _mxfp4,
 }
