@@ -22,8 +22,10 @@ MIN_SPREAD = 0.05
 # Probability, over all candidates, that one as steady as the others is called unsteady.
 UNSTEADY_LEVEL = 0.01
 # A cliff loses at least this share, and at least three times what the same step costs
-# elsewhere along the parameter.
-MIN_LOSS = 0.05
+# elsewhere along the parameter. Steps of 16% and more are reported for one layer too many;
+# a step of a few percent is the usual price of another host layer.
+MIN_LOSS = 0.10
+MIN_LOSS_WITHOUT_NOISE = 0.15
 SHARPNESS = 3.0
 
 Direction = Literal["up", "down"]
@@ -138,7 +140,7 @@ def find_cliffs(
             ubatch).
         noise: the relative standard deviation of one launch, if it is known from elsewhere.
             Otherwise it is estimated from values launched more than once. Without any, a loss
-            has no interval and must be twice as large to count.
+            has no interval and must be larger to count.
         layout: recorded in the result.
         cache_type: recorded in the result.
     """
@@ -152,7 +154,7 @@ def find_cliffs(
     found = []
     for index, ((before, after), change) in enumerate(zip(steps, changes, strict=True)):
         low, high = _interval(change, half, len(launches[before]), len(launches[after]))
-        needed = math.log1p(-(MIN_LOSS if high is not None else 2 * MIN_LOSS))
+        needed = math.log1p(-(MIN_LOSS if high is not None else MIN_LOSS_WITHOUT_NOISE))
         if change > needed or (high is not None and high >= 0):
             continue
         if change > SHARPNESS * abs(before - after) * -_usual_slope(steps, changes, index):

@@ -28,7 +28,8 @@ from autofit.output.report.plots.timeline_plot import starts_s
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory
-from autofit.trial.outcome import OutOfMemory
+from autofit.trial.outcome import Crashed, OutOfMemory, Spilled, TimedOut
+from autofit.trial.trial import Trial
 
 SPEED, MAP, MEMORY, LAYERS, ROUNDS, RATES, DEPTH, TIME = (
     "Seconds per request against host expert layers",
@@ -148,6 +149,55 @@ def test_map_shades_nothing_if_host_memory_is_full(tmp_path):
     assert "shapes" not in json.loads(by_ubatch.to_json())["layout"]
     assert "shaded" not in by_ubatch.alternative
     assert ("512", "16", "out of memory") in by_ubatch.rows
+
+
+def with_launches(study: Study, *more: Trial) -> dict[str, Plot]:
+    """Return the plots of a study with more launches, by title."""
+    head = study.header
+    data = PlotData([*study.trials(), *more], head.workload, head.objective, study.result)
+    return {plot.title: plot for plot in plots(data)[0]}
+
+
+def test_each_outcome_is_drawn_and_counted_as_itself(tmp_path):
+    """Spilled, crashed and timed-out launches are not drawn or counted as out of memory."""
+    study = whole(tmp_path / "study")
+    like = study.trials()[3].candidate
+    outcomes = (
+        Spilled("generate", "used memory stays at the ceiling", device="CUDA0"),
+        Crashed("prompt", "GGML_ASSERT failed"),
+        TimedOut("load", "no answer", limit_s=60.0),
+    )
+    more = [
+        replace(trial(90 + n, outcome), candidate=like.with_params(n_cpu_moe=8 + n))
+        for n, outcome in enumerate(outcomes)
+    ]
+    made = with_launches(study, *more)
+
+    for title in (SPEED, MAP):
+        drawn_at = {name: trace["x"] for name, trace in traces(made[title]).items()}
+        assert sorted(drawn_at["out of memory"]) == [16, 16, 18]
+        assert [drawn_at[n] for n in ("spilled", "crashed", "timed out")] == [[8], [9], [10]]
+        assert "3 out of memory" in made[title].alternative
+        assert "1 spilled" in made[title].alternative
+    assert {("512", "8", "spilled"), ("512", "9", "crashed")} <= set(made[MAP].rows)
+    # A spilled launch needs more memory than there is; a crashed one proves nothing about it.
+    assert [s["x1"] for s in json.loads(made[MAP].to_json())["layout"]["shapes"]] == [16.5, 18.5]
+
+
+def test_slow_outlier_does_not_flatten_the_speeds(tmp_path):
+    """It is drawn at the end of the axis, and the caption has its value."""
+    study = whole(tmp_path / "study")
+    like = study.trials()[3].candidate
+    slow = trial(99, measured=with_memory(measurement(1.0)))
+    made = with_launches(study, replace(slow, candidate=like.with_params(n_cpu_moe=22)))
+
+    low, high = json.loads(made[SPEED].to_json())["layout"]["yaxis"]["range"]
+    shown = traces(made[SPEED])
+    assert 4 < low < 5.25
+    assert 8.5 < high < 10
+    assert (shown["off the scale"]["x"], shown["off the scale"]["y"]) == ([22], [high])
+    assert "Off the scale: #99 with 154." in made[SPEED].alternative
+    assert traces(made[MAP])["ran"]["marker"]["cmax"] < 10
 
 
 def test_caption_of_layers_has_devices_and_places_of_experts(tmp_path):

@@ -123,6 +123,24 @@ def test_nothing_is_wider_than_a_phone(browser, tmp_path, kind, width):
     assert seen.found[2] == []
 
 
+@pytest.mark.parametrize("kind", ["whole", "three_devices", "large"])
+@pytest.mark.parametrize("width", [390, 1024, 1280])
+def test_no_column_of_a_table_is_cut(browser, tmp_path, kind, width):
+    """Each table shows its last column without scrolling, on a phone and on a wide screen."""
+    seen = browser.see(
+        page_of(kind, tmp_path),
+        """
+        return [...document.querySelectorAll("section > .wide")].map((table) =>
+          table.scrollWidth - table.clientWidth);
+        """,
+        width=width,
+    )
+
+    assert seen.alarms == []
+    assert seen.found
+    assert max(seen.found) <= 0
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_can_be_read_in_light_and_dark(browser, tmp_path, dark):
     """Text has a contrast of 4.5 with the page, also within plots."""

@@ -85,7 +85,7 @@ def test_single_launches_count_with_known_noise():
 
 def test_a_loss_within_the_noise_is_no_cliff():
     """A loss that is a cliff at 1% noise is none at 10%."""
-    launches = {20: [42.0], 19: [38.0]}
+    launches = {20: [42.0], 19: [36.0]}
 
     assert find_cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.01)
     assert not find_cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.1)
@@ -98,6 +98,16 @@ def test_without_any_noise_known_only_a_large_loss_counts():
     assert (cliff.low, cliff.high) == (None, None)
     assert str(cliff) == "n_cpu_moe 8 loses 79% of tg against 12"
     assert not find_cliffs("n_cpu_moe", {20: [42.0], 19: [39.0]}, "tg", toward="down")
+
+
+@pytest.mark.parametrize(("loss", "is_cliff"), [(0.06, False), (0.09, False), (0.12, True)])
+def test_a_step_of_a_few_percent_is_no_cliff(loss, is_cliff):
+    """A step that surely loses less than a tenth is the usual price of a layer."""
+    launches = {20: [42.0, 42.1], 19: [42.0 * (1 - loss), 42.1 * (1 - loss)]}
+
+    found = find_cliffs("n_cpu_moe", launches, "tg", toward="down", noise=0.001)
+
+    assert bool(found) == is_cliff
 
 
 def test_a_steady_slope_is_no_cliff():

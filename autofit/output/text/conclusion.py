@@ -20,7 +20,7 @@ from autofit.output.text.result_table import (
     metric_rows,
     spent_rows,
 )
-from autofit.output.text.trial_row import command_line
+from autofit.output.text.trial_row import OWN_PARAMS, command_line
 from autofit.statistics.stopping_rule import StoppingRule
 from autofit.study.study_folder import Study
 from autofit.text_format import (
@@ -39,8 +39,6 @@ from autofit.text_format import (
 PORT = 8080
 # Smaller differences between two times are not worth a number.
 _EQUAL_SHARE = 0.005
-# The params that the runtime's own settings have; a user's command has more.
-_OWN_PARAMS = frozenset({"context", "parallel", "devices", "fit_target"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,7 @@ def describe_speedup(result: Mapping[str, Any]) -> str:
 
 def has_own_settings(result: Mapping[str, Any]) -> bool:
     """Return whether the baseline is the runtime's own choice, not a user's command."""
-    return _OWN_PARAMS.issuperset((result.get("baseline") or {}).get("params") or {})
+    return OWN_PARAMS.issuperset((result.get("baseline") or {}).get("params") or {})
 
 
 def _facts(result: Mapping[str, Any], winner: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -25,6 +25,9 @@ _SHOWN_ELSEWHERE = {
     "parallel",
 }
 
+# The params that the runtime's own settings have; a user's command has more.
+OWN_PARAMS = frozenset({"context", "parallel", "devices", "fit_target"})
+
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
@@ -104,7 +107,7 @@ def _spans(numbers: Sequence[int]) -> str:
 
 
 def _common_params(every: Sequence[Params]) -> Params:
-    several = [params for params in every if brief_params(params)]
+    several = [params for params in every if not OWN_PARAMS.issuperset(params)]
     if len(several) < 2:  # noqa: PLR2004 - a single one shares nothing
         return {}
     first, *others = several

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autofit.output.report.plots.figure import (
+    ENDINGS,
     FAILED,
     GREY,
     NoPlot,
@@ -16,10 +17,18 @@ from autofit.output.report.plots.figure import (
     new_figure,
     symbol_points,
 )
-from autofit.output.report.plots.plot_data import PlotData, group, hover, metric_text
+from autofit.output.report.plots.plot_data import (
+    PlotData,
+    by_outcome,
+    group,
+    hover,
+    metric_text,
+    outcome_counts,
+)
+from autofit.output.report.plots.readable_range import readable_range
 from autofit.text_format import number, one_line
 from autofit.trial.metric import is_higher_better
-from autofit.trial.outcome import is_memory_failure, lacks_device_memory
+from autofit.trial.outcome import lacks_device_memory
 from autofit.trial.trial import Trial
 
 if TYPE_CHECKING:
@@ -40,11 +49,11 @@ def grid_plot(data: PlotData) -> Plot | NoPlot:
     name = _group_to_show(data, [trial for trial, _ in placed])
     shown = [(trial, cell) for trial, cell in placed if group(trial) == name]
     best = _best_cells(data, shown)
-    short = _out_of_memory(shown, best)
-    if len({*best, *short}) < 2:  # noqa: PLR2004 - one cell is no map
+    failed = {cell: t for t, cell in shown if not t.is_completed and cell not in best}
+    if len({*best, *failed}) < 2:  # noqa: PLR2004 - one cell is no map
         return NoPlot(title, "fewer than two combinations of both were launched in one layout")
-    ubatches = sorted({cell[1] for cell in (*best, *short)})
-    columns = [cell[0] for cell in (*best, *short)]
+    ubatches = sorted({cell[1] for cell in (*best, *failed)})
+    columns = [cell[0] for cell in (*best, *failed)]
     figure = new_figure(
         data.host_axis,
         _Y,
@@ -53,30 +62,32 @@ def grid_plot(data: PlotData) -> Plot | NoPlot:
         | {"range": [-0.6, len(ubatches) - 0.4]},
     )
     # Running out of host memory does not rule out candidates that need less of it.
-    full = [cell for cell, trial in short.items() if lacks_device_memory(trial.outcome)]
+    full = [cell for cell, trial in failed.items() if lacks_device_memory(trial.outcome)]
     _draw_region(figure, full, ubatches, min(columns))
     _draw_cells(figure, data, best, ubatches)
-    if short:
+    cells = {trial.number: cell for cell, trial in failed.items()}
+    for kind, trials in by_outcome(failed.values()).items():
+        colour, symbol = ENDINGS.get(kind, (GREY, "diamond"))
         symbol_points(
             figure,
-            name="out of memory",
-            x=[cell[0] for cell in short],
-            y=[ubatches.index(cell[1]) for cell in short],
-            text=[hover(trial) for trial in short.values()],
-            colour=FAILED,
-            symbol="x",
+            name=kind.replace("_", " "),
+            x=[cells[trial.number][0] for trial in trials],
+            y=[ubatches.index(cells[trial.number][1]) for trial in trials],
+            text=[hover(trial) for trial in trials],
+            colour=colour,
+            symbol=symbol,
             size=12,
         )
+    ended = f"failed: {outcome_counts(failed.values())}" if failed else "none failed"
     return Plot(
         title,
-        f"{one_line(name)}: {len(best)} combinations ran, each shown by its best launch, and "
-        f"{len(short)} ran out of memory."
+        f"{one_line(name)}: {len(best)} combinations ran, each shown by its best launch; {ended}."
         + f" The shaded region needs at least as much device memory as a failure: fewer "
         f"{data.host_words}, or a larger ubatch." * bool(full),
         figure,
         height=300 + 36 * len(ubatches),
         head=("ubatch", data.host_words, data.metric_words),
-        rows=_rows(best, short),
+        rows=_rows(best, failed),
     )
 
 
@@ -96,16 +107,6 @@ def _best_cells(
         if value is not None:
             cells.setdefault(cell, []).append((trial, value))
     return {cell: data.best(values) for cell, values in cells.items()}
-
-
-def _out_of_memory(
-    shown: Sequence[tuple[Trial, _Cell]], best: dict[_Cell, tuple[Trial, float]]
-) -> dict[_Cell, Trial]:
-    return {
-        cell: trial
-        for trial, cell in shown
-        if is_memory_failure(trial.outcome) and cell not in best
-    }
 
 
 def _draw_region(
@@ -137,6 +138,8 @@ def _draw_cells(
     values = [value for _, value in best.values()]
     if not values:
         return
+    is_higher = is_higher_better(data.metric)
+    low, high = readable_range(values, is_higher_better=is_higher) or (min(values), max(values))
     figure.add_scatter(
         x=[layers for layers, _ in best],
         y=[ubatches.index(ubatch) for _, ubatch in best],
@@ -149,7 +152,9 @@ def _draw_cells(
             "size": _cell_size([layers for layers, _ in best]),
             "color": values,
             "colorscale": "Cividis",
-            "reversescale": not is_higher_better(data.metric),
+            "cmin": low,
+            "cmax": high,
+            "reversescale": not is_higher,
             "showscale": True,
             "colorbar": {"title": {"text": data.metric_words, "side": "right"}, "thickness": 12},
             "line": {"width": 1, "color": GREY},
@@ -164,9 +169,9 @@ def _cell_size(columns: Sequence[int]) -> float:
 
 
 def _rows(
-    best: dict[_Cell, tuple[Trial, float]], short: dict[_Cell, Trial]
+    best: dict[_Cell, tuple[Trial, float]], failed: dict[_Cell, Trial]
 ) -> list[tuple[str, ...]]:
     cells = {cell: number(value) for cell, (_, value) in best.items()}
-    cells |= dict.fromkeys(short, "out of memory")
+    cells |= {cell: trial.outcome.kind.replace("_", " ") for cell, trial in failed.items()}
     ordered = sorted(cells.items(), key=lambda item: (item[0][1], item[0][0]))
     return [(str(ubatch), str(layers), text) for (layers, ubatch), text in ordered]

@@ -175,6 +175,20 @@ def launch_numbers(trials: Sequence[Trial], *, most: int = 8) -> str:
     return named + (f" and {len(trials) - most} more" if len(trials) > most else "")
 
 
+def by_outcome(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
+    """Return launches by the kind of their outcome, in the order of the kinds' names."""
+    kinds: dict[str, list[Trial]] = {}
+    for trial in sorted(trials, key=lambda trial: (trial.outcome.kind, trial.number)):
+        kinds.setdefault(trial.outcome.kind, []).append(trial)
+    return kinds
+
+
+def outcome_counts(trials: Iterable[Trial]) -> str:
+    """Return how many launches had each outcome: `4 out of memory, 1 spilled`."""
+    counts = ((kind, len(own)) for kind, own in by_outcome(trials).items())
+    return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts)
+
+
 def metric_text(value: float, metric_words: str) -> str:
     """Return a value with its unit."""
     return f"{number(value)} {metric_words}"

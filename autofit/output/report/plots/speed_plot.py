@@ -21,17 +21,23 @@ from autofit.output.report.plots.figure import (
 )
 from autofit.output.report.plots.plot_data import (
     PlotData,
+    by_outcome,
     group,
     hover,
     launch_numbers,
     metric_text,
 )
+from autofit.output.report.plots.readable_range import readable_range
 from autofit.output.text.result_table import ubatch_cell
 from autofit.text_format import number, one_line
+from autofit.trial.metric import is_higher_better
 from autofit.trial.trial import Trial
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+# Launches off the scale that the caption names; it counts the others.
+_MOST_NAMED = 4
 
 
 def speed_plot(data: PlotData) -> Plot | NoPlot:
@@ -58,12 +64,19 @@ def speed_plot(data: PlotData) -> Plot | NoPlot:
         has_speeds=bool(measured),
         has_strip=bool(failed or fitting) or any(_line_of(row) in groups for row in boundaries),
     )
-    _points(figure, measured, groups, data)
+    baseline = _baseline_median(data)
+    ends = _scale(measured, baseline, data)
+    on_scale = [p for p in measured if ends is None or ends[0] <= p[2] <= ends[1]]
+    _points(figure, on_scale, groups, data)
     _endings(figure, [*failed, *(fitting if measured else unmeasured)], groups)
-    caption = [*_speed_sentences(measured, data), *_failure_sentences(failed)]
+    caption = _speed_sentences(measured, data)
+    if ends is not None:
+        caption += _off_scale(figure, ends, [p for p in measured if p not in on_scale], data)
+    caption += _failure_sentences(failed)
     if measured and fitting:
         caption.append(f"{launch_numbers([t for t, _ in fitting])} tested only the fit.")
-    caption += _baseline(figure, [n for _, n in placed], data)
+    if baseline is not None:
+        caption.append(_baseline(figure, [n for _, n in placed], baseline))
     for row in boundaries:
         caption += _boundary(figure, row, groups)
     for row in (data.result or {}).get("cliffs") or ():
@@ -137,31 +150,69 @@ def _colour(name: str, groups: Sequence[str]) -> str:
 
 
 def _endings(figure: go.Figure, ended: Sequence[tuple[Trial, int]], groups: Sequence[str]) -> None:
-    for kind in sorted({trial.outcome.kind for trial, _ in ended}):
+    layers = {trial.number: count for trial, count in ended}
+    for kind, trials in by_outcome(trial for trial, _ in ended).items():
         colour, symbol = ENDINGS.get(kind, (GREY, "diamond"))
-        points = [(trial, layers) for trial, layers in ended if trial.outcome.kind == kind]
         symbol_points(
             figure,
             name=kind.replace("_", " "),
-            x=[layers for _, layers in points],
-            y=[groups.index(group(trial)) for trial, _ in points],
-            text=[hover(trial) for trial, _ in points],
+            x=[layers[trial.number] for trial in trials],
+            y=[groups.index(group(trial)) for trial in trials],
+            text=[hover(trial) for trial in trials],
             colour=colour,
             symbol=symbol,
             yaxis="y2",
         )
 
 
-def _baseline(figure: go.Figure, layers: Sequence[int], data: PlotData) -> list[str]:
-    """Draw the baseline as a line if the runtime placed its layers; return a sentence about it."""
+def _scale(
+    measured: Sequence[tuple[Trial, int, float]], baseline: float | None, data: PlotData
+) -> tuple[float, float] | None:
+    """Return the ends of the axis of speeds if some launches are off the scale."""
+    return readable_range(
+        [value for _, _, value in measured],
+        is_higher_better=is_higher_better(data.metric),
+        kept=[] if baseline is None else [baseline],
+    )
+
+
+def _off_scale(
+    figure: go.Figure,
+    ends: tuple[float, float],
+    points: Sequence[tuple[Trial, int, float]],
+    data: PlotData,
+) -> list[str]:
+    """End the axis, draw slower launches at its end, and return a sentence with their values."""
+    is_higher = is_higher_better(data.metric)
+    figure.update_layout(yaxis_range=list(ends))
+    symbol_points(
+        figure,
+        name="off the scale",
+        x=[layers for _, layers, _ in points],
+        y=[ends[0] if is_higher else ends[1]] * len(points),
+        text=[hover(t, metric_text(v, data.metric_words)) for t, _, v in points],
+        colour=GREY,
+        symbol="arrow-down" if is_higher else "arrow-up",
+        size=13,
+        cliponaxis=False,
+    )
+    named = ", ".join(f"#{t.number} with {number(v)}" for t, _, v in points[:_MOST_NAMED])
+    more = len(points) - _MOST_NAMED
+    return [f"Off the scale: {named}{f' and {more} more' if more > 0 else ''}."]
+
+
+def _baseline_median(data: PlotData) -> float | None:
+    """Return the median of the baseline's launches if the runtime placed its layers."""
     values = [
         value
         for trial, value in data.measured()
         if data.role(trial) == "baseline" and data.host_layers(trial) is None
     ]
-    if not values:
-        return []
-    middle = median(values)
+    return median(values) if values else None
+
+
+def _baseline(figure: go.Figure, layers: Sequence[int], middle: float) -> str:
+    """Draw the baseline as a line, and return a sentence about it."""
     figure.add_scatter(
         x=[min(layers) - 0.8, max(layers) + 0.8],
         y=[middle, middle],
@@ -170,7 +221,7 @@ def _baseline(figure: go.Figure, layers: Sequence[int], data: PlotData) -> list[
         line={"color": GREY, "dash": "dot"},
         hovertemplate="baseline, median %{y:,.4r}<extra></extra>",
     )
-    return [f"Baseline, layers placed by the runtime: {number(middle)} (median)."]
+    return f"Baseline, layers placed by the runtime: {number(middle)} (median)."
 
 
 def _speed_sentences(measured: Sequence[tuple[Trial, int, float]], data: PlotData) -> list[str]:
@@ -191,8 +242,14 @@ def _speed_sentences(measured: Sequence[tuple[Trial, int, float]], data: PlotDat
 def _failure_sentences(failed: Sequence[tuple[Trial, int]]) -> list[str]:
     if not failed:
         return ["None failed."]
-    where = ", ".join(str(n) for n in sorted({layers for _, layers in failed}))
-    return [f"{len(failed)} failed, at {where} ({launch_numbers([t for t, _ in failed])})."]
+    layers = {trial.number: count for trial, count in failed}
+    kinds = []
+    for kind, trials in by_outcome(trial for trial, _ in failed).items():
+        where = ", ".join(map(str, sorted({layers[trial.number] for trial in trials})))
+        kinds.append(
+            f"{len(trials)} {kind.replace('_', ' ')}, at {where} ({launch_numbers(trials)})"
+        )
+    return [f"{len(failed)} failed: {'; '.join(kinds)}."]
 
 
 def _is_known(row: Mapping[str, Any]) -> bool:
@@ -236,8 +293,9 @@ def _cliff(figure: go.Figure, row: Mapping[str, Any]) -> list[str]:
     figure.add_vline(
         x=(start + end) / 2,
         line={"color": GREY, "dash": "dash", "width": 1.5},
-        annotation={"text": safe(f"cliff: {row.get('metric')} x {ratio}"), "yanchor": "bottom"},
-        annotation_position="top",
+        # Within the plot: above it is the legend.
+        annotation={"text": safe(f"cliff: {row.get('metric')} x {ratio}"), "yanchor": "top"},
+        annotation_position="top right",
     )
     where = f"{one_line(_line_of(row))} from {start} to {end}"
     return [f"Cliff of {where}: {row.get('metric')} times {ratio}."]
