@@ -13,10 +13,14 @@ If the socket ends, the parent changes or the guard gets a signal, autofit is go
 then gets SIGTERM, and SIGKILL after a grace period. The same happens to processes that are left
 when the program ends. SIGTERM is sent once to each process: a second one makes llama-server exit
 with 1 and lose its memory table.
+
+If the guard itself is killed, even together with autofit, the kernel kills the program and its
+process group.
 """
 
 from __future__ import annotations
 
+import fcntl
 import marshal
 import os
 import select
@@ -52,6 +56,26 @@ def _prctl(option: int, value: int) -> bool:
         return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
+
+
+def _die_with_guard(alive_fd: int) -> None:
+    """Let the kernel kill this process and its group once the guard is dead.
+
+    The group has the pipe `alive_fd` open, and the guard its other end. When that end is closed,
+    the kernel sends the group a signal, which also reaches what a wrapper has started.
+    """
+    # For a program that closes the pipe; it does not reach other processes.
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if not hasattr(fcntl, "F_SETSIG"):
+        return
+    try:
+        fcntl.fcntl(alive_fd, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(alive_fd, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(alive_fd, fcntl.F_GETFL)
+        fcntl.fcntl(alive_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
+        os.set_inheritable(alive_fd, True)
+    except OSError:
+        pass  # an emulated kernel without these signals
 
 
 def _send(kill: Callable[[int, int], None], target: int, number: int) -> None:
@@ -111,10 +135,13 @@ class Guard:
         size = int.from_bytes(self.read_exactly(4), "big")
         executable, argv, env, cwd, self.parent = marshal.loads(self.read_exactly(size))  # noqa: S302 - from our own parent
         fault_read, fault_write = os.pipe()
+        # Its write end stays open as long as the guard lives.
+        alive_read, self.alive_fd = os.pipe()
         guard = os.getpid()
         self.leader = os.fork()
         if self.leader == 0:
-            self.become(executable, argv, env, cwd, fault_write, guard)
+            self.become(executable, argv, env, cwd, fault_write, alive_read, guard)
+        os.close(alive_read)
         os.close(fault_write)
         fault = os.read(fault_read, 64)
         os.close(fault_read)
@@ -134,14 +161,15 @@ class Guard:
         env: dict[str, str],
         cwd: str | None,
         fault_fd: int,
+        alive_fd: int,
         guard: int,
     ) -> None:
         """Execute the program in the child process, or report why not; never return."""
         step = "start"
         try:
             os.setsid()
-            # If the guard itself is killed, the kernel kills the program.
-            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            os.close(self.alive_fd)
+            _die_with_guard(alive_fd)
             if os.getppid() != guard:
                 os._exit(127)
             signal.set_wakeup_fd(-1)

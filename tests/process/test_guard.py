@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import marshal
 import os
 import random
@@ -74,6 +75,33 @@ def test_a_server_that_ignores_term_is_killed_after_autofit(stage: Stage):
         process.kill()
         process.wait()
 
+        stage.wait_empty()
+
+
+# Wrappers that stay, and run the server as a child of theirs.
+WRAPPERS = {
+    "shell": ["sh", "-c", '"$@"; true', "sh"],
+    "background": ["sh", "-c", '"$@" & wait', "sh"],
+    "script in script": ["sh", "-c", 'sh -c \'"$@"; true\' sh "$@"; true', "sh"],
+    "python": [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"],
+}
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETSIG"), reason="only Linux sends these signals")
+@pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.parametrize("with_autofit", [True, False], ids=["autofit and guard", "guard"])
+def test_a_killed_guard_leaves_no_server(stage: Stage, wrapper: list[str], *, with_autofit: bool):
+    """If the guard is killed, alone or with autofit, no server of a wrapper stays."""
+    argv = [*wrapper, *stage.server("--ignore-term", "--fork", "group")]
+    with owner(stage, argv) as process:
+        stage.wait_reports(2)
+        guards = [one for one in stage.living() if guard.__file__ in one.cmdline()]
+        assert len(guards) == 1
+        if with_autofit:
+            process.kill()
+        guards[0].kill()
+
+        process.wait()
         stage.wait_empty()
 
 

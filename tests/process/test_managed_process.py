@@ -280,8 +280,8 @@ def test_signals_and_descriptors_are_the_defaults(stage: Stage):
         ) as process:
             assert process.wait(20) == 0
 
-            # The fourth descriptor is that of the listed folder.
-            assert process.tail() == ["set() [] [0, 1, 2] 4"]
+            # The others are the guard's sign of life and the listed folder.
+            assert process.tail() == ["set() [] [0, 1, 2] 5"]
     finally:
         signal.signal(signal.SIGHUP, before)
 
