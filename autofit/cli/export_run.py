@@ -254,10 +254,6 @@ def _plan_document(source: str) -> Mapping[str, Any] | None:
     path = Path(source).expanduser()
     if source != "-" and (path.name == "study.json" or not path.is_file()):
         return None
-    if source == "-" and sys.stdin is None:
-        raise UsageError(
-            "stdin is closed, so no plan can be read from it", "give the plan as a file"
-        )
     try:
         document = json.loads(sys.stdin.buffer.read() if source == "-" else path.read_bytes())
     except (OSError, ValueError) as error:

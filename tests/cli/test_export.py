@@ -286,15 +286,11 @@ def test_a_file_without_a_plan_is_refused(cli, tmp_path, text, fault):
     assert (done.code, fault in done.err) == (2, True), done.err
 
 
-def test_a_plan_has_no_trials_and_needs_an_input(cli, tmp_path, monkeypatch):
-    """--trial is for studies only, and a closed stdin is refused."""
+def test_a_plan_has_no_trials(cli, tmp_path):
+    """--trial is for studies only."""
     (tmp_path / "plan.json").write_text("{}")
     done = cli("export", tmp_path / "plan.json", "--format", "ini", "--trial", 1)
     assert (done.code, "trial" in done.err) == (2, True)
-
-    monkeypatch.setattr(sys, "stdin", None)
-    done = cli("export", "-", "--format", "ini")
-    assert (done.code, "stdin" in done.err) == (2, True)
 
 
 def test_several_studies_go_into_one_file(cli, tmp_path, program):
