@@ -142,7 +142,9 @@ def open_run(
     """
     console = RunConsole(
         tasks[0].workload,
+        metric=tasks[0].objective,
         budget_s=options.budget_s,
+        verbose=options.verbose,
         limits_mib={device.name: device.usable_mib for task in tasks for device in task.devices},
     )
     stop = StopRequest()

@@ -49,9 +49,9 @@ def test_a_tune_that_is_stopped_in_every_phase_has_a_result(program, machine, tm
     words = machine.words(study, max_launches=4)
     stops = [
         ("phase baseline", (signal.SIGINT,)),
-        (" baseline runtime_fit", (signal.SIGINT, signal.SIGINT)),
+        (" baseline, own settings", (signal.SIGINT, signal.SIGINT)),
         ("phase confirm", (signal.SIGTERM,)),
-        (" confirm runtime_fit", (signal.SIGKILL,)),
+        (" round 1, own settings", (signal.SIGKILL,)),
         ("phase prove", (signal.SIGINT,)),
     ]
     for count, (text, numbers) in enumerate(stops):

@@ -31,7 +31,7 @@ from autofit.session.events import (
     StageStarted,
 )
 from autofit.statistics.estimate import Estimate
-from autofit.trial.measurement import Measurement
+from autofit.trial.measurement import Measurement, MemoryReading
 from autofit.trial.outcome import Crashed, OutOfMemory, Skipped
 
 OUT_OF_MEMORY = OutOfMemory("context", "cudaMalloc\x1b[2J", buffer="kv", device="CUDA0")
@@ -67,11 +67,11 @@ class _Clock:
         return self.now
 
 
-def test_log_has_one_line_for_each_launch():
-    """Without a terminal each launch, phase, incumbent and notice is one plain line."""
+def test_verbose_log_has_all_of_each_event():
+    """A verbose console prints each phase, launch, boundary and notice with all that is known."""
     stream = io.StringIO()
 
-    with RunConsole(WORKLOAD, stream=stream, clock=_Clock()) as console:
+    with RunConsole(WORKLOAD, stream=stream, clock=_Clock(), verbose=True) as console:
         for event in EVENTS:
             console(event)
 
@@ -95,27 +95,101 @@ notice: memory did not come back within 30 s
     )
 
 
-def test_launch_of_a_probe_is_logged_as_fitting():
-    """A completed launch at the boundary that measured no speed shows that it fits."""
-    probed = replace(trial(4, phase="boundary"), measurement=None)
+def log(*events: Event, **options) -> list[str]:
+    """Return the lines that a console prints without a terminal."""
     stream = io.StringIO()
+    console = RunConsole(WORKLOAD, stream=stream, clock=_Clock(), **options)
+    for event in events:
+        console(event)
+    return stream.getvalue().splitlines()
 
-    RunConsole(WORKLOAD, stream=stream)(LaunchEnded(probed))
 
-    assert "completed in 32 s: fits" in stream.getvalue()
+def test_log_has_one_short_line_for_each_launch():
+    """A line has number, settings and result; boundaries and skipped candidates have none."""
+    phase, ran, best, failed, again, notice = log(*EVENTS)
+
+    assert phase.startswith("phase boundary (at most 12 launches)")
+    assert ran == (
+        "#1 boundary, balanced n_cpu_moe=20 ubatch=512: 5.5 s/request, 1,000 pp/s, 40 tg/s"
+    )
+    assert best.startswith("best so far: #1, 5.3 s/request, 1.42x as fast")
+    assert failed.startswith("#2 boundary, settings of #1: out of memory at context")
+    assert again == failed
+    assert notice == "notice: memory did not come back within 30 s"
+
+
+def test_a_line_shows_what_differs_from_the_best_so_far():
+    """The first launch with settings shows all; a known candidate is named by its number."""
+    known, best, worse, other = (
+        trial(number, ubatch=ubatch, cache_type_k=kind, cache_type_v=kind)
+        for number, ubatch, kind in (
+            (1, 512, "f16"),
+            (2, 256, "f16"),
+            (3, 256, "q8_0"),
+            (4, 64, "f16"),
+        )
+    )
+    moved = replace(other, layout="capacity")
+    again = replace(best, number=5, purpose=purpose_of("confirm", round=1))
+    incumbent = Incumbent(2, best.candidate, "request_s", 5.3, 1.42)
+    lines = log(
+        *map(LaunchEnded, (known, best)), incumbent, *map(LaunchEnded, (worse, moved, again))
+    )
+
+    settings = [line.split(": ")[0].partition(", ")[2] for line in lines if line[0] == "#"]
+    assert settings == [
+        "balanced n_cpu_moe=20 ubatch=512 cache_type=f16",
+        "ubatch=256",
+        "cache_type=q8_0",
+        "capacity ubatch=64",
+        "settings of #2",
+    ]
+
+
+def test_no_line_of_a_launch_is_longer_than_100_columns():
+    """Long settings are cut, and the result stays; on a terminal its width is the limit."""
+    long = {f"parameter_{number}": "value" * 3 for number in range(20)}
+    failed = OutOfMemory("context", "cudaMalloc failed: " * 9, buffer="kv", device="CUDA0")
+    lines = log(LaunchEnded(trial(1, **long)), LaunchEnded(trial(2, failed, threads=3, **long)))
+
+    assert [len(line) <= 100 for line in lines] == [True, True]
+    assert lines[0].endswith("...: 5.5 s/request")
+    assert "threads=3: out of memory at context (kv, CUDA0)" in lines[1]
+
+
+def test_a_line_has_the_objective_first():
+    """The time to the first token is shown if it is the objective."""
+    (line,) = log(LaunchEnded(trial(1)), metric="ttft")
+
+    assert ": 1.69 s to first token, 5.5 s/request, " in line
+
+
+def test_launch_of_a_probe_is_logged_as_fitting():
+    """It shows layout, count of host layers and headroom, also where they equal the best's."""
+    probed = [
+        replace(one, purpose=purpose_of("boundary", role="fit_check"), measurement=measured)
+        for one, measured in (
+            (trial(4), None),
+            (trial(5, n_cpu_moe=19), measurement_without_speed()),
+        )
+    ]
+    lines = log(*map(LaunchEnded, probed))
+
+    assert lines[0] == "#4 boundary, balanced n_cpu_moe=20 ubatch=512: fits"
+    assert lines[1] == "#5 boundary, balanced n_cpu_moe=19: fits, 900 MiB free on CUDA0"
+
+
+def measurement_without_speed() -> Measurement:
+    """Return what a test of fit alone measures."""
+    return replace(measurement(), samples=())
 
 
 def test_proof_and_slower_candidate_have_lines_of_their_own():
     """A proof runs at full context; the best candidate may be slower than the baseline."""
     proof = replace(trial(4, phase="prove"), measurement=None)
-    stream = io.StringIO()
-    console = RunConsole(WORKLOAD, stream=stream, clock=_Clock())
 
-    console(LaunchEnded(proof))
-    console(Incumbent(3, proof.candidate, "request_s", 9.46, 0.6))
-
-    proven, best = stream.getvalue().splitlines()
-    assert "completed in 32 s: runs at full context" in proven
+    proven, best = log(LaunchEnded(proof), Incumbent(3, proof.candidate, "request_s", 9.46, 0.6))
+    assert proven.endswith(": runs at full context")
     assert best.startswith("best candidate so far: #3, 9.46 s/request, ")
     assert "0.60x as fast as the baseline" in best
 
@@ -126,6 +200,7 @@ def test_view_shows_phase_launch_stage_and_time_left(width):
     clock = _Clock()
     console = RunConsole(WORKLOAD, budget_s=600.0, stream=io.StringIO(), clock=clock)
     console._console = Console(file=io.StringIO(), width=width)
+    console(PhaseStarted("baseline"))
     for event in EVENTS[:2]:
         console(event)
     clock.now += 20
@@ -139,7 +214,7 @@ def test_view_shows_phase_launch_stage_and_time_left(width):
 
     assert lines[0].startswith("2/5 boundary · 1 of 12 launches"[:39])
     assert lines[1].startswith("launch 1 balanced: closing the")
-    assert lines[2].strip() == "n_cpu_moe=20 ubatch=512"
+    assert lines[2].strip() == "balanced n_cpu_moe=20 ubatch=512"
     assert lines[3].strip() == "load 12 s"
     assert lines[4].startswith("best so far: #1, 5.3 s/request")
     assert max(map(len, lines)) <= width
@@ -210,6 +285,7 @@ def tune() -> list[Event]:
     ran = Measurement(samples=measurement().samples, applied=applied)
     best = trial(3, n_cpu_moe=17, measured=ran)
     return [
+        PhaseStarted("baseline"),
         PhaseStarted("search", 30),
         LaunchEnded(trial(1, OUT_OF_MEMORY, n_cpu_moe=12)),
         LaunchEnded(trial(2, Crashed("load", "died"), n_cpu_moe=30)),
@@ -245,9 +321,9 @@ def shown(width: int, **options) -> list[str]:
 def test_view_at_80_columns_without_colour():
     """It has phase, time left, launch, stages, memory, strip, and speedup with interval."""
     assert [line.rstrip() for line in shown(80, budget_s=60.0)] == [
-        "4/5 confirm · 1 launch · budget left 34 s (usually ends sooner)",
+        "4/5 confirm · 1 launch · budget left 32 s (usually ends sooner)",
         "launch 4 balanced: round 4",
-        "  n_cpu_moe=17 ubatch=512",
+        "  settings of #3",
         "  prompt 2.0 s (before: load 6.0 s)",
         "CUDA0 [###########################################--] 10.3 GiB of 10.7 GiB",
         "host  [##-------------------------------------------] 900 MiB of 19.5 GiB",
@@ -266,9 +342,30 @@ def test_view_is_never_wider_than_the_terminal(width):
     assert max(map(len, lines)) <= width
 
 
+def test_view_of_many_devices_has_fewer_than_20_lines():
+    """Bars of some devices stand for all of them."""
+    console = RunConsole(WORKLOAD, stream=io.StringIO(), clock=_Clock())
+    names = [f"RPC{number}" for number in range(20)]
+    for event in (*tune()[:-3], *(MemoryRead(reading_of(names, used)) for used in (1.0, 900.0))):
+        console(event)
+    console._console = Console(file=io.StringIO(), width=80)
+    out = Console(file=io.StringIO(), width=80)
+    out.print(console.view())
+    lines = out.file.getvalue().splitlines()
+
+    assert len(lines) < 20
+    assert sum(line.startswith("RPC") for line in lines) == 8
+
+
+def reading_of(names: list[str], used_mib: float) -> MemoryReading:
+    """Return a reading of several devices."""
+    free = dict.fromkeys(names, 4000.0)
+    return MemoryReading(0.5, dict.fromkeys(names, used_mib), free)
+
+
 def test_view_shows_the_time_over_budget():
     """After the budget is used up, the time over it counts up."""
-    assert shown(80, budget_s=20.0)[0].endswith("6.0 s over budget")
+    assert shown(80, budget_s=20.0)[0].endswith("8.0 s over budget")
 
 
 def test_phase_that_exceeds_the_budget_is_logged_once():

@@ -152,11 +152,15 @@ def read_task_options(given: dict[str, Any]) -> TaskOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of a run: its study folder (None makes a new one) and its budget in seconds."""
+    """The options of a run: its study folder (None makes a new one) and its budget in seconds.
+
+    A `verbose` run prints all settings and figures of each launch.
+    """
 
     study: Path | None = None
     resume: bool = False
     budget_s: float | None = None
+    verbose: bool = False
 
 
 def run_options(*, budget: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -167,6 +171,9 @@ def run_options(*, budget: str) -> Callable[[Callable[..., Any]], Callable[..., 
         ),
         click.option("--study", type=click.Path(path_type=Path), help="The study's folder."),
         click.option("--resume", is_flag=True, help="Continue the study; repeats no launch."),
+        click.option(
+            "-v", "--verbose", is_flag=True, help="Print all settings and figures of each launch."
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     )
 
@@ -186,7 +193,9 @@ def read_run_options(given: dict[str, Any]) -> RunOptions:
     """
     from autofit.session.budget import parse_duration_s  # noqa: PLC0415 - heavy, --help is quick
 
-    study, resume, budget = (given.pop(name) for name in ("study", "resume", "budget"))
+    study, resume, budget, verbose = (
+        given.pop(name) for name in ("study", "resume", "budget", "verbose")
+    )
     if resume and study is None:
         raise UsageError(
             "--resume needs --study DIR", "use `autofit studies` to list your studies"
@@ -197,4 +206,4 @@ def read_run_options(given: dict[str, Any]) -> RunOptions:
             f"--budget {given_number} has no unit",
             f"use --budget {given_number}s for seconds or --budget {given_number}m for minutes",
         )
-    return RunOptions(study, resume, parse_duration_s(budget))
+    return RunOptions(study, resume, parse_duration_s(budget), verbose)

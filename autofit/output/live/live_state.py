@@ -9,6 +9,7 @@ from rich.text import Text
 
 from autofit.model.sizes.kv_cache import kv_types
 from autofit.output.layer_map import host_layers, places_host_layers
+from autofit.output.text.trial_row import brief_settings
 from autofit.session.events import (
     BoundaryMoved,
     CandidateSkipped,
@@ -171,12 +172,16 @@ class LiveState:
     """The state of a run after some of its events.
 
     Attributes:
+        is_tune: whether the run has all phases.
         stages: seconds of the finished stages of the running launch.
         strips: by layout and KV type, the one that changed last at the end.
-        numbers: the first launch of each candidate, by its key.
+        first: the first launch of each candidate, by its key.
+        reference: the launch that lines are compared with: the best so far with explicit
+            settings, or without one the first that has any.
     """
 
     phase: str = ""
+    is_tune: bool = False
     max_launches: int | None = None
     launches_in_phase: int = 0
     launch: LaunchStarted | None = None
@@ -188,13 +193,23 @@ class LiveState:
     skipped: int = 0
     layers: int | None = None
     strips: Mapping[_Line, Strip] = field(default_factory=dict)
-    numbers: Mapping[str, int] = field(default_factory=dict)
+    first: Mapping[str, Trial] = field(default_factory=dict)
+    reference: Trial | None = None
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The number of the first launch of each candidate, by its key."""
+        return {key: trial.number for key, trial in self.first.items()}
 
     def after(self, event: Event, now_s: float) -> LiveState:
         """Return the state after an event at that time."""
         if isinstance(event, PhaseStarted):
             return replace(
-                self, phase=event.phase, max_launches=event.max_launches, launches_in_phase=0
+                self,
+                phase=event.phase,
+                is_tune=self.is_tune or event.phase == "baseline",
+                max_launches=event.max_launches,
+                launches_in_phase=0,
             )
         if isinstance(event, LaunchStarted):
             return replace(
@@ -246,8 +261,11 @@ class LiveState:
             is_full = lacks_device_memory(trial.outcome)  # so is one with fewer host layers
             mark = "x" if is_full else "o" if trial.is_completed else "!"
             strips = _changed(strips, line, _strip(strips, line).marked(layers, mark))
-        numbers = {trial.candidate.key: trial.number, **self.numbers}
-        return replace(self, layers=model_layers, strips=strips, numbers=numbers)
+        first = {trial.candidate.key: trial, **self.first}
+        reference = self.reference
+        if reference is None and brief_settings(trial.candidate.params):
+            reference = trial
+        return replace(self, layers=model_layers, strips=strips, first=first, reference=reference)
 
     def _with_best(self, event: Incumbent) -> LiveState:
         strips = {line: strip.without_best() for line, strip in self.strips.items()}
@@ -255,7 +273,10 @@ class LiveState:
         if layers is not None and strips:
             line = list(strips)[-1]  # the launch that has just ended
             strips = _changed(strips, line, strips[line].marked(layers, "*"))
-        return replace(self, strips=strips)
+        best = self.first.get(event.candidate.key)
+        has_settings = bool(brief_settings(event.candidate.params))
+        reference = best if best is not None and has_settings else self.reference
+        return replace(self, strips=strips, reference=reference)
 
 
 def _strip(strips: Mapping[_Line, Strip], line: _Line) -> Strip:

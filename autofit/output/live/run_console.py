@@ -18,12 +18,13 @@ from rich.text import Text
 from autofit.output.live.live_state import LEGEND, LiveState, MemoryBars
 from autofit.output.text.console import make_console
 from autofit.output.text.event_line import (
+    brief_line,
     event_line,
     incumbent_line,
     overrun_line,
     round_line,
 )
-from autofit.output.text.trial_row import brief_params
+from autofit.output.text.launch_line import COLUMNS, launch_line, settings_text
 from autofit.session.events import (
     Event,
     Incumbent,
@@ -34,30 +35,38 @@ from autofit.session.events import (
     RoundEnded,
 )
 from autofit.text_format import duration, one_line
+from autofit.trial.metric import Metric
 from autofit.trial.purpose import PHASES
 from autofit.trial.workload import Workload
 
 # How many layouts and KV types have a strip: those that changed last.
 _SHOWN_STRIPS = 2
+# How many devices have a bar, so that the view has fewer than 20 lines.
+_SHOWN_BARS = 8
 
 
 class RunConsole:
     """A listener that shows a run: one line stays for each launch.
 
-    `budget_s` is the time limit of the run, or None without one; `limits_mib` has the limits of
-    devices; `clock` returns seconds.
+    `metric` is the objective; `budget_s` is the time limit of the run, or None without one;
+    `limits_mib` has the limits of devices; `clock` returns seconds. A `verbose` console prints
+    all that is known about each event.
     """
 
     def __init__(
         self,
         workload: Workload,
         *,
+        metric: Metric = "request_s",
         budget_s: float | None = None,
         limits_mib: Mapping[str, float] | None = None,
+        verbose: bool = False,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._workload = workload
+        self._metric = metric
+        self._verbose = verbose
         self._budget_s = budget_s
         self._clock = clock
         self._began_s = clock()
@@ -99,8 +108,25 @@ class RunConsole:
         if isinstance(event, LaunchStarted):
             self._memory = self._memory.restarted()
             self._note_overrun(event)
-        self._state = self._state.after(event, self._clock())
-        self._print(event_line(event, self._workload, self._state.numbers), _style(event))
+        before, self._state = self._state, self._state.after(event, self._clock())
+        self._print(self._line(event, before), _style(event))
+
+    def _line(self, event: Event, before: LiveState) -> str:
+        """Return the line of an event, which is compared with the state before it."""
+        if self._verbose:
+            return event_line(event, self._workload, self._state.numbers)
+        if isinstance(event, LaunchEnded):
+            return launch_line(
+                event.trial,
+                self._workload,
+                self._metric,
+                best=before.reference,
+                first=before.first,
+                columns=min(COLUMNS, self._console.width),
+            )
+        if isinstance(event, PhaseStarted) and event.phase == before.phase:
+            return ""
+        return brief_line(event, self._state.numbers)
 
     def view(self) -> RenderableType:
         """Return the live view at this moment."""
@@ -161,7 +187,7 @@ def _draw(
     lines = [
         Text(_progress(state, time_text), style="bold"),
         *_launch_lines(state, now_s),
-        *(memory.draw(columns) if state.launch is not None else ()),
+        *(_memory_lines(memory, columns) if state.launch is not None else ()),
         *_strip_lines(state, columns),
     ]
     if state.round is not None:
@@ -174,7 +200,8 @@ def _draw(
 
 
 def _progress(state: LiveState, time_text: str) -> str:
-    steps = f"{PHASES.index(state.phase) + 1}/{len(PHASES)} " if state.phase in PHASES else ""
+    is_step = state.is_tune and state.phase in PHASES
+    steps = f"{PHASES.index(state.phase) + 1}/{len(PHASES)} " if is_step else ""
     phase = state.phase or "preparing"
     limit = f" of {state.max_launches}" if state.max_launches is not None else ""
     count = f"{state.launches_in_phase}{limit}"
@@ -194,13 +221,27 @@ def _launch_lines(state: LiveState, now_s: float) -> Iterator[Text]:
         part for part in (f"launch {launch.number}", phase, one_line(launch.layout)) if part
     )
     yield Text(f"{began}: {one_line(purpose.description) or purpose.phase}")
-    settings = brief_params(launch.candidate.params) or "runtime's own settings"
+    settings = settings_text(
+        launch.candidate,
+        launch.layout,
+        purpose,
+        best=state.reference,
+        first=state.first,
+        number=launch.number,
+    )
     yield Text(f"  {settings}", style="dim")
     own = state.stages.get(state.stage, 0.0) + now_s - state.stage_began_s
     over = [f"{stage} {duration(s)}" for stage, s in state.stages.items() if stage != state.stage]
     text = Text("  ")
     text.append(f"{state.stage or 'start'} {duration(own)}", style="bold")
     yield text.append(f" (before: {', '.join(over)})" if over else "", style="dim")
+
+
+def _memory_lines(memory: MemoryBars, columns: int) -> Iterator[Text]:
+    bars = list(memory.draw(columns))
+    yield from bars[:_SHOWN_BARS]
+    if len(bars) > _SHOWN_BARS:
+        yield Text(f"and {len(bars) - _SHOWN_BARS} more devices", style="dim")
 
 
 def _strip_lines(state: LiveState, columns: int) -> Iterator[Text]:

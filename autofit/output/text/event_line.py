@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autofit.output.text.launch_line import METRIC_UNITS, unmeasured_text
 from autofit.output.text.trial_row import TrialRow, trial_row
 from autofit.session.events import (
     BoundaryMoved,
@@ -15,22 +16,23 @@ from autofit.session.events import (
     RoundEnded,
 )
 from autofit.text_format import as_fast, duration, number, one_line
-from autofit.trial.metric import Metric
+from autofit.trial.purpose import Phase
 from autofit.trial.workload import Workload
 
 # An interval is not shown if its ends differ by a larger factor. After three rounds on a noisy
 # machine it may cover forty powers of ten.
 _MAX_SHOWN_FACTOR = 100.0
-_METRIC_UNITS: dict[Metric, str] = {
-    "request_s": "s/request",
-    "pp": "pp/s",
-    "tg": "tg/s",
-    "ttft": "s to first token",
+_PHASE_TEXT: Mapping[Phase, str] = {
+    "baseline": "what runs without tuning",
+    "boundary": "how much fits in memory",
+    "search": "lines show what differs from the best so far",
+    "confirm": "rounds of fresh processes",
+    "prove": "full context",
 }
 
 
 def event_line(event: Event, workload: Workload, numbers: Mapping[str, int]) -> str:
-    """Return the event as one line of a log, empty for an event that is not logged.
+    """Return the event as one line with all that is known, empty for an event that is not logged.
 
     `numbers` has the first launch of each candidate, by the candidate's key.
     """
@@ -51,27 +53,35 @@ def event_line(event: Event, workload: Workload, numbers: Mapping[str, int]) -> 
     return ""
 
 
+def brief_line(event: Event, numbers: Mapping[str, int]) -> str:
+    """Return the event as a short line for people, empty for one that only the study needs.
+
+    A launch has a line of its own, see `launch_line`.
+    """
+    if isinstance(event, PhaseStarted):
+        limit = f" (at most {event.max_launches} launches)" if event.max_launches else ""
+        return f"phase {event.phase}{limit}: {_PHASE_TEXT[event.phase]}"
+    if isinstance(event, Incumbent):
+        return incumbent_line(event)
+    if isinstance(event, RoundEnded):
+        return round_line(event, numbers)
+    return f"notice: {one_line(event.text)}" if isinstance(event, Notice) else ""
+
+
 def _trial_line(row: TrialRow) -> str:
     name = " ".join(part for part in (f"#{row.number}", row.phase, row.layout, row.params) if part)
     ended = f"{name}: {row.outcome} in {row.seconds}"
     if not row.is_completed:
         return f"{ended}: {row.evidence}" if row.evidence else ended
     speeds = zip(
-        _METRIC_UNITS.values(),
+        METRIC_UNITS.values(),
         (row.request_s, row.pp_per_s, row.tg_per_s, row.ttft_s),
         strict=True,
     )
     measured = ", ".join(f"{value} {unit}" for unit, value in speeds if value)
     free = f"; free {row.free_mib}" if row.free_mib else ""
     notes = "".join(f"; {note}" for note in row.notes)
-    return f"{ended}: {measured or _unmeasured(row)}{free}{notes}"
-
-
-def _unmeasured(row: TrialRow) -> str:
-    """Return the finding of a completed launch that measured no speed."""
-    if row.phase == "prove":
-        return "runs at full context" if row.role == "proof" else row.purpose
-    return "fits" if row.phase == "boundary" else "nothing measured"
+    return f"{ended}: {measured or unmeasured_text(row)}{free}{notes}"
 
 
 def _boundary_line(event: BoundaryMoved) -> str:
@@ -91,7 +101,7 @@ def incumbent_line(event: Incumbent) -> str:
     gain = f", {as_fast(event.gain, other='the baseline')}" if event.gain is not None else ""
     is_slower = event.gain is not None and event.gain < 1
     best = "best candidate so far" if is_slower else "best so far"
-    value = f"{number(event.value)} {_METRIC_UNITS[event.metric]}"
+    value = f"{number(event.value)} {METRIC_UNITS[event.metric]}"
     return f"{best}: #{event.number}, {value}{gain}, unconfirmed"
 
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 
 from autofit.text_format import duration, mib, number, one_line, params_line
 from autofit.trial.candidate import Params
+from autofit.trial.device import HOST_NAME
 from autofit.trial.metric import median_metric
 from autofit.trial.outcome import Crashed, Outcome, OutOfMemory, Rejected, Spilled, TimedOut
 from autofit.trial.purpose import Role
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
+# The count of layers with experts in RAM where an override of tensors places them.
+HOST_EXPERTS = "host_experts"
 # The layout's name says where the layers are; the workload says the rest.
 _SHOWN_ELSEWHERE = {
     "devices",
@@ -45,6 +48,7 @@ class TrialRow:
     tg_per_s: str
     ttft_s: str
     free_mib: str
+    least_free: str
     seconds: str
     evidence: str
     purpose: str
@@ -79,11 +83,22 @@ def trial_row(trial: Trial, workload: Workload, common: Params | None = None) ->
         tg_per_s=value("tg"),
         ttft_s=value("ttft"),
         free_mib=", ".join(f"{one_line(name)} {mib(amount)}" for name, amount in free.items()),
+        least_free=_least_free(free),
         seconds=duration(trial.seconds),
         evidence=one_line(trial.outcome.evidence),
         purpose=one_line(trial.description),
         notes=tuple(one_line(note) for note in trial.notes),
     )
+
+
+def _least_free(free_mib: Mapping[str, float | None]) -> str:
+    """Return the device with the least free memory at the peak, empty if none is known."""
+    known = [
+        (amount, name)
+        for name, amount in free_mib.items()
+        if amount is not None and name != HOST_NAME
+    ]
+    return f"{mib(min(known)[0])} free on {one_line(min(known)[1])}" if known else ""
 
 
 def grouped_notes(rows: Iterable[TrialRow]) -> list[str]:
@@ -121,11 +136,16 @@ def _params_cell(params: Params, common: Params) -> str:
     return brief_params(own) or "as in all"
 
 
-def brief_params(params: Params) -> str:
+def brief_settings(params: Params) -> Params:
     """Return the params without those that the layout's name or the workload implies."""
     shown = {k: v for k, v in params.items() if k not in _SHOWN_ELSEWHERE}
     hosted = _hosted_layers(str(params.get("override_tensor", "")))
-    return params_line({**({"host_experts": hosted} if hosted else {}), **shown})
+    return {**({HOST_EXPERTS: hosted} if hosted else {}), **shown}
+
+
+def brief_params(params: Params) -> str:
+    """Return `brief_settings` on one line."""
+    return params_line(brief_settings(params))
 
 
 def _hosted_layers(overrides: str) -> int:
