@@ -1,8 +1,11 @@
 """Number of launches that a search needs, on simulated machines and on recorded tables.
 
     python benchmarks/bench_search.py [--machines 30] [--seeds 20] [--rival-seeds 20]
-        [--first 0] [--jobs 2] [--only NAME ...] [--store FOLDER] [--no-run] [--tables]
-        [--output FILE]
+        [--first 0] [--jobs 2] [--only NAME ...] [--effects] [--store FOLDER] [--no-run]
+        [--tables] [--output FILE]
+
+With `--effects` the machines are those of `tests/fakes/effect_machine.py`: one effect each that
+decides which settings are best.
 
 Every search has the same space, baseline and memory filter. Launches are those of baseline,
 boundary and search, failures included, until the pick is within 2% of the best point of the
@@ -15,30 +18,42 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 # The benchmark is also run as a program, from any folder.
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
-from fakes.random_machine import random_case
+from fakes.effect_machine import effect_case
+from fakes.random_machine import Case, random_case
 
 from benchmarks.search_machine import SearchMachine
 from benchmarks.search_optimum import optimum
-from benchmarks.search_report import MachineResult, machine_lines, own_lines, summary_lines
+from benchmarks.search_report import (
+    MachineResult,
+    group_lines,
+    machine_lines,
+    own_lines,
+    summary_lines,
+)
 from benchmarks.search_rivals import STRATEGIES
 from benchmarks.search_run import MOST_LAUNCHES, run_autofit, run_rival
 from benchmarks.search_store import OURS, MachineFacts, SearchStore
 from benchmarks.search_table import table_lines
 
 HABITS = {"ubatch": 2048, "load_mode": "none", "cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-STORE = Path(tempfile.gettempdir()) / "autofit-bench-search"
+STORES = {
+    False: Path(tempfile.gettempdir()) / "autofit-bench-search",
+    True: Path(tempfile.gettempdir()) / "autofit-bench-search-effects",
+}
 # Machines whose searches were looked at while the model was made; the others were held out.
 SEEN = frozenset(seed for seed in range(30) if seed % 4 in (0, 1))
 
 
-def measure(seed: int, counts: dict[str, int], folder: Path) -> int:
+def measure(
+    seed: int, counts: dict[str, int], folder: Path, make_case: Callable[[int], Case]
+) -> int:
     """Search one machine with every strategy, as often as `counts` says; its seed again."""
     store = SearchStore(folder)
     missing = [
@@ -51,7 +66,7 @@ def measure(seed: int, counts: dict[str, int], folder: Path) -> int:
     if facts is not None and not missing:
         return seed
     with tempfile.TemporaryDirectory(prefix="bench-search-") as place:
-        machine = SearchMachine(random_case(seed), Path(place))
+        machine = SearchMachine(make_case(seed), Path(place))
         if facts is None:
             facts = _facts(seed, machine)
             store.keep_machine(facts)
@@ -71,7 +86,7 @@ def _facts(seed: int, machine: SearchMachine) -> MachineFacts:
     return MachineFacts(
         seed=seed,
         devices=len(machine.task.devices),
-        effects=machine.case.machine.effects,
+        effects=(*machine.case.effects, *machine.case.machine.effects),
         noise=max(noise.launch_prompt, noise.launch_decode),
         best_s=best_s,
         references={
@@ -81,11 +96,11 @@ def _facts(seed: int, machine: SearchMachine) -> MachineFacts:
     )
 
 
-def report(results: Sequence[MachineResult]) -> str:
+def report(results: Sequence[MachineResult], *, has_effects: bool) -> str:
     """The whole table as Markdown."""
     odd = sum(bool(result.facts.effects) for result in results)
     noises = [result.facts.noise for result in results]
-    held_out = [result for result in results if result.facts.seed not in SEEN]
+    held_out = [] if has_effects else [r for r in results if r.facts.seed not in SEEN]
     lines = [
         "# Launches until the search is good enough",
         "",
@@ -114,6 +129,8 @@ def report(results: Sequence[MachineResult]) -> str:
         "",
         *own_lines(results),
         "",
+        *group_lines(results),
+        "",
     ]
     if held_out and len(held_out) < len(results):
         lines += [
@@ -136,8 +153,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rival-seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="*", help="strategies; all without it")
+    parser.add_argument("--effects", action="store_true", help="machines with one effect each")
     parser.add_argument("--tables", action="store_true", help="recorded tables only")
-    parser.add_argument("--store", type=Path, default=STORE, help="keeps what is finished")
+    parser.add_argument("--store", type=Path, help="keeps what is finished")
     parser.add_argument("--no-run", action="store_true", help="print the contents of the store")
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
@@ -148,7 +166,8 @@ def _run(options: argparse.Namespace, seeds: Sequence[int]) -> None:
     if options.only:
         counts = {name: count for name, count in counts.items() if name in options.only}
     with ProcessPoolExecutor(options.jobs) as pool:
-        waiting = [pool.submit(measure, seed, counts, options.store) for seed in seeds]
+        case = effect_case if options.effects else random_case
+        waiting = [pool.submit(measure, seed, counts, options.store, case) for seed in seeds]
         for done in as_completed(waiting):
             print(f"machine {done.result()} is done", file=sys.stderr, flush=True)
 
@@ -164,12 +183,14 @@ def _results(store: SearchStore, seeds: Sequence[int]) -> Iterator[MachineResult
 def main() -> None:
     """Run and print."""
     options = _arguments()
+    options.store = options.store or STORES[options.effects]
     seeds = range(options.first, options.first + options.machines)
     text = ""
     if not options.tables:
         if not options.no_run:
             _run(options, seeds)
-        text = report(list(_results(SearchStore(options.store), seeds)))
+        results = list(_results(SearchStore(options.store), seeds))
+        text = report(results, has_effects=options.effects)
     if options.tables or not options.only:
         text += "\n".join(table_lines(options.seeds)) + "\n"
     print(text, end="")

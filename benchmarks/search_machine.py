@@ -7,7 +7,9 @@ from pathlib import Path
 
 from fakes.machine_fixtures import FakeMachine
 from fakes.physics import Run, Simulation
+from fakes.placement import place
 from fakes.random_machine import Case
+from fakes.settings import make_settings
 from fakes.simulated_trial import measurement_of, outcome_of
 from trial.purpose_sample import purpose_of
 
@@ -103,6 +105,19 @@ class SearchMachine:
             run = self.simulation.truth(dict(candidate.params), requests)
             self._truths[candidate.key] = _request_s(run)
         return self._truths[candidate.key]
+
+    def placement_key(self, candidate: Candidate) -> tuple:
+        """Return the layers and bytes of each device, equal for candidates that place equally."""
+        machine, model = self.case.machine, self.case.model
+        settings = make_settings(dict(candidate.params), machine, model)
+        placed = place(model, settings, machine, [1.0] * len(machine.devices))
+        used = tuple(
+            (index, repr(share))
+            for index, share in zip(settings.devices, placed.shares, strict=True)
+            if share.layers
+        )
+        first = settings.devices[settings.uploader or 0] if placed.hosted_layers else None
+        return (first, used, repr(placed.cpu))
 
     def fitted_truth(self, **params: object) -> float | None:
         """Seconds of a request as the runtime's own fit places it, with some settings given."""

@@ -79,6 +79,35 @@ def own_lines(results: Sequence[MachineResult]) -> Iterator[str]:
     yield from _second_lines(results)
 
 
+def group_lines(results: Sequence[MachineResult]) -> Iterator[str]:
+    """Yield a table of winners and launches: all machines, by number of devices, by effect."""
+    groups: dict[str, list[MachineResult]] = {"all machines": list(results)}
+    for result in results:
+        count = "one device" if result.facts.devices == 1 else "several devices"
+        groups.setdefault(count, []).append(result)
+        for effect in result.facts.effects or ("none",):
+            groups.setdefault(f"{effect.replace('_', ' ')}, {count}", []).append(result)
+    yield (
+        "| machines | number | winner, geometric mean | within 5% | launches of the search, "
+        "median | 90th percentile | failures, most | equal launches | placement again |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    for name in sorted(groups, key=lambda name: (", " in name, name)):
+        runs = _runs(groups[name], OURS)
+        if not runs:
+            continue
+        shares = [max(run.confirmed, 0.01) for run in runs]
+        launches = [run.launches for run in runs]
+        mean = math.exp(sum(map(math.log, shares)) / len(shares))
+        close = sum(share >= 0.95 for share in shares) / len(shares)
+        yield (
+            f"| {name} | {len(groups[name])} | {mean:.3f} | {close:.0%} | {median(launches):g} "
+            f"| {quantile(launches, 0.9):g} | {max(run.failures for run in runs)} "
+            f"| {sum(run.equal for run in runs) / sum(launches):.1%} "
+            f"| {sum(run.same_placement for run in runs) / sum(launches):.1%} |"
+        )
+
+
 def _reference_lines(name: str, runs: Sequence[tuple[MachineFacts, Outcome]]) -> Iterator[str]:
     known = [(facts, run) for facts, run in runs if facts.references[name] > 0 and run.confirmed]
     if not known:

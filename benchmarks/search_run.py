@@ -18,6 +18,7 @@ from autofit.session.search_problem import token_seconds
 from autofit.statistics.stopping_rule import StoppingRule
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import fastest_repeats, median_metric
+from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 from autofit.trial.purpose import Phase
 from autofit.trial.trial import Trial
 from autofit.tune.explore import lacking_memory
@@ -40,6 +41,8 @@ class Outcome:
         failures: those that failed for lack of memory, until then.
         share: the optimum's time over that of the last pick.
         confirmed: the same of the pick after the confirmation.
+        equal: launches that were equal to an earlier one, the search's and the boundary's.
+        same_placement: those at a placement that was launched before, with whatever settings.
         seconds: own computing for each proposal; of the first seed, which knows nothing of
             the machine from searches before, and of no other.
     """
@@ -49,6 +52,8 @@ class Outcome:
     failures: int = 0
     share: float = 0.0
     confirmed: float = 0.0
+    equal: int = 0
+    same_placement: int = 0
     seconds: list[float] = field(default_factory=list)
 
 
@@ -63,6 +68,7 @@ class Session:
     simulation: Simulation = field(init=False)
     baseline_cost: float | None = field(init=False)
     baseline_truth: float | None = field(init=False)
+    _seen: set[tuple] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.simulation = self.machine.simulation.with_seed(self.seed)
@@ -74,6 +80,8 @@ class Session:
     def launch(self, candidate: Candidate, phase: Phase, *, asks_fit_only: bool = False) -> Trial:
         """Launch and count."""
         self.outcome.launches += 1
+        if phase != "baseline":
+            self._count_repeats(candidate, asks_fit_only=asks_fit_only)
         trial = self.machine.launch(
             self.simulation,
             candidate,
@@ -84,6 +92,15 @@ class Session:
         if self.outcome.reached is None and lacking_memory(trial.outcome) is not None:
             self.outcome.failures += 1
         return trial
+
+    def _count_repeats(self, candidate: Candidate, *, asks_fit_only: bool) -> None:
+        """Count a launch that repeats a placement, or an earlier launch as a whole."""
+        placement = self.machine.placement_key(candidate)
+        others = {k: v for k, v in candidate.params.items() if k not in PLACEMENT_PARAMS}
+        whole = (placement, asks_fit_only, *sorted(others.items()))
+        self.outcome.same_placement += placement in self._seen
+        self.outcome.equal += whole in self._seen
+        self._seen |= {placement, whole}
 
     def cost(self, trial: Trial) -> float | None:
         """Return the seconds of a request as a tune's search gets them, None if it failed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +13,15 @@ from benchmarks.search_run import Outcome
 
 OURS = "autofit"
 _ROOT = Path(__file__).parents[1]
-# Files that decide the result of a search on a given machine.
-_SOURCES = ("autofit/search/*.py", "autofit/model/*.py", "autofit/tuning/candidates.py")
+# Files that decide the best point of a machine, and those that decide a search of it.
+_MACHINE_SOURCES = (
+    "tests/fakes/*.py", "autofit/model/**/*.py", "autofit/session/candidate_factory.py",
+    "search_spaces/*.yaml", "benchmarks/search_optimum.py",
+)  # fmt: skip
+_SEARCH_SOURCES = (
+    *_MACHINE_SOURCES, "autofit/search/*.py", "autofit/session/*.py", "autofit/memory/*.py",
+    "benchmarks/search_run.py", "benchmarks/search_machine.py",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +39,19 @@ class MachineFacts:
 class SearchStore:
     """A folder with a file for each machine, and one for each search of it.
 
-    Searches of ours are kept by the digest of our sources: other sources, other searches.
+    Machines and searches of ours are kept by the digest of the sources that decide them.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @cached_property
-    def _digest(self) -> str:
-        digest = hashlib.sha256()
-        for pattern in _SOURCES:
-            for path in sorted(_ROOT.glob(pattern)):
-                digest.update(path.read_bytes())
-        return digest.hexdigest()[:12]
+    def _machine_digest(self) -> str:
+        return _digest(_MACHINE_SOURCES)
+
+    @cached_property
+    def _search_digest(self) -> str:
+        return _digest(_SEARCH_SOURCES)
 
     def machine(self, seed: int) -> MachineFacts | None:
         """Return the facts about a machine, None before it was measured."""
@@ -75,11 +82,19 @@ class SearchStore:
         _write(self._path(name, machine, seed), asdict(outcome))
 
     def _machine_path(self, seed: int) -> Path:
-        return self._folder / "machines" / f"{seed}.json"
+        return self._folder / f"machines {self._machine_digest}" / f"{seed}.json"
 
     def _path(self, name: str, machine: int, seed: int) -> Path:
-        kind = f"{name} {self._digest}" if name == OURS else name
+        kind = f"{name} {self._search_digest}" if name == OURS else name
         return self._folder / kind / f"{machine}-{seed}.json"
+
+
+def _digest(patterns: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for pattern in patterns:
+        for path in sorted(_ROOT.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _write(path: Path, document: object) -> None:

@@ -199,8 +199,7 @@ def _device_buffers(
     for place, index in enumerate(settings.devices):
         device, share = machine.devices[index], placement.shares[place]
         weights = share.rest_bytes + share.expert_bytes + share.guest_bytes
-        if place == placement.output:
-            weights += model.output_bytes
+        weights += model.output_bytes * placement.output_shares[place]
         on_device = settings.kv_offload
         buffers.append(
             DeviceBuffers(

@@ -178,6 +178,7 @@ _VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--n-cpu-ffn": ("n_cpu_ffn", _natural),
     "--load-mode": ("load_mode", _choice("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")),
     "--threads": ("threads", _whole),
+    "--numa": ("numa", _choice("distribute", "isolate", "numactl")),
     "--threads-batch": ("threads_batch", _whole),
     "--prefetch-experts-slots": ("prefetch_slots", _natural),
     "--prefetch-weights": ("prefetch_slots", _natural),

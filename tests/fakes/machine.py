@@ -40,6 +40,8 @@ class Device:
     pool_mib: float = 90.0  # run-time pools: handles, workspaces, at the first large batch
     pool_kib_per_token: float = 12.0  # ... and scratch that grows with the ubatch
     kv_loss: float = 1.0  # how much slower attention is over a quantized cache
+    flash_share: float = 0.5  # part of the prompt speed that flash attention reaches
+    capability: str = ""  # CUDA's compute capability, such as 6.1; printed where it is known
     pipeline_growth: float = 1.6  # growth of the compute buffer under pipeline parallelism
     endpoint: str = ""  # host:port of an RPC device; it is listed only when asked for
 
@@ -55,6 +57,13 @@ class Host:
     gflops_per_core: float = 28.0
     saturating_cores: float = 3.0  # cores after which memory bandwidth levels off
     beyond_cores_share: float = 0.93  # speed left with as many threads as logical CPUs
+    crowding_cores: int = 0  # more threads than this compete for memory; 0 is never
+    crowded_share: float = 1.0  # memory bandwidth left with a thread on every core
+    efficiency_cores: int = 0  # of the cores; used only after all performance cores
+    efficiency_share: float = 1.0  # speed of one; threads wait for the slowest
+    sockets: int = 1  # each with its part of the cores and of the memory bandwidth
+    unplaced_share: float = 1.0  # bandwidth of several sockets without --numa
+    distributed_share: float = 1.0  # ... with --numa distribute
     collapse_threads: int = 0  # from this many threads on the CPU thrashes; 0 is never
     collapse_share: float = 0.12
     ram_mib: float = 65536.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from fakes.machine import Machine
@@ -24,9 +24,9 @@ class Share:
     """
 
     layers: int = 0
-    full_layers: int = 0
-    swa_layers: int = 0
-    recurrent_layers: int = 0
+    full_layers: float = 0  # a part of one where layers are split over devices
+    swa_layers: float = 0
+    recurrent_layers: float = 0
     rest_bytes: int = 0
     rest_elements: int = 0
     expert_bytes: int = 0
@@ -56,6 +56,7 @@ class Placement:
     host_bytes: int  # weights in host memory, the token embedding included
     largest_hosted_bytes: int
     has_overrides: bool
+    output_shares: tuple[float, ...] = ()  # of the output layer, by place
 
     @property
     def hosted_layers(self) -> int:
@@ -182,6 +183,8 @@ def place(
     split = settings.tensor_split or tuple(max(1.0, free_mib[i]) for i in settings.devices)
     names = tuple(buffer_name(machine, i) for i in settings.devices)
     layers = settings.n_gpu_layers if names else 0
+    if settings.split_mode == "tensor" and len(names) > 1:
+        return _divided(_place(model, layers, (1.0,), settings.overrides, names[:1]), split)
     return _place(model, layers, split if len(names) > 1 else (1.0,), settings.overrides, names)
 
 
@@ -210,6 +213,31 @@ def _place(
         host_bytes=tally.host_bytes,
         largest_hosted_bytes=tally.largest,
         has_overrides=bool(overrides),
+        output_shares=tuple(float(place == output) for place in range(len(names))),
+    )
+
+
+# Of a layer that is split over devices, every device has all of these.
+_COUNTED_ON_ALL = ("layers", "expert_layers", "first", "last")
+
+
+def _divided(whole: Placement, split: Sequence[float]) -> Placement:
+    """Divide every layer of a placement on one device; its host weights stay with the first."""
+    total = sum(split)
+    shares = []
+    for place, part in enumerate(split):
+        values = {
+            one.name: getattr(whole.shares[0], one.name)
+            for one in fields(Share)
+            if one.name not in _COUNTED_ON_ALL
+        }
+        kept = {
+            name: value * (place == 0 if "hosted" in name or "whole" in name else part / total)
+            for name, value in values.items()
+        }
+        shares.append(replace(whole.shares[0], **kept))
+    return replace(
+        whole, shares=tuple(shares), output_shares=tuple(part / total for part in split)
     )
 
 

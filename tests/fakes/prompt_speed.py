@@ -11,8 +11,8 @@ from fakes.rates import GB, Rates
 
 # How much of an upload hides behind computing, by prefetch slots; 3 hold one layer's experts.
 _OVERLAP = {2: 0.6, 3: 0.85, 4: 0.97}
-# Flash attention reaches this part of the dense rate, plain attention this part.
-_FLASH_SHARE, _PLAIN_SHARE = 0.5, 0.15
+# Attention without flash attention reaches this part of the dense rate.
+_PLAIN_SHARE = 0.15
 
 
 class PromptSpeed(Rates):
@@ -54,8 +54,8 @@ class PromptSpeed(Rates):
         seconds += self._expert_s(
             device, share.expert_elements, share.expert_bytes + share.guest_bytes, tokens
         )
-        if place == self.placement.output:
-            seconds += self.model.output_bytes / (device.memory_gb_s * GB)
+        output = self.model.output_bytes * self.placement.output_shares[place]
+        seconds += output / (device.memory_gb_s * GB)
         seconds *= self.throttle(share)
         return seconds * self._ubatch_loss(tokens) + 2e-6 * device.layer_us * share.layers
 
@@ -137,7 +137,8 @@ class PromptSpeed(Rates):
             stages.append(computing + uploading - hidden + self.spill_s(place) + wide)
         on_cpu = 0.0 if is_large else self._on_cpu_s(tokens)
         extra = max(0, self.placement.devices_in_use - 1)
-        return (*stages, on_cpu + 1e-3 * quirks.device_sync_ms * extra + 300e-6)
+        waiting = 1e-3 * quirks.device_sync_ms * extra + self.exchange_s(tokens)
+        return (*stages, on_cpu + waiting + 300e-6)
 
     def _overlap(self, tokens: int) -> float:
         if not self._is_prefetching(tokens):
@@ -151,10 +152,10 @@ class PromptSpeed(Rates):
         pairs = tokens * (cached + tokens / 2.0)
         local = tokens * min(model.n_swa or 0, cached + tokens / 2.0)
         per_pair = 2.0 * model.n_head * (model.head_k + model.head_v)
-        share = _FLASH_SHARE if settings.flash_attn else _PLAIN_SHARE
         seconds = []
         for device, held in zip(self.devices, self.placement.shares, strict=True):
             looks = pairs * held.full_layers + local * held.swa_layers
+            share = device.flash_share if settings.flash_attn else _PLAIN_SHARE
             rate = device.prompt_tflops * share * 1e12
             if settings.kv_offload:
                 seconds.append(per_pair * looks * self.kv_loss(device) / rate)
@@ -176,6 +177,8 @@ class PromptSpeed(Rates):
             count += times
         for place, seconds in enumerate(self._attention_s(tokens, cached)):
             totals[place] += seconds
+        if self.is_tensor_split:
+            return max(totals[:-1]) + totals[-1]
         together = min(settings.batch, tokens) / settings.ubatch
         if self.allocation.has_pipeline and together > 1.0:
             slowest, rest = max(totals[:-1]), totals[-1]

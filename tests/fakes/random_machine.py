@@ -199,6 +199,7 @@ def random_machine(
     devices: int | None = None,
     odd: bool | None = None,
     prefetch: str | None = None,
+    has_mixed_devices: bool | None = None,
 ) -> Machine:
     """A machine drawn by seed; arguments fix what would be drawn.
 
@@ -212,7 +213,7 @@ def random_machine(
         return _unified(rng, seed)
     backend = rng.choice(("CUDA", "CUDA", "CUDA", "Vulkan", "ROCm", "SYCL"))
     count = devices or rng.choice((1, 1, 1, 2, 2, 3, 4))
-    is_mixed = rng.random() < 0.4
+    is_mixed = rng.random() < 0.4 if has_mixed_devices is None else has_mixed_devices
     card, link = rng.choice(_CARDS), rng.choice(_LINKS)
     made = [
         _device(
@@ -268,6 +269,7 @@ class Case:
     model: Model
     context: int
     requests: tuple[tuple[int, int], ...]
+    effects: tuple[str, ...] = ()  # those that decide here, of an `effect_case`
 
 
 def usable_mib(machine: Machine) -> float:
@@ -275,16 +277,23 @@ def usable_mib(machine: Machine) -> float:
     return sum(d.total_mib - d.reserve_mib - d.other_mib - d.context_mib for d in machine.devices)
 
 
-def random_case(seed: int, **fixed: Any) -> Case:
-    """A random machine with a model and requests that suit it."""
-    machine = random_machine(seed, **fixed)
+def random_case(
+    seed: int,
+    *,
+    machine: Machine | None = None,
+    model_share: tuple[float, float] = (1.15, 2.6),
+    **fixed: Any,
+) -> Case:
+    """A random machine, or this one, with a model and requests that suit it."""
+    machine = machine or random_machine(seed, **fixed)
     rng = random.Random(f"case {seed}")
     context = rng.choice((8192, 16384, 32768, 65536))
     prompt = int(context * _log_uniform(rng, 0.03, 0.6))
     vram = usable_mib(machine)
     if machine.is_unified:
         vram /= 3.0  # the model must still fit the machine's only memory
-    model = random_model(seed, vram)
+    least, most = model_share
+    model = random_model(seed, vram, least=least, most=most)
     share = prompt / context
     while context > 4096 and not _holds(machine, model, context):
         context //= 2

@@ -56,25 +56,54 @@ class Rates:
     def cpu_gb_s(self, threads: int) -> float:
         """Return the memory bandwidth of this many threads."""
         host = self.machine.host
-        busy = min(threads, host.cores)
-        full = 1.0 - math.exp(-host.cores / host.saturating_cores)
-        share = (1.0 - math.exp(-busy / host.saturating_cores)) / full
-        return host.memory_gb_s * share * self._thread_share(threads)
+        cores, saturating, memory_gb_s = host.cores, host.saturating_cores, host.memory_gb_s
+        if self._is_isolated:
+            cores //= host.sockets
+            saturating /= host.sockets
+            memory_gb_s /= host.sockets
+        elif host.sockets > 1:
+            is_distributed = self.settings.numa == "distribute"
+            memory_gb_s *= host.distributed_share if is_distributed else host.unplaced_share
+        busy = min(threads, cores)
+        full = 1.0 - math.exp(-cores / saturating)
+        share = (1.0 - math.exp(-self._equal_cores(busy) / saturating)) / full
+        return memory_gb_s * share * self._crowding(busy) * self._thread_share(threads)
 
     def cpu_flops(self, threads: int) -> float:
         """Return the operations per second of this many threads."""
         host = self.machine.host
-        busy = min(threads, host.cores)
-        return host.gflops_per_core * 1e9 * busy * self._thread_share(threads)
+        busy = min(threads, host.cores // (host.sockets if self._is_isolated else 1))
+        return host.gflops_per_core * 1e9 * self._equal_cores(busy) * self._thread_share(threads)
+
+    @property
+    def _is_isolated(self) -> bool:
+        """True if all threads run on one of several sockets."""
+        return self.machine.host.sockets > 1 and self.settings.numa == "isolate"
+
+    def _equal_cores(self, busy: int) -> float:
+        """Return the performance cores that would be as fast as this many cores together."""
+        host = self.machine.host
+        is_waiting = busy > host.cores - host.efficiency_cores
+        return busy * host.efficiency_share if is_waiting else busy
+
+    def _crowding(self, busy: int) -> float:
+        """Return the part of the bandwidth that is left if threads compete for it."""
+        host = self.machine.host
+        if not host.crowding_cores or busy <= host.crowding_cores:
+            return 1.0
+        over = (busy - host.crowding_cores) / max(1, host.cores - host.crowding_cores)
+        return 1.0 + (host.crowded_share - 1.0) * over
 
     def _thread_share(self, threads: int) -> float:
         host = self.machine.host
         share = 1.0
+        if self._is_isolated and threads > host.cores // host.sockets:
+            share = 0.5  # more threads than cores of the socket
         if threads > host.cores and host.logical > host.cores:
             over = min(1.0, (threads - host.cores) / (host.logical - host.cores))
-            share = 1.0 + (host.beyond_cores_share - 1.0) * over
+            share *= 1.0 + (host.beyond_cores_share - 1.0) * over
         elif threads > host.cores:
-            share = host.beyond_cores_share
+            share *= host.beyond_cores_share
         if host.collapse_threads and threads >= host.collapse_threads:
             share *= host.collapse_share
         return share
@@ -107,6 +136,19 @@ class Rates:
         quirks = self.machine.quirks
         spilled = max(0.0, self.condition.spilled_mib[place] - quirks.free_spill_mib)
         return spilled * MIB * quirks.spill_touch / (self.link_gb_s(self.devices[place]) * GB)
+
+    @property
+    def is_tensor_split(self) -> bool:
+        """True if every device computes its part of every layer, at the same time."""
+        return self.settings.split_mode == "tensor" and len(self.devices) > 1
+
+    def exchange_s(self, tokens: int) -> float:
+        """Return the seconds in which the devices add up their parts of the layers' results."""
+        if not self.is_tensor_split:
+            return 0.0
+        link = min(map(self.link_gb_s, self.devices)) * GB
+        hop_s = 1e-6 * max(device.hop_us for device in self.devices)
+        return 2 * self.model.n_layer * (hop_s + 4.0 * tokens * self.model.n_embd / link)
 
     def cpu_s(self, nbytes: float, multiplications: float, threads: int) -> float:
         """Return the CPU seconds for these bytes read and multiplications."""

@@ -62,6 +62,7 @@ class Settings:
     moe_cache_mib: float
     kv_offload: bool
     split_mode: str
+    numa: str
     swa_full: bool
     wide_queue: bool
     registers_host: bool
@@ -250,6 +251,7 @@ def make_settings(params: Params, machine: Machine, model: Model) -> Settings:
         moe_cache_mib=_number(params, "moe_cache_mib", 0) if machine.runtime.has_moe_cache else 0,
         kv_offload=_is_on(params, "kv_offload", default=True),
         split_mode=str(params.get("split_mode", "layer")),
+        numa=str(params.get("numa", "")),
         swa_full=_is_on(params, "swa_full", default=False),
         wide_queue=str(params.get("cuda_scale_launch_queues", "")) in ("4x", "4"),
         repacks=_is_on(params, "repack", default=True)

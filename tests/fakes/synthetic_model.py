@@ -167,13 +167,13 @@ _MIB = 1024 * 1024
 _FEWEST_LAYERS, _MOST_LAYERS = 20, 96
 
 
-def random_model(seed: int, vram_mib: float) -> Model:
-    """A model whose experts ask for more than there is of device memory, but not too much more.
+def random_model(seed: int, vram_mib: float, *, least: float = 1.15, most: float = 2.6) -> Model:
+    """A model whose experts ask for `least` to `most` times the device memory.
 
     The same seed and memory give the same model.
     """
     rng = random.Random(f"model {seed}")
-    size_mib = vram_mib * rng.uniform(1.15, 2.6)
+    size_mib = vram_mib * rng.uniform(least, most)
     reachable = [
         (family, kind, round(size_mib / layer_mib))
         for family in _FAMILIES

@@ -17,25 +17,26 @@ class TokenSpeed(Rates):
     @cached_property
     def _step(self) -> tuple[float, float, float]:
         """(fixed, per token of depth, cap of the sliding part) seconds of one step."""
-        fixed = _SAMPLING_S
-        slope = local = 0.0
+        parts = []
         for place, device in enumerate(self.devices):
             share = self.placement.shares[place]
             memory = device.memory_gb_s * GB
             seconds = share.rest_bytes / memory
             held = (share.expert_bytes + share.guest_bytes) * self.used_share
             seconds += held / (memory * device.expert_decode_share)
-            if place == self.placement.output:
-                seconds += self.model.output_bytes / memory
-            fixed += seconds * self.throttle(share) + 1e-6 * device.layer_us * share.layers
+            seconds += self.model.output_bytes * self.placement.output_shares[place] / memory
+            fixed = seconds * self.throttle(share) + 1e-6 * device.layer_us * share.layers
             fixed += 1e-6 * device.hop_us * share.lent_layers * 2 + self.spill_s(place)
             reading = 0.8 * memory if self.settings.kv_offload else self._cpu_rate()
-            slope += share.full_layers * self.row_bytes * self.kv_loss(device) / reading
-            local += share.swa_layers * self.row_bytes * self.kv_loss(device) / reading
+            cache = self.row_bytes * self.kv_loss(device) / reading
+            parts.append((fixed, share.full_layers * cache, share.swa_layers * cache))
+        join = max if self.is_tensor_split else math.fsum
+        columns = zip(*parts, strict=True) if parts else ((0.0,),) * 3
+        fixed, slope, local = (join(column) for column in columns)
         cpu = self.placement.cpu
         slope += cpu.full_layers * self.row_bytes / self._cpu_rate()
         local += cpu.swa_layers * self.row_bytes / self._cpu_rate()
-        fixed += self._host_step_s() + self._hops_s()
+        fixed += _SAMPLING_S + self._host_step_s() + self._hops_s() + self.exchange_s(1)
         return fixed, slope, local
 
     def _cpu_rate(self) -> float:
