@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import stat
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarbool import ScalarBoolean
 from ruamel.yaml.tokens import (
@@ -130,7 +131,10 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML can be anything
         deep = _line_of_deep_nesting(text)
         if deep is not None:
             raise UsageError(f"{path}:{deep}: nested more than {_DEEPEST} brackets deep")
-        return YAML(typ="rt").load(text)
+        with warnings.catch_warnings():
+            # An anchor may be set again; the latest one counts.
+            warnings.simplefilter("ignore", ReusedAnchorWarning)
+            return YAML(typ="rt").load(text)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

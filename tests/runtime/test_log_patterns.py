@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
+from report_cases import report_cases
 from runtime.log_corpus import all_cases
 
 from autofit.runtime.dialect.dialect_file import load_all_dialects, load_dialect
@@ -39,9 +40,15 @@ def test_extending_dialects_have_the_patterns():
             assert dialect.log.facts.buffer, name
 
 
+def _corpus() -> str:
+    logs = [case.text for case in all_cases()]
+    logs += [text for case in report_cases() for text in case.files.values()]
+    return "\n".join(logs)
+
+
 def test_every_failure_text_is_in_the_corpus():
     """The corpus has a log for every text of a failure."""
-    text = "\n".join(case.text for case in all_cases())
+    text = _corpus()
     failures = load_dialect("llama_server").failures
 
     assert [has for failure in failures for has in failure.has if has not in text] == []
@@ -49,7 +56,7 @@ def test_every_failure_text_is_in_the_corpus():
 
 def test_every_cancelling_text_is_in_the_corpus():
     """The corpus has a log for every text that cancels a failure."""
-    text = "\n".join(case.text for case in all_cases())
+    text = _corpus()
     failures = load_dialect("llama_server").failures
 
     assert {c for failure in failures for c in failure.cancelled_by if c not in text} == set()

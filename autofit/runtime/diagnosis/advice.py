@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 
 from autofit.model.sizes.kv_cache import CELL_STEP, DEFAULT_KV_TYPE, kv_element_bytes
 from autofit.runtime.logs.server_log import ServerLog
-from autofit.trial.outcome import Outcome, OutOfMemory, Rejected
+from autofit.trial.outcome import Crashed, Outcome, OutOfMemory, Rejected
 
 # Kept free beyond the requested memory, for pools that grow with the first large batch.
 # Servers with less than 130 MiB left died there.
 _RESERVE_MIB = 256.0
+# With this much free memory a device is not full, whatever a driver reports.
+_AMPLE_MIB = 2048.0
 _CONTEXT_STEP = CELL_STEP
 _SMALLEST_UBATCH = 64
 # The narrower KV type that is worth a try.
@@ -23,18 +25,36 @@ _NARROWER = {"f32": "f16", "f16": "q8_0", "bf16": "q8_0", "q8_0": "q4_0"}
 
 
 def advise(
-    outcome: Outcome | None, log: ServerLog, groups: Mapping[str, str] | None = None
+    outcome: Outcome | None,
+    log: ServerLog,
+    groups: Mapping[str, str] | None = None,
+    *,
+    is_limit: bool = False,
 ) -> tuple[str, ...]:
     """Return the changes that would avoid a failure, the most useful first.
 
-    `groups` are the values of the line that reports the failure.
+    `groups` are the values of the line that reports the failure. With `is_limit` the size of one
+    allocation is the cause, not the memory of the device.
     """
     if isinstance(outcome, OutOfMemory):
+        if is_limit and outcome.buffer != "weights":
+            return tuple(_advise_smaller_buffer(outcome, log))
         advise_place = _advise_device if outcome.where == "device" else _advise_host
         return tuple(advise_place(outcome, log))
+    if isinstance(outcome, Crashed) and outcome.reason == "device_lost":
+        return tuple(_advise_fewer_devices(log))
     if isinstance(outcome, Rejected) and outcome.reason == "context_exceeded":
         return tuple(_raise_context(log, groups or {}))
     return ()
+
+
+def has_enough_free(outcome: Outcome | None, log: ServerLog) -> bool:
+    """Return whether a device had more free memory than an allocation that failed requested."""
+    if not isinstance(outcome, OutOfMemory) or outcome.where != "device":
+        return False
+    free_mib = _free_mib(outcome, log)
+    needed_mib = _AMPLE_MIB if outcome.requested_mib is None else outcome.requested_mib
+    return free_mib is not None and free_mib >= needed_mib + _RESERVE_MIB
 
 
 def expert_layer_mib(log: ServerLog) -> float | None:
@@ -91,6 +111,23 @@ def _advise_device(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
         yield from _lower_context(outcome, log, _RESERVE_MIB if short_mib is None else short_mib)
     if outcome.buffer == "pool" and log.mib("kv", outcome.device) > 0:
         yield from _narrow_kv(outcome, log)
+
+
+def _advise_smaller_buffer(outcome: OutOfMemory, log: ServerLog) -> Iterator[str]:
+    """Yield the changes that make a buffer smaller, where moving layers does not."""
+    if outcome.buffer == "kv":
+        yield from _narrow_kv(outcome, log)
+    else:
+        yield from _lower_ubatch(outcome, log, None)
+    yield "lower context, which makes the buffer smaller, too: the driver limits its size"
+
+
+def _advise_fewer_devices(log: ServerLog) -> Iterator[str]:
+    if len(log.used_devices) > 1:
+        yield (
+            "the transfer between devices may be the cause: set split_mode to layer, or leave out "
+            "a device"
+        )
 
 
 def _lower_ubatch(outcome: OutOfMemory, log: ServerLog, short_mib: float | None) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
-from autofit.runtime.diagnosis.advice import advise
+from autofit.runtime.diagnosis.advice import advise, has_enough_free
 from autofit.runtime.diagnosis.exit_status import (
     classify_exit,
     describe_status,
@@ -16,8 +16,9 @@ from autofit.runtime.diagnosis.exit_status import (
 )
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.dialect.log_patterns import BufferTypes, LinePattern
+from autofit.runtime.logs.failure_tracker import FailureTracker, LoggedFailure
 from autofit.runtime.logs.log_line import CompiledPattern
-from autofit.runtime.logs.log_reader import FailureTracker, LoggedFailure, LogReader, LogRun
+from autofit.runtime.logs.log_reader import LogReader, LogRun
 from autofit.runtime.logs.server_log import ServerLog, find_device_by_index, locate_buffer
 from autofit.trial.outcome import (
     Buffer,
@@ -38,6 +39,10 @@ from autofit.trial.outcome import (
 # A server that exits without a message while it computes was out of memory if a device had
 # less than this left: drivers use several hundred MiB that no line of the log reports.
 _TIGHT_MIB = 512.0
+_LIBRARY = (
+    "a DLL that the program needs is missing or of another version: install the runtime libraries "
+    "of its build (CUDA, ROCm, oneAPI, the C++ runtime), or add their folder to PATH"
+)
 _COMPUTING: frozenset[Stage] = frozenset({"warmup", "prompt", "generate"})
 
 
@@ -180,6 +185,8 @@ class _RunDiagnosis:
             return self._diagnose_exit(status)
         if status is not None or run.has_ended or self._seems_healthy():
             return self._conclude(Completed(evidence=run.good_line or run.last_line))
+        if run.ends_with_error:
+            return self._conclude(Crashed(run.stage, run.cause_line))
         return Diagnosis(None, run.stage, run.last_line, self._log)
 
     def _diagnose_failure(self, failure: LoggedFailure) -> Diagnosis:
@@ -187,18 +194,29 @@ class _RunDiagnosis:
             device = self._find_full_device(failure.stage)
             if device is not None:
                 return self._out_of_pool(failure.stage, failure.evidence, device)
+        if "status" in failure.groups:
+            status = normalize_status(int(failure.groups["status"], 16))
+            return self._diagnose_exit(status, failure.evidence)
         outcome = _make_outcome(failure, self._log, self._types, self._status)
-        advice = (*failure.advice, *advise(outcome, self._log, failure.groups))
+        if_free = failure.advice_if_free if has_enough_free(outcome, self._log) else ()
+        is_limit = failure.is_limit or bool(if_free)
+        advice = (
+            *if_free,
+            *failure.advice,
+            *advise(outcome, self._log, failure.groups, is_limit=is_limit),
+        )
         if failure.is_any_memory and isinstance(outcome, OutOfMemory):
             buffer = _guess_buffer(failure.stage, "device", self._log)
             on_device = replace(outcome, where="device", buffer=buffer)
             advice = tuple(dict.fromkeys((*advise(on_device, self._log), *advice)))
         return self._conclude(outcome, failure.reason, advice)
 
-    def _diagnose_exit(self, status: int) -> Diagnosis:
-        """Diagnose an exit without a message."""
+    def _diagnose_exit(self, status: int, line: str | None = None) -> Diagnosis:
+        """Diagnose an exit without a message; `line` is one of the system about it."""
         run = self._run
-        evidence = f"{describe_status(status)} without a message; last line: {run.last_line}"
+        evidence = line or (
+            f"{describe_status(status)} without a message; last line: {run.last_line}"
+        )
         cause = classify_exit(status)
         if cause == "memory" and run.has_ended:
             cause = "killed"  # by the program that had stopped it
@@ -209,6 +227,8 @@ class _RunDiagnosis:
         if cause in {"killed", "illegal_instruction"}:
             reason = cast("CrashedReason", cause)
             return self._conclude(Crashed(run.stage, evidence, reason, status))
+        if cause == "library":
+            return self._conclude(Crashed(run.stage, evidence, None, status), None, (_LIBRARY,))
         device = self._find_full_device(run.stage)
         if device is not None:
             return self._out_of_pool(run.stage, evidence, device)

@@ -11,17 +11,22 @@ from typing import Literal
 
 from autofit.errors import UsageError
 
-ExitCause = Literal["killed", "memory", "illegal_instruction", "crash"]
+ExitCause = Literal["killed", "memory", "illegal_instruction", "library", "crash"]
 
 # Windows, https://learn.microsoft.com/openspecs/windows_protocols/ms-erref (NTSTATUS values).
 _NTSTATUS: dict[int, tuple[str, ExitCause]] = {
     0xC0000005: ("access violation", "crash"),
     0xC0000017: ("not enough memory", "memory"),
     0xC000001D: ("illegal instruction", "illegal_instruction"),
+    0xC000007B: ("a library of another kind", "library"),
     0xC0000094: ("integer division by zero", "crash"),
     0xC00000FD: ("stack overflow", "crash"),
     0xC000012D: ("commitment limit, the page file is full", "memory"),
+    0xC0000135: ("a library is missing", "library"),
+    0xC0000138: ("a library lacks a function", "library"),
+    0xC0000139: ("a library lacks a function", "library"),
     0xC000013A: ("stopped with Ctrl-C", "killed"),
+    0xC0000142: ("a library could not start", "library"),
     0xC0000374: ("heap corruption", "crash"),
     0xC0000409: ("abort", "crash"),
 }

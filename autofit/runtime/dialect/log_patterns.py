@@ -107,7 +107,8 @@ class LogPatterns:
     """All kinds of lines that autofit uses, except failures.
 
     `stages` begin a stage. `signs` are printed within one: they count only in a log that begins
-    later, and never go back. `frames` are lines of a backtrace.
+    later, and never go back. `frames` are lines of a backtrace. `errors` are lines of a chain of
+    errors, whose first line gives the cause.
     """
 
     stages: tuple[StageMark, ...] = ()
@@ -122,6 +123,7 @@ class LogPatterns:
     child_started: LinePatterns = ()
     child_ended: LinePatterns = ()
     harmless: LinePatterns = ()
+    errors: LinePatterns = ()
     facts: Facts = field(default_factory=Facts)
     buffer_types: BufferTypes = field(default_factory=BufferTypes)
 
@@ -136,10 +138,13 @@ class FailurePattern(LinePattern):
 
     A line without a `kind` only adds values to the failure that another line reports. Values are
     given here or by named groups of `match`: `buffer_type` (the runtime's name of a buffer type,
-    which gives `where` and `device`), `index` (the number of a device, which also replaces
-    `{index}` in `device`), `bytes`, `mib`. `cancelled_by` are texts of later lines.
-    `may_be_memory` marks a line without a cause: if a device was almost full, the cause was
-    memory. `is_any_memory` marks a line that names host memory where a device may be full.
+    which gives `where` and `device`), `index` (the number of a device), `bytes`, `mib`, and
+    `status` (an exit status in hexadecimal, which gives the outcome). In `device`, `{name}` is
+    the group of that name. `cancelled_by` are texts of later lines. `may_be_memory` marks a line
+    without a cause: if a device was almost full, the cause was memory. `is_any_memory` marks a
+    line that names host memory where a device may be full. `is_limit` marks an allocation that
+    exceeds a limit of the driver. `advice_if_free` is given if the device had enough free
+    memory. `is_chain_end` marks a line whose cause is at the top of its chain of errors.
     """
 
     kind: FailureKind | None = None
@@ -151,7 +156,10 @@ class FailurePattern(LinePattern):
     cancelled_by: tuple[LineText, ...] = ()
     may_be_memory: bool = False
     is_any_memory: bool = False
+    is_limit: bool = False
+    is_chain_end: bool = False
     advice: tuple[str, ...] = ()
+    advice_if_free: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         reasons = _REASONS.get(self.kind or "")

@@ -19,9 +19,11 @@ from autofit.runtime.dialect.log_patterns import LinePattern
 LONGEST = 65_536
 _BLOCK = 1 << 20
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-# Prefixes of other programs: journald, docker compose, an ISO time.
+# Prefixes of other programs: a terminal's clock, journald in any language (also for the kernel),
+# docker compose, an ISO time.
 _OUTER_PREFIX = (
-    r"(?:[A-Z][a-z]{2} +\d+ [\d:]{8} \S+ [^\s\[]+\[\d+\]: "
+    r"(?:\[\d\d?:\d\d:\d\d(?: [AP]M)?\] )?"
+    r"(?:[^\W\d]{3,}\.? +\d+ [\d:]{8} \S+ (?:kernel|[^\s\[]+\[\d+\]): "
     r"|[\w.-]+ +\| "
     r"|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)? )?"
 )

@@ -6,25 +6,20 @@ The use of memory does not grow with the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Self, TypeVar, get_args
+from typing import Self, get_args
 
-from autofit.runtime.dialect.log_patterns import (
-    FailureKind,
-    FailurePattern,
-    LinePattern,
-    LogPatterns,
-)
+from autofit.runtime.dialect.log_patterns import FailurePattern, LinePattern, LogPatterns
+from autofit.runtime.logs.failure_tracker import FailureTracker
 from autofit.runtime.logs.log_line import CompiledPattern, LogLine, PatternIndex, strip_prefixes
 from autofit.runtime.logs.server_log import FACT_KINDS, FactReader
-from autofit.trial.outcome import Buffer, Stage, Where
-from autofit.units import MIB
+from autofit.trial.outcome import Stage
 
-_T = TypeVar("_T")
 _STAGES: tuple[Stage, ...] = get_args(Stage)
 # The number of sources that are kept; then the one with the oldest line is dropped.
 _MOST_SOURCES = 256
+# Lines of one chain of errors may have this many other lines between them.
+_CHAIN_GAP = 2
 
 
 class LogReader:
@@ -50,14 +45,15 @@ class LogReader:
     def read(self, lines: Iterable[str]) -> Self:
         """Read lines."""
         candidates = self._index.candidates
-        last = self._last
+        last, number = self._last, self._number
         for raw in lines:
+            number += 1
             found = candidates(raw)
             if found:
                 for line in strip_prefixes(raw):
-                    self._handle(line, found)
+                    self._handle(line, number, found)
             last = raw or last
-        self._last = last
+        self._last, self._number = last, number
         return self
 
     @property
@@ -72,17 +68,18 @@ class LogReader:
         self._run_of("")
         return dict(self._runs)
 
-    def _handle(self, line: LogLine, patterns: Iterable[CompiledPattern[Handler]]) -> None:
-        self._number += 1
+    def _handle(
+        self, line: LogLine, number: int, patterns: Iterable[CompiledPattern[Handler]]
+    ) -> None:
         run = self._run_of(line.source)
-        run.note_line(line, self._number)
+        run.note_line(line, number)
         for pattern in patterns:
             groups = pattern.groups(line.text)
             if groups is not None:
                 pattern.key(run, groups, line)
         if run.is_over:
             self._on_over(self._runs.pop(line.source), line.source)
-            self._run_of(line.source).note_line(line, self._number)
+            self._run_of(line.source).note_line(line, number)
 
     def _run_of(self, source: str) -> LogRun:
         run = self._runs.get(source)
@@ -120,6 +117,9 @@ class LogRun:
         self.good_line = ""
         self.last_line = ""
         self.last_number = 0
+        self.cause_line = ""
+        self.error_line = ""
+        self.error_number = 0
         self.failures = FailureTracker(failures)
         self.facts = FactReader(patterns.buffer_types)
         self.child_statuses: dict[str, int] = {}
@@ -185,9 +185,22 @@ class LogRun:
         """Handle a line that shows that earlier failures were harmless."""
         self.failures.cancel(cause)
 
+    @property
+    def ends_with_error(self) -> bool:
+        """True if an error is at the end of a log, before the server was ready."""
+        return not self.is_ready and bool(self.error_line) and self.last_line == self.error_line
+
+    def notice_error(self, _groups: Groups, line: LogLine) -> None:
+        """Handle a line of a chain of errors; the first one is the cause."""
+        if self.last_number - self.error_number > _CHAIN_GAP + 1 or not self.cause_line:
+            self.cause_line = line.text
+        self.error_line, self.error_number = line.text, self.last_number
+
     def fail(self, groups: Groups, line: LogLine, *, number: int) -> None:
         """Handle a failure message."""
-        self.failures.add(number, groups, line.text, self.stage)
+        is_in_chain = self.error_number == self.last_number
+        cause = self.cause_line if is_in_chain else None
+        self.failures.add(number, groups, line.text, self.stage, cause)
 
     def add_fact(self, groups: Groups, line: LogLine, *, kind: str) -> None:
         """Handle a fact; the memory table counts only at the end, since fitting prints it too."""
@@ -223,6 +236,7 @@ def make_handlers(
         (LogRun.end, patterns.ended),
         (LogRun.start_child, patterns.child_started),
         (LogRun.end_child, patterns.child_ended),
+        (LogRun.notice_error, patterns.errors),
     ):
         for pattern in some:
             yield handler, pattern
@@ -239,107 +253,3 @@ def make_handlers(
     for kind in FACT_KINDS:
         for pattern in getattr(patterns.facts, kind):
             yield partial(LogRun.add_fact, kind=kind), pattern
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedFailure:
-    """A failure in a log, with the values of its log lines, before device names are resolved."""
-
-    kind: FailureKind
-    evidence: str
-    stage: Stage
-    where: Where | None
-    buffer: Buffer | None
-    reason: str | None
-    device: str | None
-    index: str | None
-    buffer_type: str | None
-    requested_mib: float | None
-    may_be_memory: bool
-    is_any_memory: bool
-    advice: tuple[str, ...]
-    groups: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Hit:
-    pattern: FailurePattern
-    groups: Mapping[str, str]
-    text: str
-    stage: Stage
-
-
-class FailureTracker:
-    """The failure messages of one run of a server.
-
-    A message can be harmless, if a later line shows that the runtime continued. Of the others,
-    the first in the dialect's order decides, and further messages of its kind add values.
-    """
-
-    def __init__(self, patterns: Sequence[FailurePattern]) -> None:
-        self._patterns = patterns
-        self._open: dict[int, _Hit] = {}
-        self._final: dict[int, _Hit] = {}
-
-    def add(self, number: int, groups: Mapping[str, str], text: str, stage: Stage) -> None:
-        """Add a line that matches the pattern with this number."""
-        pattern = self._patterns[number]
-        hit = _Hit(pattern, groups, text, stage)
-        if pattern.cancelled_by:
-            self._open[number] = hit  # of repeated attempts the last one counts
-            return
-        self._final.setdefault(number, hit)
-        if pattern.kind is not None:
-            # The runtime gave up, so the open messages are part of the failure.
-            self._final = {**self._open, **self._final}
-            self._open.clear()
-
-    def cancel(self, cause: str) -> None:
-        """Drop the open messages that a line with this text shows to be harmless."""
-        for number, hit in list(self._open.items()):
-            if cause in hit.pattern.cancelled_by:
-                del self._open[number]
-
-    def raise_stage(self, stage: Stage) -> None:
-        """Move the messages of earlier stages to this one."""
-        for hits in (self._open, self._final):
-            for number, hit in hits.items():
-                if _STAGES.index(hit.stage) < _STAGES.index(stage):
-                    hits[number] = replace(hit, stage=stage)
-
-    def find(self) -> LoggedFailure | None:
-        """Return the failure that was not cancelled, or None if there is none."""
-        by_number = {**self._open, **self._final}
-        hits = [by_number[number] for number in sorted(by_number)]
-        first = next((hit for hit in hits if hit.pattern.kind is not None), None)
-        if first is None or first.pattern.kind is None:
-            return None
-        kind = first.pattern.kind
-        rest = [hit for hit in hits if hit is not first and hit.pattern.kind in {None, kind}]
-        related = [first, *rest]
-        return LoggedFailure(
-            kind=kind,
-            evidence=first.text,
-            stage=_first(hit.pattern.stage for hit in related) or first.stage,
-            where=first.pattern.where,
-            buffer=_first(hit.pattern.buffer for hit in related),
-            reason=first.pattern.reason,
-            device=_first(hit.pattern.device for hit in related),
-            index=_first(hit.groups.get("index") for hit in related),
-            buffer_type=_first(hit.groups.get("buffer_type") for hit in related),
-            requested_mib=_first(_requested_mib(hit.groups) for hit in related),
-            may_be_memory=first.pattern.may_be_memory,
-            is_any_memory=first.pattern.is_any_memory,
-            advice=_first(hit.pattern.advice or None for hit in related) or (),
-            groups=first.groups,
-        )
-
-
-def _first(values: Iterable[_T | None]) -> _T | None:
-    return next((value for value in values if value is not None), None)
-
-
-def _requested_mib(groups: Mapping[str, str]) -> float | None:
-    if "mib" in groups:
-        return float(groups["mib"])
-    return int(groups["bytes"]) / MIB if "bytes" in groups else None

@@ -163,7 +163,7 @@ class FactReader:
             self._values.setdefault(_HOST_TOTAL, float(groups["total_mib"]))
             return
         self._devices[name] = LoggedDevice(
-            name, groups["description"], float(groups["total_mib"]), float(groups["free_mib"])
+            name, groups["description"], _known(groups["total_mib"]), _known(groups["free_mib"])
         )
 
     def _read_used_device(self, groups: Mapping[str, str], _text: str) -> None:
@@ -171,7 +171,7 @@ class FactReader:
         known = self._devices.get(name) or LoggedDevice(name, groups["description"])
         self._devices[name] = replace(
             known,
-            free_mib=float(groups["free_mib"]),
+            free_mib=_known(groups["free_mib"]),
             is_used=True,
             pci_id=groups.get("pci_id", known.pci_id),
         )
@@ -224,6 +224,11 @@ class FactReader:
             where, device = locate_buffer(name, self._types, devices)
             located[kind, where, device] = located.get((kind, where, device), 0.0) + mib
         return tuple(LoggedBuffer(*place, mib) for place, mib in located.items())
+
+
+def _known(mib: str) -> float | None:
+    """Return the memory of a device; a driver that does not know it reports 0."""
+    return float(mib) or None
 
 
 def _convert(text: str) -> Value:
