@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_bad_files_are_refused_with_file_and_line(path):
 )
 def test_invalid_merges_and_tags_are_faults_of_the_file(text, tmp_path):
     """A mapping merged into itself, and a tag of another type, are faults with a line."""
-    with pytest.raises(UsageError, match=r"sample\.yaml:1: "):
+    with pytest.raises(UsageError, match=r"sample\.yaml:\d+: "):
         _load(text, tmp_path)
 
 
@@ -227,3 +228,50 @@ def test_an_unknown_name_lists_the_known_names(tmp_path, monkeypatch):
     lines = caught.value.hint.splitlines()
     assert lines[0].startswith("did you mean moe?")
     assert ["moe", str(yaml_files.bundled_root() / "search_spaces")] in map(str.split, lines)
+
+
+_NAMES = "abcdefghijklm"
+_BOMBS = {
+    "aliases": "a: &a [1]\n"
+    + "".join(f"{b}: &{b} [{f'*{a},' * 10}]\n" for a, b in pairwise(_NAMES)),
+    "aliases in merges": "a: &a {x: 1}\n"
+    + "".join(f"{b}: &{b} {{<<: [{f'*{a},' * 10}]}}\n" for a, b in pairwise(_NAMES)),
+    "an anchor in itself": "a: &a [*a]\n",
+    "an anchor in itself below": "a: &a {b: {c: [*a]}}\n",
+    "an anchor in itself, set before": "a: &a 1\nb: &a [*a]\n",
+    "60,000 keys": "".join(f"key{i}: 1\n" for i in range(60_000)),
+    "100,000 entries": "steps: [" + "1," * 100_000 + "]\n",
+    "deep blocks": "".join(f"{' ' * i}a:\n" for i in range(1000)),
+    "deep lists": "- " * 5000 + "x\n",
+    "deep brackets": "a: " + "[" * 100_000,
+    "deep braces": "a: " + "{a: " * 50_000,
+    "deep keys": "? " * 60 + "x\n",
+    "a list as a key": "? [a, b]\n: 1\n",
+    "equal anchors": "".join(f"k{i}: &a {i}\n" for i in range(8000)) + "".join("- *a\n" * 9000),
+    "2 MiB": "# " + "x" * (2 << 20),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", _BOMBS)
+def test_a_file_that_grows_when_it_is_read_is_refused(kind, tmp_path):
+    """Aliases, depth and numbers of nodes have limits, so that no file takes long to read."""
+    with pytest.raises(UsageError, match=r"sample\.yaml"):
+        _load(_BOMBS[kind], tmp_path)
+
+
+def test_many_faults_are_counted_and_few_are_shown(tmp_path):
+    """A file of thousands of unknown keys gets the first faults and the number of the others."""
+    with pytest.raises(UsageError) as caught:
+        _load("".join(f"key{i}: 1\n" for i in range(4000)), tmp_path)
+    lines = caught.value.message.splitlines()
+    assert len(lines) < 50
+    assert any(word.isdigit() and int(word) > 3900 for word in lines[-1].split())
+
+
+def test_an_alias_repeats_what_it_names(tmp_path):
+    """Aliases and merges of ordinary size are read as before."""
+    path = tmp_path / "sample.yaml"
+    path.write_text("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: [*a, *a]\n")
+    data = yaml_files.read_yaml(path)
+    assert dict(data["b"]) == {"x": 1, "y": 2}
+    assert [dict(one) for one in data["c"]] == [{"x": 1}, {"x": 1}]

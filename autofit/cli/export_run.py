@@ -17,6 +17,7 @@ import click
 from autofit.cli.options.paths import deliver
 from autofit.cli.options.study_argument import open_study, print_damage
 from autofit.errors import AutofitError, UsageError
+from autofit.input_files import parse_json, read_input, read_json, read_stream
 from autofit.machine.lock import machine_lock
 from autofit.presets.command_options import with_absolute_paths
 from autofit.presets.formats.registry import find_format, write_preset
@@ -149,7 +150,7 @@ def _existing_text(output: str) -> str | None:
     if output == "-" or not path.is_file():
         return None
     try:
-        return path.read_bytes().decode("utf-8", "surrogateescape")
+        return read_input(path).decode("utf-8", "surrogateescape")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "choose another file") from error
 
@@ -255,7 +256,7 @@ def _plan_document(source: str) -> Mapping[str, Any] | None:
     if source != "-" and (path.name == "study.json" or not path.is_file()):
         return None
     try:
-        document = json.loads(sys.stdin.buffer.read() if source == "-" else path.read_bytes())
+        document = parse_json(read_stream(sys.stdin.buffer)) if source == "-" else read_json(path)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read {source} as a plan: {error}",

@@ -77,7 +77,6 @@ def check_file(path: Path) -> CheckedFile:
 
 
 def _read(path: Path) -> CommentedMap:
-    yaml_files.refuse_large_file(path)
     data = yaml_files.read_yaml(path)
     if not isinstance(data, CommentedMap):
         fault = "the file is empty" if data is None else "the file must be a mapping of options"
@@ -121,7 +120,7 @@ def _check_space(data: CommentedMap, path: Path) -> None:
         for name, axis in parameters.items():
             faults += _axis_faults(str(name), axis, types, data, path)
     if faults:
-        raise UsageError("\n".join(faults))
+        raise UsageError(yaml_files.list_faults(faults))
 
 
 def _axis_faults(

@@ -20,6 +20,7 @@ from autofit.doctor.machine_findings import Finding, check_cards, check_host
 from autofit.doctor.runtime_findings import check_runtime, check_settings
 from autofit.errors import AutofitError, MachineInUseError, UsageError
 from autofit.machine.host_load import HostState, watch_host
+from autofit.machine.kernel_files import read_text
 from autofit.machine.linux_gpus import Card, find_cards
 from autofit.machine.lock import machine_lock
 from autofit.machine.nvml import nvidia_driver, nvidia_states
@@ -197,10 +198,8 @@ def _driver_versions(found: tuple[Card, ...], root: Path) -> tuple[str, ...]:
     versions = [nvidia_driver()]
     for card in found:
         if card.driver and card.vendor != "nvidia":
-            try:
-                version = (root / "sys/module" / card.driver / "version").read_text().strip()
-            except OSError:
-                version = f"of {platform.system()} {platform.release()}"
+            version = read_text(root / "sys/module" / card.driver / "version")
+            version = version or f"of {platform.system()} {platform.release()}"
             versions.append(f"{card.driver} {version}")
     return tuple(dict.fromkeys(version for version in versions if version))
 

@@ -6,11 +6,14 @@ from pathlib import Path
 
 from autofit.units import MIB
 
+# The digits of 64 bits.
+_MOST_DIGITS = 20
+
 
 def read_text(path: Path) -> str:
     """Return the stripped text of a file, or an empty text if it cannot be read."""
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:  # missing, not permitted, or a sensor of a sleeping device
         return ""
 
@@ -18,7 +21,7 @@ def read_text(path: Path) -> str:
 def read_number(path: Path) -> int | None:
     """Return the only number in a file, or None if there is none."""
     text = read_text(path)
-    return int(text) if text.isdigit() else None
+    return int(text) if len(text) <= _MOST_DIGITS and text.isdecimal() else None
 
 
 def read_mib(path: Path) -> float | None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from autofit.errors import UsageError
+from autofit.input_files import read_input
 from autofit.presets.command_options import OVERRIDES
+from autofit.presets.formats.preset_format import LARGEST_BYTES
 from autofit.presets.preset import Preset
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
 from autofit.runtime.dialect.dialect import Dialect
@@ -218,7 +220,7 @@ def written_preset(study: Study) -> str:
     # A study that was moved still has it in its own folder.
     for path in (study.path / "presets" / Path(name).name, study.path / name):
         try:
-            return path.read_text(encoding="utf-8", errors="replace")
+            return read_input(path, LARGEST_BYTES).decode("utf-8", errors="replace")
         except OSError:
             continue
     return ""

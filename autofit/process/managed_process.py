@@ -24,6 +24,9 @@ _PIPE_LIMIT_S = 2.0  # a pipe can stay open after the last known process is dead
 _CHUNK_BYTES = 1 << 18
 _LINE_BYTES = 4096  # a longer line is cut in memory, but not in the file
 
+# A pipe in place of the file must not wait for a reader.
+_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NONBLOCK
+
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) != "\t"}
 
@@ -173,7 +176,7 @@ class ManagedProcess:
 
 def _open_log(log_path: Path) -> int:
     try:
-        return os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        return os.open(log_path, _LOG_FLAGS, 0o644)
     except OSError as error:
         raise AutofitError(
             f"cannot write {log_path}: {error.strerror}",

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from autofit.input_files import read_json
 from autofit.quality.recorded_answer import RecordedAnswer, record_answers
 from autofit.runtime.server.client import Client, RequestFailure
 from autofit.runtime.server.request_plan import CONTEXT_RESERVE_TOKENS, RequestPlan
@@ -240,7 +241,7 @@ def read_answers(study: Study, number: int) -> Answers | None:
     """Return the saved answers of a trial of the study, or None if there are none."""
     path = study.path / _answers_file(number)
     try:
-        return Answers.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return Answers.from_dict(read_json(path))
     except (OSError, *DAMAGED):
         return None
 

@@ -8,6 +8,7 @@ Unknown columns are ignored.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from autofit import yaml_files
 from autofit.errors import UsageError
+from autofit.input_files import read_input
 from autofit.memory.demand import Memory
 from autofit.trial.candidate import ParamValue
 from autofit.trial.metric import METRICS, Metric
@@ -42,6 +44,7 @@ _EXHAUSTED: dict[str, Memory] = {
 }
 # The metrics in order of preference, for a replay without an objective.
 _PREFERENCE: tuple[Metric, ...] = ("request_s", "tg", "pp")
+_LARGEST_BYTES = 4 << 20
 _HINT = "results/landscapes/README.md describes the format of a table"
 # The folders with tables below each root: a wheel, the repository, and the user's data.
 _FOLDERS = ("landscapes", "results/landscapes")
@@ -176,8 +179,8 @@ def _most_frequent_metric(rows: Sequence[TableRow]) -> Metric:
 
 def _read_rows(path: Path) -> list[TableRow]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = list(_numbered_cells(file, path))
+        text = read_input(path, _LARGEST_BYTES).decode("utf-8-sig")
+        lines = list(_numbered_cells(io.StringIO(text, newline=""), path))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -196,7 +199,7 @@ def _read_rows(path: Path) -> list[TableRow]:
     if not faults and not rows:
         faults = [f"{path}:{number}: there are no rows below the header"]
     if faults:
-        raise UsageError("\n".join(faults), _HINT)
+        raise UsageError(yaml_files.list_faults(faults), _HINT)
     return rows
 
 

@@ -22,6 +22,8 @@ Floats = NDArray[np.float64]
 # Of more combinations only some are listed: those near the best known points, and a random
 # sample of the rest.
 _MOST_COMBINATIONS = 2000
+# The shipped spaces have a tenth of these neighbours. A point takes a kilobyte.
+_MOST_NEIGHBOURS = 20_000
 
 
 class PointGrid:
@@ -122,7 +124,8 @@ class PointGrid:
         rng = np.random.default_rng(0)
         starts = [{axis.name: axis.values[0] for axis in axes}]
         starts += [{axis.name: self.point_of(row)[axis.name] for axis in axes} for row in near]
-        found = {tuple(point.values()): point for point in _neighbours(starts, axes)}
+        near_points = (point for start in starts for point in _neighbours(start, axes, rng))
+        found = {tuple(point.values()): point for point in near_points}
         for _ in range(_MOST_COMBINATIONS):
             point = {axis.name: axis.values[int(rng.integers(len(axis.values)))] for axis in axes}
             found.setdefault(tuple(point.values()), point)
@@ -133,10 +136,24 @@ class PointGrid:
         return (point for point in points if self.problem.is_eligible(point))
 
 
-def _neighbours(starts: Sequence[Point], axes: Sequence[Axis]) -> Iterator[Point]:
-    """Yield the points and all that differ from one of them in at most two axes."""
-    for start in starts:
-        yield start
-        for first, second in itertools.combinations_with_replacement(axes, 2):
-            for one, other in itertools.product(first.values, second.values):
-                yield {**start, first.name: one, second.name: other}
+def _neighbours(start: Point, axes: Sequence[Axis], rng: np.random.Generator) -> Iterator[Point]:
+    """Yield a point and those that differ from it in at most two axes, or a sample of many."""
+    yield start
+    pairs = list(itertools.combinations_with_replacement(axes, 2))
+    share = _MOST_NEIGHBOURS / sum(len(one.values) * len(two.values) for one, two in pairs)
+    for first, second in pairs:
+        values: Iterable[tuple[ParamValue, ParamValue]]
+        values = itertools.product(first.values, second.values)
+        if share < 1:
+            count = max(1, int(share * len(first.values) * len(second.values)))
+            values = _sampled_pairs(first, second, count, rng)
+        for one, other in values:
+            yield {**start, first.name: one, second.name: other}
+
+
+def _sampled_pairs(
+    first: Axis, second: Axis, count: int, rng: np.random.Generator
+) -> Iterator[tuple[ParamValue, ParamValue]]:
+    ones, others = (rng.integers(len(axis.values), size=count) for axis in (first, second))
+    for one, other in zip(ones, others, strict=True):
+        yield first.values[int(one)], second.values[int(other)]

@@ -14,7 +14,7 @@ from autofit import yaml_files
 from autofit.errors import UsageError
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Constraint, Space
 from autofit.trial.candidate import ParamValue
-from autofit.trial.parameter_groups import PLACEMENT_PARAMS
+from autofit.trial.parameter_groups import LARGEST_VALUE, PLACEMENT_PARAMS
 from autofit.trial.workload import Request, Workload
 
 LAYOUTS = ("balanced", "capacity", "first_device", "single")
@@ -25,7 +25,15 @@ _CORES = re.compile(r"^cores(?:\s*([-/])\s*(\d+))?$")
 _CONSTRAINT = re.compile(r"^\s*(\S+)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*$")
 # Tokens of a slot that shortened requests leave free.
 _SPARE_TOKENS = 64
+# The memory of a search grows with the square of the values.
+_MOST_VALUES = 256
+_MOST_AXES = 64
+_MOST_REQUESTS = 64
+_LARGEST_WEIGHT = 1e9
 _CONSTANT = re.compile(r"^([-+]?\d+(\.\d+)?|'.*'|\".*\")$")
+
+
+Count = Annotated[int, Field(gt=0, le=LARGEST_VALUE)]
 
 
 class _Strict(BaseModel):
@@ -45,7 +53,7 @@ class AxisFile(_Strict):
     """One parameter of a space file."""
 
     values: list[Annotated[bool | int | float | str, AfterValidator(_readable_value)]] = Field(
-        min_length=1
+        min_length=1, max_length=_MOST_VALUES
     )
     """The values to try; the search starts with the first.
 
@@ -102,22 +110,26 @@ class SpaceFile(_Strict):
     """The models for which it is made."""
     layouts: list[
         Annotated[str, AfterValidator(_known_layout), Field(json_schema_extra=_LAYOUT_SCHEMA)]
-    ] = []
+    ] = Field(default=[], max_length=len(LAYOUTS))
     """Ways to place layers on devices; without any, host layers are not searched."""
-    parameters: Annotated[dict[str, AxisFile], AfterValidator(_independent)] = {}
+    parameters: Annotated[
+        dict[str, AxisFile], Field(max_length=_MOST_AXES), AfterValidator(_independent)
+    ] = {}
     """Settings by llama.cpp's long name with underscores; ignored if the runtime lacks one."""
-    constraints: list[Annotated[str, AfterValidator(_readable_constraint)]] = []
+    constraints: list[Annotated[str, AfterValidator(_readable_constraint)]] = Field(
+        default=[], max_length=_MOST_AXES
+    )
     """`parameter comparison value`: `ubatch <= batch`."""
 
 
 class RequestFile(_Strict):
     """One kind of request in a workload file."""
 
-    prompt_tokens: int = Field(gt=0)
+    prompt_tokens: Count
     """Tokens of the prompt."""
-    predicted_tokens: int = Field(gt=0)
+    predicted_tokens: Count
     """Tokens that are generated."""
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=1.0, gt=0, le=_LARGEST_WEIGHT)
     """Share of all requests; seconds per request are the weighted mean."""
 
 
@@ -138,11 +150,13 @@ class WorkloadFile(_Strict):
     """For people; the default is the name of the file."""
     about: str = ""
     """One line for people."""
-    context: int = Field(gt=0)
+    context: Count
     """Tokens of context for all slots together."""
-    parallel: int = Field(default=1, gt=0)
+    parallel: Count = 1
     """Number of parallel slots; each has context / parallel tokens."""
-    requests: list[Annotated[RequestFile, AfterValidator(_fits_slot)]] = Field(min_length=1)
+    requests: list[Annotated[RequestFile, AfterValidator(_fits_slot)]] = Field(
+        min_length=1, max_length=_MOST_REQUESTS
+    )
     """Kinds of request; a prompt and its generation must fit into a slot."""
     text: str = ""
     """A plain text file that prompts are cut from, relative to this file."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autofit.errors import AutofitError, UsageError
+from autofit.input_files import parse_json, read_input, require_regular
 from autofit.units import MIB
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -66,8 +67,10 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
         OSError: the file cannot be written.
     """
     line = (json.dumps(record) + "\n").encode()
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o644)
     try:
+        require_regular(path, os.fstat(descriptor))
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             line = b"\n" + line
@@ -85,7 +88,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         OSError: the file exists but cannot be read.
     """
     try:
-        text = path.read_bytes().decode("utf-8", errors="replace")
+        text = read_input(path).decode("utf-8", errors="replace")
     except FileNotFoundError:
         return [], 0
     records: list[dict[str, Any]] = []
@@ -94,7 +97,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError:
             record = None
         if isinstance(record, dict):

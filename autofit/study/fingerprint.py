@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from autofit.input_files import open_regular
 from autofit.units import MIB
 
 _SAMPLE_BYTES = MIB
@@ -33,7 +34,7 @@ def file_digest(files: Sequence[Path]) -> str:
             digest.update(f"{size};".encode())
             last = max(0, size - _SAMPLE_BYTES)
             offsets = sorted({last * index // (_SAMPLES - 1) for index in range(_SAMPLES)})
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 for offset in offsets:
                     file.seek(offset)
                     digest.update(file.read(_SAMPLE_BYTES))

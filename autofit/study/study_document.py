@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from autofit.errors import AutofitError
+from autofit.input_files import read_json
 
 SCHEMA = 2
 # Reading a document of unknown origin can raise these, OSError and AutofitError.
@@ -44,7 +45,7 @@ def read_document(path: Path, kind: Kind) -> Document:
         ValueError: it is not a JSON object, or has no schema.
         AutofitError: it is from a newer autofit, or too old to be upgraded.
     """
-    data = json.loads(path.read_bytes().decode("utf-8"))
+    data = read_json(path)
     if not isinstance(data, dict):
         msg = "not a JSON object"
         raise ValueError(msg)  # noqa: TRY004 - the file is at fault, not the caller

@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from autofit.errors import AutofitError, UsageError
+from autofit.input_files import parse_json, read_input
 from autofit.quality.recorded_answer import RecordedAnswer
 from autofit.runtime.server.client import TokenChoice
 from autofit.study.durable_file import storage_error, write_durably
@@ -59,7 +60,7 @@ class Baseline:
             UsageError: the file does not exist, is damaged, or is from a newer autofit.
         """
         try:
-            text = path.read_bytes().decode("utf-8")
+            text = read_input(path).decode("utf-8")
         except FileNotFoundError as error:
             hint = "use `--update-baseline` to write one"
             raise UsageError(f"the baseline {path} does not exist", hint) from error
@@ -79,10 +80,10 @@ class Baseline:
             UsageError: the text is damaged, or from a newer autofit.
         """
         try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            place = f"{source}:{error.lineno}"
-            raise UsageError(f"{place}: damaged baseline: {error.msg}", _HINT) from error
+            data = parse_json(text)
+        except ValueError as error:
+            place = f"{source}:{getattr(error, 'lineno', 1)}"
+            raise UsageError(f"{place}: damaged baseline: {error}", _HINT) from error
         schema = data.get("schema") if isinstance(data, dict) else None
         if not isinstance(schema, int):
             raise UsageError(f"{source} is no baseline: no schema version", _HINT)

@@ -6,7 +6,6 @@ the sweep, and a resumed sweep does not repeat the launches that are in its stud
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 
 from autofit import __version__
 from autofit.errors import AutofitError, Interrupted, MachineInUseError, NothingFitsError
+from autofit.input_files import parse_json
 from autofit.machine.host_load import HostWatcher
 from autofit.machine.lock import FOLDER_VARIABLE
 from autofit.model.placement.layout import SINGLE
@@ -312,10 +312,9 @@ def _reported_error(lines: list[str]) -> Mapping[str, Any]:
     for line in reversed(lines):
         if line.startswith('{"error"'):
             try:
-                error = json.loads(line)["error"]
-            except (ValueError, KeyError):
+                return dict(parse_json(line)["error"])
+            except (ValueError, KeyError, TypeError):
                 continue
-            return dict(error)
     return {}
 
 

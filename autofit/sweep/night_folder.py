@@ -19,6 +19,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from autofit.errors import AutofitError, UsageError
+from autofit.input_files import parse_json, read_input, read_json
 from autofit.study.durable_file import check_free_disk, storage_error, write_durably
 from autofit.study.study_location import create_study_folder, user_data_folder
 from autofit.sweep.entry_record import EntryRecord
@@ -101,7 +102,7 @@ class NightFolder:
             UsageError: the folder is not that of a sweep.
         """
         try:
-            data = json.loads((path / _HEAD).read_text(encoding="utf-8"))
+            data = read_json(path / _HEAD)
             head = TypeAdapter(NightHead).validate_python(data)
         except (OSError, *_DAMAGED) as error:
             reason = getattr(error, "strerror", None) or f"{_HEAD}: {error}"
@@ -155,8 +156,8 @@ class NightFolder:
             with _storage(path):
                 if not path.exists():
                     return None
-                text = path.read_text(encoding="utf-8")
-            return EntryRecord.from_dict(json.loads(text))
+                data = read_input(path)
+            return EntryRecord.from_dict(parse_json(data))
         except _DAMAGED as error:
             reason = " ".join(str(error).split())
             raise AutofitError(

@@ -8,6 +8,7 @@ suite's file and may contain environment variables.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import shlex
@@ -23,7 +24,7 @@ from autofit import yaml_files
 from autofit.errors import UsageError
 from autofit.runtime.command.redaction import redact_command, redact_variables
 from autofit.runtime.dialect.dialect_file import load_dialect, load_parameter_types
-from autofit.search.space_file import read_space, read_workload
+from autofit.search.space_file import Count, read_space, read_workload
 from autofit.session.budget import parse_duration_s
 from autofit.session.requirement import parse_requirement
 from autofit.session.task_options import parse_devices, parse_env, parse_rpc, parse_wrapper
@@ -43,6 +44,7 @@ _TIME_OUT_EXTRA_S = 600.0
 _VARIABLE = re.compile(r"\$(?:\{\w+\}|\w+)")
 # Keys that may be lists. Every combination of their values is an entry.
 _VARIED = ("model", "runtime", "workload", "space")
+_MOST_ENTRIES = 1000
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._+@-]*$"
 
 
@@ -201,9 +203,9 @@ class EntryDefaults(_StrictModel):
     """Name or file of a search space, for tunes; by default the model decides."""
     preset: Text | None = None
     """The settings of remeasure and compare; by default the baseline's winner."""
-    context: int | None = Field(default=None, gt=0)
+    context: Count | None = None
     """Tokens of context of all slots together; replaces the workload's."""
-    parallel: int | None = Field(default=None, gt=0)
+    parallel: Count | None = None
     """Requests at the same time; replaces the workload's."""
     objective: Literal["request_s", "pp", "tg", "ttft"] | None = None
     """The metric that a tune optimises."""
@@ -213,7 +215,7 @@ class EntryDefaults(_StrictModel):
     """The narrowest KV cache type of a tune."""
     budget: Duration | None = None
     """Time for measuring: 90s, 30m, 2h. The default is 1h for a tune, 20m for other modes."""
-    max_launches: int | None = Field(default=None, gt=0)
+    max_launches: Count | None = None
     """The most launches of a tune's baseline, boundary and search together."""
     rounds: int | None = Field(default=None, ge=1, le=100)
     """Launches of each setting by remeasure and compare."""
@@ -280,15 +282,22 @@ def read_suite(data: CommentedMap, path: Path, *, checks_names: bool = True) -> 
     """
     reader = _SuiteReader(yaml_files.validate(data, SuiteFile, path), data, path)
     suite = reader.read()
+    # The entries of one item have mostly the same names.
+    known: dict[tuple[str, str], str] = {}
     for entry in suite.entries if checks_names else ():
-        for key, text in _named_faults(entry):
+        for key, text in _named_faults(entry, known):
             reader.add_fault(("entries", entry.index, key), f"{key}: {text}")
     reader.raise_faults()
     return suite
 
 
-def _named_faults(entry: SuiteEntry) -> Iterator[tuple[str, str]]:
-    """Yield the faults of names and paths in an entry, each with its key."""
+def _named_faults(
+    entry: SuiteEntry, known_faults: dict[tuple[str, str], str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the faults of names and paths in an entry, each with its key.
+
+    `known_faults` are those of earlier entries by key and value; others are added.
+    """
     checks: tuple[tuple[str, Callable[[], object]], ...] = (
         ("workload", lambda: read_workload(entry.workload)),
         ("space", lambda: read_space(entry.space or "moe", cores=1)),
@@ -299,10 +308,15 @@ def _named_faults(entry: SuiteEntry) -> Iterator[tuple[str, str]]:
         ("wrapper", lambda: parse_wrapper(entry.wrapper)),
     )
     for key, check in checks:
-        try:
-            check()
-        except UsageError as error:
-            yield key, error.message.splitlines()[0]
+        place = key, repr(getattr(entry, key))
+        if place not in known_faults:
+            try:
+                check()
+                known_faults[place] = ""
+            except UsageError as error:
+                known_faults[place] = error.message.splitlines()[0]
+        if known_faults[place]:
+            yield key, known_faults[place]
     known = load_parameter_types() if entry.pins else {}
     for name in entry.pins:
         if name not in known:
@@ -342,7 +356,7 @@ class _SuiteReader:
     def raise_faults(self) -> None:
         if self._faults:
             hint = f"correct the file, and use `autofit check {self._path}` to check it"
-            raise UsageError("\n".join(dict.fromkeys(self._faults)), hint)
+            raise UsageError(yaml_files.list_faults(list(dict.fromkeys(self._faults))), hint)
 
     def _entries(self, index: int) -> Iterator[SuiteEntry]:
         """Yield the entries of an item: one for each combination of its lists."""
@@ -352,6 +366,10 @@ class _SuiteReader:
             self.add_fault(place, "model: is missing in the entry and in the defaults")
             return
         varied = {key: options[key] for key in _VARIED if isinstance(options.get(key), list)}
+        count = math.prod(map(len, varied.values()))
+        if count > _MOST_ENTRIES:
+            self.add_fault(place, f"its lists make {count} entries, at most {_MOST_ENTRIES} are")
+            return
         for values in itertools.product(*varied.values()):
             chosen = dict(zip(varied, values, strict=True))
             suffixes = [

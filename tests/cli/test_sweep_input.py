@@ -165,7 +165,7 @@ def test_a_model_is_refused_as_a_suite(cli, tmp_path):
     ended = cli("sweep", f"{tmp_path}/model.gguf")
 
     assert ended.code == 2
-    assert "too large for YAML" in ended.err
+    assert "more than 1 MiB" in ended.err
 
 
 def test_a_machine_in_use_ends_with_4(cli, suite, tmp_path):

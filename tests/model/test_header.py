@@ -351,3 +351,42 @@ class TestShards:
         other.with_name("o-00002-of-00003.gguf").replace(first.with_name("s-00002-of-00003.gguf"))
         with pytest.raises(UsageError, match="tensors"):
             read_header(first)
+
+
+def _text(raw: bytes) -> bytes:
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _list_of(kind: int, number: int) -> bytes:
+    return _text(b"key") + struct.pack("<IIQ", 9, kind, number)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "keys", "start"),
+    [
+        (0, 1, _list_of(8, 1 << 22)),
+        (0, 1 << 16, _list_of(8, 1 << 22)),
+        (0, 1 << 16, _list_of(12, 1 << 20)),
+        (0, 1, _list_of(8, 2000) + struct.pack("<Q", 1 << 39)),
+        (0, 1, _text(b"key") + struct.pack("<IQ", 8, 1 << 39)),
+        (1 << 17, 0, b""),
+        (1 << 40, 1 << 40, b""),
+    ],
+)
+def test_a_hole_is_no_header(tensors, keys, start, tmp_path):
+    """A file of 1 TiB without data is not read to its end, whatever its counts and lengths say."""
+    path = tmp_path / "sparse.gguf"
+    with path.open("wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, tensors, keys) + start)
+        file.truncate(1 << 40)
+    with contextlib.suppress(UsageError):
+        header = read_header(path)
+        assert not header.tensors
+
+
+def test_lists_of_long_texts_have_a_limit(tmp_path):
+    """Texts that are kept have a limit together, not only each."""
+    header = small_header()
+    header.keys["notes"] = ["x" * (1 << 20)] * 100
+    with pytest.raises(UsageError, match="MiB"):
+        read_header(header.write(tmp_path / "m.gguf"))

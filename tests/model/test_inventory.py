@@ -292,3 +292,13 @@ def test_any_metadata_gives_sizes(arch, values, names):
     assert min(kv_cache_bytes(model, Cells(context=1000, parallel=2), flash_attn=False)) >= 0
     assert min(recurrent_bytes(model, 2)) >= 0
     assert all(block.is_nextn is False for block in model.blocks[:1])
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "1234567", "\u0663", "\u00b2", "-1", ""])
+def test_a_number_that_is_no_block_is_outside_of_all_blocks(number, tmp_path):
+    """Only short numbers of plain digits are blocks."""
+    header = Header("llama", {"block_count": 1, "embedding_length": 32})
+    header.add("token_embd.weight", 32, 4)
+    header.add("blk.0.ffn_down.weight", 32, 32)
+    header.add(f"blk.{number}.ffn_down.weight", 32, 32)
+    assert read_inventory(header.write(tmp_path / "m.gguf")).block_count == 1

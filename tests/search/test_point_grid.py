@@ -95,3 +95,15 @@ def test_codes_are_equal_if_the_columns_are() -> None:
     same_code = codes[:, None] == codes[None, :]
     same_row = (rows[:, None, columns] == rows[None, :, columns]).all(axis=2)
     assert (same_code == same_row).all()
+
+
+def test_the_largest_space_has_few_combinations() -> None:
+    """Many values of many axes are sampled too, with the start and values of every axis."""
+    axes = tuple(Axis(f"p{i}", tuple(range(256))) for i in range(64))
+    problem = replace(ToyMachine().problem(), space=replace(SPACE, axes=axes, constraints=()))
+    grid = PointGrid(problem)
+
+    rows = grid.combinations([[0] * len(grid.axes)])
+
+    assert 2000 < len(rows) <= 4000
+    assert all(len(np.unique(column)) > 1 for column in rows.T[-64:])

@@ -112,3 +112,27 @@ def test_a_value_that_is_not_finite_is_reported_with_its_line(value, tmp_path):
 
     with pytest.raises(UsageError, match=r"s\.yaml:4: .*is not a finite number"):
         read_space(str(path), cores=4)
+
+
+_REQUESTS = "requests:\n- prompt_tokens: 1\n  predicted_tokens: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("space", f"parameters: {{ubatch: {{values: {list(range(1, 5000))}}}}}"),
+        ("space", "parameters:\n" + "".join(f"  p{i}: {{values: [1]}}\n" for i in range(100))),
+        ("space", f"layouts: {['balanced'] * 100}"),
+        ("workload", f"context: {(1 << 63) - 1}\n{_REQUESTS}"),
+        ("workload", f"context: 99\nparallel: {1 << 32}\n{_REQUESTS}"),
+        ("workload", f"context: 99\n{_REQUESTS}  weight: .inf\n"),
+        ("workload", f"context: 99\n{_REQUESTS}  weight: .nan\n"),
+        ("workload", f"context: 99\n{_REQUESTS}" + _REQUESTS.partition("\n")[2] * 99),
+    ],
+)  # fmt: skip
+def test_numbers_that_no_runtime_takes_are_reported(kind, text, tmp_path):
+    """A file with very many values, or with a number beyond the runtime's, is faulty."""
+    path = tmp_path / f"{kind}.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=rf"{kind}\.yaml:\d+: "):
+        read_space(str(path), cores=4) if kind == "space" else read_workload(str(path))

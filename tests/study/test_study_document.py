@@ -178,7 +178,6 @@ def test_a_damaged_launch_is_ignored_with_a_notice(study, name, capsys):
     assert [found.number for found in opened.trials()] == [1, 3]
     (notice,) = opened.notices
     assert notice.startswith("trials/0002.json is damaged")
-    assert "TypeError" in notice
 
     for words in (["show"], ["report"], ["show", "--command", "3"], ["report", "--html", "-"]):
         capsys.readouterr()

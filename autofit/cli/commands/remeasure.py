@@ -17,6 +17,7 @@ from autofit.cli.options.shared_options import (
     task_options,
 )
 from autofit.errors import UsageError
+from autofit.input_files import parse_json
 from autofit.trial.candidate import Params
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _parse_params(text: str) -> Params:
         UsageError: it is not an object of numbers, texts and booleans.
     """
     try:
-        params = json.loads(text)
+        params = parse_json(text)
     except ValueError as error:
         raise UsageError(f"--params: {error}", "give a JSON object of settings by name") from error
     if not isinstance(params, dict) or not all(

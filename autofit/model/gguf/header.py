@@ -10,7 +10,6 @@ import hashlib
 import mmap
 import os
 import re
-import stat
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -21,13 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from autofit.errors import MissingError, UsageError
+from autofit.input_files import open_regular
 from autofit.model.gguf.block_type import tensor_bytes
+from autofit.units import MIB
 
 _KEPT_ENTRIES = 1024  # longer arrays are vocabularies; lists by layer are shorter
 _KEPT_TEXT_BYTES = 1 << 20
 _MAX_KEYS = 1 << 16
-_MAX_TENSORS = 1 << 20
-_MAX_STRINGS = 1 << 24  # a hole in a file reads as endless empty strings
+_MAX_TENSORS = 1 << 17  # models with a tensor for each expert have 50,000
+# A hole in a file reads as endless empty strings. The largest vocabulary takes 15 MiB.
+_MAX_HEADER_BYTES = 64 * MIB
+_MAX_KEPT_BYTES = 32 * MIB
+_ENTRY_BYTES = 32  # of a number in memory
 _MAX_DIMENSIONS = 4
 
 _SCALARS = {
@@ -220,18 +224,15 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
     if "\0" in str(path):
         raise UsageError("the path of the model contains a NUL character")
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise UsageError(f"{path}: is a folder", "give the .gguf file in it")
-        if not stat.S_ISREG(mode):
-            raise UsageError(f"{path}: is not a regular file", "give the path of a .gguf file")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if not os.fstat(file.fileno()).st_size:
                 raise UsageError(f"{path}: is empty", _REFETCH)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 yield data
     except FileNotFoundError:
         raise MissingError(f"{path}: no such file", "give the path of a .gguf file") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: is a folder", "give the .gguf file in it") from None
     except OSError as error:
         is_forbidden = isinstance(error, PermissionError)
         hint = "check its permissions" if is_forbidden else "give the path of a .gguf file"
@@ -241,12 +242,18 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
 class _Cursor:
     """A position in a file; reading past the end raises `struct.error`."""
 
-    __slots__ = ("at", "data", "path")
+    __slots__ = ("_kept_bytes", "at", "data", "path")
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self.data = data
         self.path = path
         self.at = 0
+        self._kept_bytes = 0
+
+    def check_size(self) -> None:
+        """Refuse a header that is far larger than that of any model."""
+        if self.at > _MAX_HEADER_BYTES or self._kept_bytes > _MAX_KEPT_BYTES:
+            raise UsageError(f"{self.path}: its header has over {self.at / MIB:.0f} MiB", _REFETCH)
 
     def scalar(self, layout: struct.Struct) -> Any:  # noqa: ANN401 - depends on the layout
         (value,) = layout.unpack_from(self.data, self.at)
@@ -278,6 +285,7 @@ class _Cursor:
             return ""
         raw = self.data[self.at : end]
         self.at = end
+        self._kept_bytes += length + _ENTRY_BYTES
         return raw.decode("utf-8")
 
     def value(self, kind: int) -> Any:  # noqa: ANN401 - metadata can be anything
@@ -293,11 +301,11 @@ class _Cursor:
     def _array(self) -> tuple[Any, ...] | OmittedArray:
         kind = self.u32()
         if kind == _STRING:
-            number = self.count("strings in one list", _MAX_STRINGS, _U64.size)
+            number = self.count("strings in one list", _MAX_HEADER_BYTES // _U64.size, _U64.size)
             if number > _KEPT_ENTRIES:
                 self._skip_strings(number)
                 return OmittedArray(number)
-            return tuple(self.text() for _ in range(number))
+            return tuple(self._texts(number))
         layout = _SCALARS.get(kind)
         if layout is None:
             raise UsageError(f"{self.path}: has a list of unknown kind {kind}", _REFETCH)
@@ -305,17 +313,26 @@ class _Cursor:
         if number > _KEPT_ENTRIES:
             self.at += number * layout.size
             return OmittedArray(number)
+        self._kept_bytes += number * _ENTRY_BYTES
         return tuple(self.scalar(layout) for _ in range(number))
+
+    def _texts(self, number: int) -> Iterator[str]:
+        for _ in range(number):
+            yield self.text()
+            self.check_size()
 
     def _skip_strings(self, number: int) -> None:
         """Skip strings by their lengths: a vocabulary has some 100,000 of them."""
         data, at, unpack = self.data, self.at, _U64.unpack_from
-        end = len(data)
+        end = min(len(data), at + _MAX_HEADER_BYTES)
         for _ in range(number):
             at += unpack(data, at)[0] + 8
             if at > end:
-                raise struct.error
+                break
         self.at = at
+        if at > len(data):
+            raise struct.error
+        self.check_size()
 
 
 def _parse(path: Path, data: mmap.mmap) -> GgufHeader:
@@ -330,6 +347,7 @@ def _parse(path: Path, data: mmap.mmap) -> GgufHeader:
     for _ in range(key_count):
         key = cursor.text()
         metadata[key] = cursor.value(cursor.u32())
+        cursor.check_size()
     entries = [_read_tensor(cursor) for _ in range(tensor_count)]
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
@@ -368,6 +386,7 @@ def _read_tensor(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
     if dimensions > _MAX_DIMENSIONS:
         raise UsageError(f"{cursor.path}: tensor {name!r} has {dimensions} dimensions", _REFETCH)
     shape = tuple(cursor.u64() for _ in range(dimensions)) or (1,)
+    cursor.check_size()
     return name, shape, cursor.u32(), cursor.u64()
 
 

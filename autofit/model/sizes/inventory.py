@@ -18,7 +18,7 @@ from autofit.model.gguf.header import GgufHeader, OmittedArray, TensorInfo, read
 from autofit.model.gguf.hparams import Hparams, check_hparams
 from autofit.model.sizes.cache_shape import KNOWN_ARCHITECTURES, CacheShape, cache_shapes
 
-_BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.(.+)")
+_BLOCK_TENSOR = re.compile(r"blk\.([0-9]{1,6})\.(.+)")
 # The patterns of llama.cpp's --n-cpu-moe and --n-cpu-ffn (`common/arg.cpp`).
 _EXPERT = re.compile(r"ffn_(up|down|gate|gate_up)_(ch|)exps")
 _DENSE_FFN = re.compile(r"ffn_(up|down|gate)\.")

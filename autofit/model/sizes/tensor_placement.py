@@ -33,7 +33,7 @@ _EXPERT_PARTS = {
     "down": "down",
 }
 _REMOTE_BUFFER = re.compile(r"RPC(?P<index>\d+)\[(?P<endpoint>.+)\]")
-_BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.")
+_BLOCK_TENSOR = re.compile(r"blk\.([0-9]{1,6})\.")
 _DENSE_FFN = re.compile(r"\.ffn_(up|down|gate)\.")
 _ALIGNMENT = 128
 _ROW_STEP = 512  # CUDA pads quantized rows to this (`ggml-cuda.cu`, MATRIX_ROW_PADDING)

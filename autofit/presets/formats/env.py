@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from autofit.input_files import read_input
 from autofit.presets.command_options import (
     CPU_MOE,
     N_CPU_FFN,
@@ -93,10 +94,8 @@ def known_variables(
 def read_env_file(path: Path) -> tuple[dict[str, str], list[str]]:
     """Return the variables of an environment file to which a preset refers, and notices."""
     try:
-        # Opening a pipe would wait for a writer.
-        if path.is_file() and path.stat().st_size <= LARGEST_BYTES:
-            text = path.read_text(encoding="utf-8", errors="surrogateescape")
-            return known_variables(file_variables(text))
+        text = read_input(path, LARGEST_BYTES).decode("utf-8", "surrogateescape")
+        return known_variables(file_variables(text))
     except (OSError, ValueError):
         pass
     return {}, [f"{path} cannot be read, so its variables are not known"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import codecs
-import json
 import os
 import re
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +13,7 @@ from typing import Any
 
 from autofit import yaml_files
 from autofit.errors import UsageError
+from autofit.input_files import parse_json, read_input
 from autofit.presets.formats.variable_expansion import without_private
 from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import heading_metadata
@@ -47,7 +46,7 @@ class PresetFile:
             UsageError: the YAML is damaged.
         """
         if self.is_json:
-            data = json.loads(self.text)
+            data = parse_json(self.text)
         elif self.path.suffix.lower() in _YAML_SUFFIXES or _YAML_START.search(self.text):
             data = yaml_files.read_yaml(self.path)
         else:
@@ -99,14 +98,7 @@ def open_preset_file(path: Path) -> PresetFile:
         UsageError: it cannot be read, or is not a regular file, too large, binary or empty.
     """
     try:
-        # Opening a pipe would wait for a writer.
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"{path} is not a regular file", _HINT)
-        if status.st_size > LARGEST_BYTES:
-            size = f"{status.st_size / 1024:,.0f} KiB"
-            raise UsageError(f"{path} is too large for a launch command: {size}", _HINT)
-        data = path.read_bytes()
+        data = read_input(path, LARGEST_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", _HINT) from error
     if data.startswith(b"GGUF"):

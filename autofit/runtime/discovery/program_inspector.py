@@ -26,6 +26,7 @@ import platformdirs
 from pydantic import TypeAdapter
 
 from autofit.errors import UsageError
+from autofit.input_files import open_regular, read_input
 from autofit.process.environment import scrubbed_environment
 from autofit.process.helper_program import ProgramResult, run_to_end
 from autofit.runtime.dialect.dialect import Evidence, InspectionRules
@@ -150,7 +151,7 @@ class _Record:
 
 def _read_record(path: Path) -> _Record:
     try:
-        return TypeAdapter(_Record).validate_json(path.read_bytes())
+        return TypeAdapter(_Record).validate_json(read_input(path))
     except (OSError, ValueError):
         return _Record()  # there is none, or it is damaged
 
@@ -188,7 +189,10 @@ def _entries(folder: Path) -> list[Path]:
 
 def _contains(path: Path, text: str) -> bool:
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            open_regular(path) as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             return data.find(text.encode()) >= 0
     except (OSError, ValueError):  # gone, unreadable or empty
         return False

@@ -29,6 +29,7 @@ from tempfile import TemporaryDirectory
 import platformdirs
 
 from autofit.errors import UsageError
+from autofit.input_files import parse_json, read_input
 from autofit.model.gguf.header import read_header
 from autofit.model.gguf.header_writer import write_copy_without_vocabulary
 from autofit.runtime.command.argv_reader import parse_command
@@ -233,10 +234,10 @@ class PredictionCache:
         self._known: dict[str, DeviceSizes | None] = {}
         lines: list[str] = []
         with suppress(OSError, UnicodeDecodeError):
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = read_input(path).decode("utf-8").splitlines()
         for line in lines:
             with suppress(ValueError, TypeError, AttributeError):
-                key, sizes = json.loads(line)
+                key, sizes = parse_json(line)
                 self._known[key] = {name: ReportedMemory(**row) for name, row in sizes.items()}
 
     def __contains__(self, key: str) -> bool:

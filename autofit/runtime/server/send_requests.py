@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autofit.errors import UsageError
+from autofit.input_files import read_input
 from autofit.runtime.server.client import Answer, Client, RequestFailure
 from autofit.runtime.server.request_plan import PlannedRequest, RequestPlan
 from autofit.trial.candidate import Limits
@@ -40,7 +41,7 @@ def read_prompt_text(workload: Workload) -> str:
     """
     path = Path(workload.text).expanduser() if workload.text else bundled_root() / SHIPPED_TEXT
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_input(path).decode("utf-8", errors="replace")
     except OSError as error:
         raise UsageError(
             f"cannot read the prompt text {path}: {error.strerror}",
