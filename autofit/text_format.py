@@ -110,6 +110,8 @@ def speedup_text(gain: Mapping[str, Any] | None, *, tie: bool) -> str:
         return f"Equally fast within the noise: {as_fast(ratio, low, high)}"
     if is_undecided(gain):
         after = f" after {rounds} round{'s' * (rounds != 1)}" if rounds else ""
+        if not rounds and low is None:
+            return f"Not confirmed in rounds: {as_fast(ratio)}"
         if low is None or high is None:
             return f"Not decided{after} of at least 3: {as_fast(ratio)}"
         return f"Not decided{after}: {_factor(low)} to {_factor(high)} times as fast"

@@ -24,6 +24,7 @@ from autofit.presets.formats.registry import find_format, write_preset
 from autofit.presets.merge.merge_preset import merge_presets, models_in
 from autofit.presets.preset import Preset
 from autofit.presets.preset_source import (
+    best_so_far_preset,
     completed_trial,
     plan_preset,
     plan_task,
@@ -36,6 +37,7 @@ from autofit.runtime.dialect.dialect_file import load_dialect
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.found_runtime import Runtime, Version
 from autofit.runtime.discovery.help_text import parse_help
+from autofit.session.best_so_far import BestSoFar, find_best_so_far
 from autofit.study.durable_file import write_durably
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
@@ -47,6 +49,7 @@ def run_export(
     output: str,
     *,
     trial: int | None,
+    unproven: bool,
     runtime_path: str | None,
     changes: Mapping[str, Any],
     merges: bool,
@@ -63,7 +66,7 @@ def run_export(
         AutofitError: the preset fails its test, or the file cannot be written.
     """
     chosen = {field: value for field, value in changes.items() if value is not None}
-    found = [_read_source(source, trial, runtime_path) for source in sources]
+    found = [_read_source(source, trial, runtime_path, unproven=unproven) for source in sources]
     presets = [replace(preset, **chosen) for preset, _ in found]
     notices = _notices(format_name, presets)
     old = _existing_text(output)
@@ -205,9 +208,11 @@ def _model_document(preset: Preset) -> dict[str, Any]:
 
 
 def _read_source(
-    source: str, trial_number: int | None, runtime_path: str | None
+    source: str, trial_number: int | None, runtime_path: str | None, *, unproven: bool
 ) -> tuple[Preset, Runtime]:
     """Return the preset of a study's winner, of one launch or of a plan, and its runtime.
+
+    With `unproven` it may be the best so far of a tune that has no winner.
 
     Raises:
         UsageError: there is no such source, it has no winner, or its runtime is missing.
@@ -224,8 +229,11 @@ def _read_source(
         study = open_study(Path(source))
         print_damage(study)
         header = study.header
-        if trial_number is None:
-            argv = _winner(study)["argv"]
+        best = find_best_so_far(study) if trial_number is None else None
+        if best is not None and unproven:
+            make = partial(best_so_far_preset, study, best)
+        elif trial_number is None:
+            argv = _winner(study, best)["argv"]
             make = partial(winner_preset, header, study.result or {})
         else:
             make = partial(trial_preset, study, completed_trial(study, trial_number))
@@ -267,19 +275,24 @@ def _plan_document(source: str) -> Mapping[str, Any] | None:
     return document
 
 
-def _winner(study: Study) -> Mapping[str, Any]:
+def _winner(study: Study, best: BestSoFar | None) -> Mapping[str, Any]:
+    """Return the winner of a tune; `best` is its best so far if there is no winner.
+
+    Raises:
+        UsageError: it has no winner. The hint says how to export the best so far.
+    """
     if study.result is None:
-        raise UsageError(
-            f"the study {study.path} is not finished",
-            f"continue it: `autofit tune MODEL --study {study.path} --resume`",
-        )
-    winner: Mapping[str, Any] | None = study.result.get("winner")
-    if not winner:
-        raise UsageError(
-            f"the study {study.path} has no winner that could be written as a preset",
-            f"use `autofit show {study.path}` to see why",
-        )
-    return winner
+        fault = "is not finished"
+        hint = f"continue it: `autofit tune MODEL --study {study.path} --resume`"
+    elif not study.result.get("winner"):
+        fault = "has no winner that could be written as a preset"
+        hint = f"`autofit show {study.path}` shows why"
+    else:
+        winner: Mapping[str, Any] = study.result["winner"]
+        return winner
+    if best is not None:
+        hint += f"; --unproven exports its best so far, launch #{best.trial.number}"
+    raise UsageError(f"the study {study.path} {fault}", hint)
 
 
 def _find_runtime(header: StudyHeader, path: str | None) -> tuple[Runtime, str]:

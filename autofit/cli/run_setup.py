@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -16,11 +16,13 @@ from typing import Any
 import click
 
 from autofit.cli.options.shared_options import RunOptions
-from autofit.errors import Interrupted
+from autofit.errors import AutofitError, Interrupted
 from autofit.machine.host_load import watch_host
 from autofit.machine.lock import machine_lock
 from autofit.memory.memory_model import MemoryModel
 from autofit.output.live.run_console import RunConsole
+from autofit.output.text.best_so_far_text import print_best_so_far
+from autofit.output.text.console import make_console
 from autofit.process.environment import removed_variables, system_config
 from autofit.runtime.planner.planner import PlannerUsage, RuntimePlanner
 from autofit.runtime.server.launcher import Launcher
@@ -151,6 +153,7 @@ def open_run(
     with (
         _locked_folder(options.study, folder_name or header.model_name) as path,
         Study.resume(path, header) if options.resume else Study.create(path, header) as study,
+        _best_so_far_if_stopped(study),
         console,
         stop.listen(study, console),
     ):
@@ -165,6 +168,17 @@ def open_run(
         usage = planner.usage if planner else PlannerUsage()
         budget = Budget(time.monotonic, options.budget_s, max_launches, planner_usage=usage)
         yield Run(study=study, emit=console, budget=budget, stop=stop, notices=shown)
+
+
+@contextmanager
+def _best_so_far_if_stopped(study: Study) -> Iterator[None]:
+    """Print the best so far of a tune on stderr if an error or the user ends it."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        with suppress(AutofitError, OSError):
+            print_best_so_far(study, make_console(sys.stderr))
+        raise
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,9 @@ from autofit.presets.preset import Preset
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.discovery.found_runtime import Runtime
-from autofit.statistics.estimate import estimate
+from autofit.session.best_so_far import BestSoFar, metric_estimates
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
-from autofit.trial.metric import METRIC_KEYS, METRICS, pooled_values
 from autofit.trial.trial import Trial
 
 
@@ -141,7 +141,7 @@ def trial_preset(
         "params": dict(trial.candidate.params),
         "argv": plan.argv,
         "env": plan.env,
-        "estimates": _estimates(trial, header),
+        "estimates": metric_estimates([measured] if measured else [], header.workload),
         "peak_mib": measured.peak_mib if measured else {},
         "taken_mib": measured.taken_mib() if measured else {},
         "free_mib": measured.free_mib if measured else {},
@@ -157,13 +157,25 @@ def trial_preset(
     )
 
 
-def _estimates(trial: Trial, header: StudyHeader) -> dict[str, Any]:
-    measured = [trial.measurement] if trial.measurement else []
-    estimates = {
-        METRIC_KEYS[metric]: estimate(pooled_values(measured, header.workload, metric))
-        for metric in METRICS
-    }
-    return {name: value.to_dict() for name, value in estimates.items() if value is not None}
+def best_so_far_preset(
+    study: Study, best: BestSoFar, *, runtime: Runtime, folder: Path, made_on: date
+) -> Preset:
+    """Return the preset of the best candidate of a tune that has no winner.
+
+    Raises:
+        UsageError: the runtime does not have its settings.
+    """
+    preset = trial_preset(study, best.trial, runtime=runtime, folder=folder, made_on=made_on)
+    found = best.to_dict()
+    confirmed = "confirmed" if best.is_confirmed else "NOT CONFIRMED"
+    return replace(
+        preset,
+        origin=f"the best so far of the unfinished tune {study.path} (launch "
+        f"{best.trial.number}): {confirmed} in rounds against the baseline",
+        gain=found["gain"],
+        proven=best.is_proven,
+        **{name: found[name] for name in ("estimates", "peak_mib", "taken_mib", "free_mib")},
+    )
 
 
 def plan_task(document: Mapping[str, Any], label: str) -> StudyHeader:

@@ -10,16 +10,15 @@ from typing import Any
 from autofit.model.sizes.kv_cache import KvTypes, kv_types
 from autofit.quality.answer_check import AnswerCheck
 from autofit.runtime.command.argv_writer import UnsupportedSetting, make_launch_plan
+from autofit.session.best_so_far import metric_estimates
 from autofit.session.budget import spending
 from autofit.session.finalist import Proof
 from autofit.session.machine_conditions import describe_conditions
 from autofit.session.ranking import Ranking
 from autofit.session.task import Task
-from autofit.statistics.estimate import estimate
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.device import HOST_NAME
-from autofit.trial.metric import METRIC_KEYS, METRICS, pooled_values
 from autofit.trial.outcome import outcome_to_dict
 from autofit.trial.parameter_groups import KV_TYPE_PARAMS
 from autofit.trial.purpose import PHASES
@@ -151,12 +150,7 @@ class TuneResult:
         ]
         rounds = [trial for trial in launches if trial.phase == "confirm"]
         measured = [t.measurement for t in rounds or launches if t.measurement]
-        found = {}
-        for metric in METRICS:
-            value = estimate(pooled_values(measured, self.task.workload, metric))
-            if value is not None:
-                found[METRIC_KEYS[metric]] = value.to_dict()
-        return found
+        return metric_estimates(measured, self.task.workload)
 
     def _is_tie(self) -> bool:
         """Return whether winner and baseline are shown to be equally fast.

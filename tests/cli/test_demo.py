@@ -30,7 +30,7 @@ def test_the_result_comes_before_the_examples(capsys, tmp_path, as_json):
 
     printed = capsys.readouterr()
     shown = printed.err if as_json else printed.out
-    places = [shown.index(word) for word in ("presets/winner.ini", "\nRECORDED", "\nPLANNED")]
+    places = [shown.index(word) for word in ("\nRECORDED", "\nPLANNED", "presets/winner.ini")]
     assert code == 0
     assert places == sorted(places)
     assert printed.err == "" or as_json

@@ -14,7 +14,7 @@ import click
 import pytest
 from output.tune_sample import RESULT, make_study
 from runtime.sample_programs import read_calls, write_program
-from study.study_sample import header, trial
+from study.study_sample import header, measurement, trial
 
 from autofit.cli.commands.export import command
 from autofit.presets.formats.registry import FORMATS
@@ -224,6 +224,37 @@ def test_unproven_settings_are_marked(cli, tmp_path, program):
     done = cli("export", tmp_path / "study", "--format", "ini")
     assert "NOT proven" in done.err
     assert "NOT proven" in done.out
+
+
+def test_the_best_so_far_needs_unproven(cli, tmp_path, program):
+    """Without the option it is refused; with it, the file and the document are marked."""
+    best = trial(2, n_cpu_moe=18)
+    with Study.create(tmp_path / "study", header(runtime_path=str(program))) as study:
+        study.write_trial(replace(trial(1, phase="baseline"), is_verbatim=True))
+        study.write_trial(replace(best, measurement=measurement(60.0)))
+
+    refused = cli("export", tmp_path / "study", "--format", "ini")
+    assert refused.code == 2
+    assert "--unproven" in refused.err
+    script = cli("export", tmp_path / "study", "--unproven", "--format", "shell")
+    assert "--n-cpu-moe 18" in script.out.replace("\\\n  ", "")
+    comments = [line for line in script.out.splitlines() if line.startswith("# ")]
+    assert any("NOT proven" in line for line in comments)
+    assert any("NOT CONFIRMED" in line for line in comments)
+    assert "NOT proven" in script.err
+    document = json.loads(cli("export", tmp_path / "study", "--unproven", "--format", "json").out)
+    assert document["proven"] is False
+    assert document["gain"]["n"] == 0
+    assert "launch 2" in document["origin"]
+    shown = json.loads(cli("show", tmp_path / "study", "--json").out)["best_so_far"]
+    assert (shown["trial"], shown["proven"], shown["confirmed"]) == (2, False, False)
+
+
+def test_unproven_changes_nothing_for_a_winner(cli, study):
+    """A proven winner is exported as without the option."""
+    plain = cli("export", study, "--format", "ini")
+
+    assert cli("export", study, "--unproven", "--format", "ini").out == plain.out
 
 
 def test_one_launch_is_exported_as_it_is_served(cli, tmp_path, program):

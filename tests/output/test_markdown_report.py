@@ -8,12 +8,12 @@ from autofit.output.report.markdown_report import code, escape, markdown_report,
 
 
 def test_result_without_a_winner_recommends_nothing(tmp_path):
-    """A result without a winner has neither settings nor a command."""
+    """A result without a winner has no command; its best so far is marked."""
     result = {**RESULT, "winner": None, "gain": None, "preset": None}
     text = markdown_report(make_study(tmp_path / "study", result=result))
 
     assert "Nothing was proven" in text
-    assert "## Settings" not in text
+    assert "NOT proven" in text
     assert "## Command" not in text
 
 

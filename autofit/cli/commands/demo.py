@@ -50,16 +50,23 @@ _PLANNED_CARDS_MIB = {"CUDA0": 12288.0, "CUDA1": 8192.0}
 
 @click.command("demo")
 @click.option("--study", type=click.Path(path_type=Path), help="The study's folder.")
+@click.option("--resume", is_flag=True, help="Continue the study; repeats no launch.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Print all settings and figures of each launch."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(study: Path | None, *, as_json: bool) -> int:
+def command(study: Path | None, *, resume: bool, verbose: bool, as_json: bool) -> int:
     """Tune a small model of random weights on this machine's CPU, in under three minutes.
 
-    The tune ends with a table, a preset, a report and a study folder. Two examples of what
-    autofit does with GPUs follow: a replay of a recorded table, and a plan for two cards.
+    It writes a preset, a report and a study folder. The result is printed last, after two
+    examples of what autofit does with GPUs: a replay of a recorded table, and a plan for two
+    cards.
     """
     from autofit.cli.commands.tune import tune_model  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.cli.options.shared_options import require_study  # noqa: PLC0415
     from autofit.model.synth.demo_model import make_demo_model  # noqa: PLC0415
 
+    require_study(study, resume=resume)
     model = make_demo_model()
     options = TaskOptions(
         model=model,
@@ -80,7 +87,7 @@ def command(study: Path | None, *, as_json: bool) -> int:
     click.echo(f"tuning {model.name} (random weights) on this machine's CPU", err=True)
     result = tune_model(
         options,
-        RunOptions(study, budget_s=_BUDGET_S),
+        RunOptions(study, resume, _BUDGET_S, verbose),
         max_launches=_MAX_LAUNCHES,
         checks_answers=False,  # answers of random weights mean nothing
     )
@@ -88,20 +95,19 @@ def command(study: Path | None, *, as_json: bool) -> int:
 
 
 def print_demo(result: dict[str, Any], options: TaskOptions, *, as_json: bool) -> int:
-    """Print the result of the tune, and then the examples on the same stream."""
+    """Print the examples, and then the result of the tune on the same stream."""
     from rich.text import Text  # noqa: PLC0415 - heavy, --help is quick
 
     from autofit.cli.commands.tune import print_result  # noqa: PLC0415
     from autofit.output.text.console import make_console  # noqa: PLC0415
     from autofit.output.text.plan_table import print_layout  # noqa: PLC0415
 
-    code = print_result(result, as_json=as_json)
     console: Console = make_console(sys.stderr if as_json else sys.stdout)
     for line in _replay_lines():
         console.print(Text(line))
     console.print(Text("\nPLANNED, nothing launched: an 18 GB model on cards of 12 and 8 GB"))
     print_layout(_plan_two_cards(options), console)
-    return code
+    return print_result(result, as_json=as_json)
 
 
 def _replay_lines() -> Iterator[str]:

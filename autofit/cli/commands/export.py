@@ -42,6 +42,11 @@ def _complete(context: click.Context, parameter: click.Parameter, word: str) -> 
     "-o", "--output", default="-", metavar="FILE", help="The file to write; - is stdout."
 )
 @click.option("--trial", type=int, metavar="N", help="Export launch N instead of the winner.")
+@click.option(
+    "--unproven",
+    is_flag=True,
+    help="Export the best so far of a tune that has no winner. The file says what is not shown.",
+)
 @click.option("--name", metavar="NAME", help="The model's name in the file.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="The port to listen on.  [default: 8080]"
@@ -59,6 +64,7 @@ def command(
     format_name: str,
     output: str,
     trial: int | None,
+    unproven: bool,
     name: str | None,
     port: int | None,
     image: str | None,
@@ -93,6 +99,7 @@ def command(
         format_name,
         output,
         trial=trial,
+        unproven=unproven,
         runtime_path=runtime,
         changes={"model_name": name, "port": port, "image": image},
         merges=merge,

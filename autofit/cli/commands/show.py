@@ -53,12 +53,15 @@ def command(study: Path | None, number: int | None, port: int, *, as_json: bool)
 
 
 def _document(study: Study) -> dict[str, Any]:
-    trials = [trial.to_dict() for trial in study.trials()]
+    from autofit.session.best_so_far import find_best_so_far  # noqa: PLC0415 - --help is quick
+
+    trials, best = [trial.to_dict() for trial in study.trials()], find_best_so_far(study)
     skipped = [skipped.to_dict() for skipped in study.skipped()]
     return {
         "study": str(study.path),
         **study.header.to_dict(),
         "result": study.result,
+        "best_so_far": best.to_dict() if best else None,
         "trials": trials,
         "skipped": skipped,
         "cut_off": list(study.cut_off()),

@@ -77,12 +77,17 @@ def command(*, as_json: bool, yes: bool, **given: Any) -> int:  # noqa: ANN401 -
 
 def print_result(result: dict[str, Any], *, as_json: bool) -> int:
     """Print the result of a tune on stdout, and return the exit code."""
-    from autofit.output.text.console import make_console  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.output.text.best_so_far_text import (  # noqa: PLC0415 - heavy, --help is quick
+        print_best_so_far,
+    )
+    from autofit.output.text.console import make_console  # noqa: PLC0415
     from autofit.output.text.tune_screen import print_tune_result  # noqa: PLC0415
     from autofit.study.study_folder import Study  # noqa: PLC0415
 
-    header = Study.open(Path(result["study"])).header
-    print_tune_result(result, header, make_console(sys.stderr if as_json else sys.stdout))
+    study = Study.open(Path(result["study"]))
+    console = make_console(sys.stderr if as_json else sys.stdout)
+    print_tune_result(result, study.header, console)
+    print_best_so_far(study, console)  # if there is no winner
     if as_json:
         click.echo(json.dumps(result))
     if result["winner"] is not None:

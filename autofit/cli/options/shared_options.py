@@ -196,10 +196,7 @@ def read_run_options(given: dict[str, Any]) -> RunOptions:
     study, resume, budget, verbose = (
         given.pop(name) for name in ("study", "resume", "budget", "verbose")
     )
-    if resume and study is None:
-        raise UsageError(
-            "--resume needs --study DIR", "use `autofit studies` to list your studies"
-        )
+    require_study(study, resume=resume)
     if _NUMBER.fullmatch(budget.strip()):
         given_number = budget.strip()
         raise UsageError(
@@ -207,3 +204,15 @@ def read_run_options(given: dict[str, Any]) -> RunOptions:
             f"use --budget {given_number}s for seconds or --budget {given_number}m for minutes",
         )
     return RunOptions(study, resume, parse_duration_s(budget), verbose)
+
+
+def require_study(study: Path | None, *, resume: bool) -> None:
+    """Refuse `--resume` without the study to continue.
+
+    Raises:
+        UsageError: no study is given.
+    """
+    if resume and study is None:
+        raise UsageError(
+            "--resume needs --study DIR", "use `autofit studies` to list your studies"
+        )

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from autofit.model.sizes.kv_cache import kv_types
 from autofit.output.layer_map import host_layers, places_host_layers
-from autofit.output.text.trial_row import brief_settings
+from autofit.output.text.trial_row import OWN_PARAMS
 from autofit.session.events import (
     BoundaryMoved,
     CandidateSkipped,
@@ -263,7 +263,7 @@ class LiveState:
             strips = _changed(strips, line, _strip(strips, line).marked(layers, mark))
         first = {trial.candidate.key: trial, **self.first}
         reference = self.reference
-        if reference is None and brief_settings(trial.candidate.params):
+        if reference is None and not OWN_PARAMS.issuperset(trial.candidate.params):
             reference = trial
         return replace(self, layers=model_layers, strips=strips, first=first, reference=reference)
 
@@ -274,7 +274,7 @@ class LiveState:
             line = list(strips)[-1]  # the launch that has just ended
             strips = _changed(strips, line, strips[line].marked(layers, "*"))
         best = self.first.get(event.candidate.key)
-        has_settings = bool(brief_settings(event.candidate.params))
+        has_settings = not OWN_PARAMS.issuperset(event.candidate.params)
         reference = best if best is not None and has_settings else self.reference
         return replace(self, strips=strips, reference=reference)
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from autofit.errors import AutofitError
 from autofit.output.report.plots.gallery import plots
 from autofit.output.report.plots.plot_data import PlotData
-from autofit.output.text.conclusion import PORT, caveats, make_conclusion
+from autofit.output.text.best_so_far_text import study_conclusion
+from autofit.output.text.conclusion import PORT, caveats
 from autofit.output.text.result_table import (
     BOUNDARY_HEAD,
     BOUNDARY_TITLE,
@@ -59,7 +60,7 @@ def html_report(study: Study, *, preset: str = "") -> str:
         lstrip_blocks=True,
     )
     trials, header = study.trials(), study.header
-    found = make_conclusion(study.result, study.path)
+    found = study_conclusion(study)
     rows, common = trial_rows(trials, header.workload)
     drawn, left_out = plots(PlotData(trials, header.workload, header.objective, study.result))
     is_comparison = "because" in (study.result or {})

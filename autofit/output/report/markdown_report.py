@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from autofit.output.text.conclusion import Conclusion, make_conclusion
+from autofit.output.text.best_so_far_text import study_conclusion
+from autofit.output.text.conclusion import Conclusion
 from autofit.output.text.result_table import (
     BOUNDARY_HEAD,
     BOUNDARY_TITLE,
@@ -27,7 +28,7 @@ _SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 
 def markdown_report(study: Study, *, preset: str = "") -> str:
     """Return the report of a study; `preset` is the text of the winner's preset."""
-    found = make_conclusion(study.result, study.path)
+    found = study_conclusion(study)
     rows, common = trial_rows(study.trials(), study.header.workload)
     title = escape(study.header.model_name)
     parts = [f"# {title}: launch settings", f"**{escape(found.headline)}**"]

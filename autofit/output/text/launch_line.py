@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from autofit.output.text.trial_row import HOST_EXPERTS, TrialRow, brief_settings, trial_row
+from autofit.output.text.trial_row import (
+    HOST_EXPERTS,
+    OWN_PARAMS,
+    TrialRow,
+    brief_settings,
+    trial_row,
+)
 from autofit.text_format import one_line, params_line
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import METRICS, Metric
@@ -18,8 +24,6 @@ from autofit.trial.workload import Workload
 
 # The width of a line where there is no terminal to ask.
 COLUMNS = 100
-# The runtime's own settings may have this one, the memory that they leave free.
-FIT_TARGET = "fit_target"
 _HOST_LAYERS = (*HOST_LAYER_PARAMS, HOST_EXPERTS)
 # The settings of a line are not cut below this.
 _LEAST_SETTINGS = 24
@@ -74,7 +78,7 @@ def settings_text(
     if purpose.side:
         return one_line(purpose.side)
     own = brief_settings(candidate.params)
-    if own.keys() <= {FIT_TARGET}:
+    if OWN_PARAMS.issuperset(candidate.params):
         return "own settings"
     if purpose.role == "baseline":
         return "your settings"

@@ -17,7 +17,7 @@ METRIC_NAMES = (
     ("tg_per_s", "generated tokens/s"),
     ("ttft_s", "seconds to first token"),
 )
-METRIC_HEAD: Row = ("", "baseline", "winner")
+METRIC_HEAD: Row = ("", "baseline", "tuned")
 BOUNDARY_TITLE = "fit boundary (layers with experts in RAM)"
 BOUNDARY_HEAD: Row = ("layout", "KV type", "ubatch", "fits", "fails", "outcome", "proven")
 CLIFF_HEAD: Row = ("parameter", "step", "loss", "layout", "KV type")

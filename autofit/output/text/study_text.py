@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from autofit.errors import UsageError
+from autofit.output.text.best_so_far_text import study_conclusion
 from autofit.output.text.conclusion import (
     Conclusion,
     conditions_text,
-    make_conclusion,
     skipped_text,
 )
 from autofit.output.text.console import print_facts, print_table
@@ -40,11 +40,12 @@ _REQUESTS = (("first_request", "first request"), ("second_request", "second requ
 
 
 def print_study(study: Study, console: Console) -> None:
-    """Print the task of a study, its conclusion and all its trials."""
+    """Print the conclusion of a study, then its task and all its trials."""
     rows, common = trial_rows(study.trials(), study.header.workload)
     skipped = len(study.skipped())
+    print_conclusion(study_conclusion(study), console)
+    console.print()
     print_facts(console, header_facts(study.header))
-    print_conclusion(make_conclusion(study.result, study.path), console)
     if rows:
         console.print()
         styles = ["" if row.is_completed else "yellow" for row in rows]

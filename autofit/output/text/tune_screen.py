@@ -34,11 +34,11 @@ def print_tune_result(result: Mapping[str, Any], header: StudyHeader, console: C
     found = make_conclusion(result)
     winner = result.get("winner") or {}
     console.print()
-    console.print(Text(_title(header), style="dim"))
+    console.print(Text(title(header), style="dim"))
     console.print(Text(describe_speedup(result) if winner else found.headline, style="bold"))
     if winner:
         console.print(Text(_proof(winner)))
-        _print_figures(result, winner, console)
+        _print_sides(result, winner, console)
         print_facts(console, found.expert_facts)
     notices = _notices(found)
     for text, style in notices:
@@ -51,7 +51,8 @@ def print_tune_result(result: Mapping[str, Any], header: StudyHeader, console: C
     print_facts(console, _links(result, hidden))
 
 
-def _title(header: StudyHeader) -> str:
+def title(header: StudyHeader) -> str:
+    """Return model, workload, context and devices of a run."""
     workload = header.workload
     devices = "; ".join(map(_short_name, header.environment.devices)) or "CPU"
     return one_line(f"{header.model_name}, {workload.name}, context {workload.context}, {devices}")
@@ -64,20 +65,29 @@ def _short_name(device: str) -> str:
 
 def _proof(winner: Mapping[str, Any]) -> str:
     proof = "proven at full context" if winner.get("proven") else "NOT proven at full context"
-    free = [
+    return ", ".join((proof, *headroom_texts(winner.get("free_mib") or {})))
+
+
+def headroom_texts(free_mib: Mapping[str, float | None]) -> list[str]:
+    """Return the memory that each device had left at the peak."""
+    return [
         f"{mib(amount)} left on {one_line(name)}"
-        for name, amount in (winner.get("free_mib") or {}).items()
+        for name, amount in free_mib.items()
         if name != HOST_NAME and amount is not None
     ]
-    return ", ".join((proof, *free))
 
 
-def _print_figures(result: Mapping[str, Any], winner: Mapping[str, Any], console: Console) -> None:
+def _print_sides(result: Mapping[str, Any], winner: Mapping[str, Any], console: Console) -> None:
     baseline_name = "own settings" if has_own_settings(result) else "baseline"
     baseline = (result.get("baseline") or {}).get("estimates") or {}
     sides = {baseline_name: baseline, "tuned": winner.get("estimates") or {}}
     if winner.get("is_baseline"):
         del sides["tuned"]
+    print_figures(sides, console)
+
+
+def print_figures(sides: Mapping[str, Mapping[str, Any]], console: Console) -> None:
+    """Print the measured speeds, with a column for the estimates of each side."""
     rows = [
         (name, *(_figure(estimates.get(key), unit) for estimates in sides.values()))
         for name, key, unit in _FIGURES

@@ -31,6 +31,7 @@ def _write(presets: Sequence[Preset]) -> str:
         "gain": preset.gain,
         "tie": preset.tie,
         "proven": preset.proven,
+        "origin": preset.origin,
         "estimates": preset.estimates,
         "peak_mib": dict(preset.peak_mib),
         "taken_mib": dict(preset.taken_mib),
