@@ -11,9 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 from filelock import FileLock, Timeout
 
 from autofit.errors import AutofitError, MachineInUseError
+from autofit.input_files import open_regular, parse_json, read_stream
+from autofit.machine.kernel_files import read_text
+from autofit.text_format import one_line
 
 FOLDER_VARIABLE = "AUTOFIT_LOCK_DIR"
 # All users of a machine share these; each user can have another TMPDIR.
@@ -22,6 +26,10 @@ _OWN_FOLDER = "autofit"
 _LOCK_NAME = "autofit.lock"
 _HOLDER_NAME = "autofit.holder.json"
 _FILE_MODE = 0o666
+_RECORD_MODE = 0o644
+_RECORD_BYTES = 1 << 16
+_LONGEST_NAME = 200
+_IN_USE = "another autofit is measuring on this machine"
 _FOLDER_MODE = 0o777  # with the sticky bit filelock would trust no other user
 
 
@@ -44,7 +52,7 @@ def machine_lock(study: str, *, folder: Path | None = None) -> Iterator[Callable
         lock = FileLock(path, timeout=0, mode=_FILE_MODE)
         lock.acquire()
     except Timeout:
-        raise MachineInUseError(*_describe_holder(holder)) from None
+        raise MachineInUseError(*_describe_holder(path, holder)) from None
     except OSError as error:
         raise AutofitError(
             f"cannot lock {path}: {error.strerror}",
@@ -76,27 +84,59 @@ def _make_folder(folder: Path) -> None:
 
 
 def _write_holder(path: Path, study: str) -> None:
-    """Record the holder for the message to others; a failure to do so is ignored."""
+    """Record the holder for the message to others; a failure to do so is ignored.
+
+    The file is replaced, so that it belongs to the holder, and only the holder can write it.
+    """
     text = json.dumps({"pid": os.getpid(), "study": study, "since": time.time()})
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with contextlib.suppress(OSError):
-        fd = os.open(path, flags, _FILE_MODE)
-        with os.fdopen(fd, "w") as file:
-            file.write(text)
-            if os.fstat(fd).st_uid == os.geteuid():
-                os.fchmod(fd, _FILE_MODE)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+                os.fchmod(descriptor, _RECORD_MODE)
+            Path(name).replace(path)
+        except OSError:
+            Path(name).unlink()
+            raise
 
 
-def _describe_holder(path: Path) -> tuple[str, str]:
-    """Return the message and the hint about the lock's holder."""
+def _describe_holder(lock: Path, record: Path) -> tuple[str, str]:
+    """Return the message and the hint about the lock's holder.
+
+    All users can write in the folder. The record counts only if the process that holds the lock
+    has written it.
+    """
+    hint = "wait until it is done"
     try:
-        holder = json.loads(path.read_text())
+        with open_regular(record) as file:
+            status = os.fstat(file.fileno())
+            holder = parse_json(read_stream(file, _RECORD_BYTES))
         pid, study, since = int(holder["pid"]), str(holder["study"]), float(holder["since"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another autofit is measuring on this machine", "wait until it is done"
-    clock = time.strftime("%H:%M", time.localtime(since))
-    who = f"process {pid}, study {study}, since {clock}"
-    return (
-        f"another autofit is measuring on this machine: {who}",
-        f"wait until it is done, or stop it with `kill {pid}`",
+        clock = time.strftime("%H:%M", time.localtime(since))
+        owner = psutil.Process(pid).uids().effective
+    except (OSError, psutil.Error, ValueError, KeyError, TypeError, OverflowError):
+        return _IN_USE, hint
+    is_own = owner == status.st_uid and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not is_own or not _holds(pid, lock, is_own=owner == os.geteuid()):
+        return _IN_USE, hint
+    if owner == os.geteuid():
+        hint = f"{hint}, or stop it with `kill {pid}`"
+    name = one_line(study)[:_LONGEST_NAME]
+    return f"{_IN_USE}: process {pid}, study {name}, since {clock}", hint
+
+
+def _holds(pid: int, lock: Path, *, is_own: bool) -> bool:
+    """Return whether a process holds the lock, by the kernel's list of locks.
+
+    Without such a list only a process of this user is believed.
+    """
+    locks = read_text(Path("/proc/locks"))
+    if not locks:
+        return is_own
+    inode = str(lock.stat().st_ino)
+    rows = (line.split() for line in locks.splitlines())
+    return any(
+        len(row) > 5 and row[1] == "FLOCK" and row[4] == str(pid) and row[5].endswith(f":{inode}")  # noqa: PLR2004
+        for row in rows
     )

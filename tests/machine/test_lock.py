@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -74,15 +75,90 @@ def test_the_lock_is_released_by_an_exception(tmp_path: Path):
         pass
 
 
-def test_a_damaged_record_of_the_holder(tmp_path: Path):
-    """An unknown holder gives the same kind of error."""
+_ESCAPES = "\x1b[2J\x1b]0;title\x07\r\nautofit: all is well\u202e\x9b1m"
+
+
+def _message(folder: Path) -> str:
+    """Return what a second autofit prints."""
+    with (
+        pytest.raises(MachineInUseError, match="another autofit is measuring") as caught,
+        machine_lock("mine", folder=folder),
+    ):
+        pass
+    return f"{caught.value.message}\n{caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "{",
+        "[]",
+        "1",
+        "[" * 100_000,
+        '{"pid": 1e999, "study": "x", "since": 0}',
+        '{"pid": -1, "study": "x", "since": 0}',
+        '{"pid": PID, "study": "x", "since": 1e300}',
+        '{"pid": 1, "study": "x", "since": 0}',
+        f'{{"pid": {os.getpid()}, "study": "x", "since": 0}}',
+        '{"pid": 999999999, "study": "x", "since": 0}',
+        "x" * (1 << 20),
+    ],
+)
+def test_only_the_holder_of_the_lock_is_named(record, tmp_path: Path):
+    """A record that is damaged, or names a process that does not hold the lock, is not shown."""
+    with holder(tmp_path) as process:
+        (tmp_path / "autofit.holder.json").write_text(record.replace("PID", str(process.pid)))
+        message = _message(tmp_path)
+
+    assert "process" not in message
+    assert "kill" not in message
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664])
+def test_a_record_that_others_can_write_is_not_shown(mode, tmp_path: Path):
+    """Its text may be of anybody, even if it names the right process."""
     with holder(tmp_path):
-        (tmp_path / "autofit.holder.json").write_text("{")
-        with (
-            pytest.raises(MachineInUseError, match="another autofit is measuring"),
-            machine_lock("mine", folder=tmp_path),
-        ):
-            pass
+        (tmp_path / "autofit.holder.json").chmod(mode)
+        assert "study" not in _message(tmp_path)
+
+
+def test_the_record_has_no_effect_on_a_terminal(tmp_path: Path):
+    """Escape sequences and line breaks in the name of a study are shown as text."""
+    with holder(tmp_path) as process:
+        record = {"pid": process.pid, "study": _ESCAPES + "x" * 9999, "since": 0}
+        (tmp_path / "autofit.holder.json").write_text(json.dumps(record))
+        message = _message(tmp_path)
+
+    assert f"process {process.pid}" in message
+    assert message.count("\n") == 1
+    assert all(character.isprintable() for character in message.replace("\n", ""))
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_a_record_that_is_no_file_is_not_read(kind, tmp_path: Path):
+    """A pipe, a device and a folder in its place are neither waited for nor read."""
+    with holder(tmp_path):
+        path = tmp_path / "autofit.holder.json"
+        path.unlink()
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "device":
+            path.symlink_to("/dev/zero")
+        else:
+            path.mkdir()
+        assert "process" not in _message(tmp_path)
+    with machine_lock("mine", folder=tmp_path):
+        pass
+
+
+def test_a_renamed_study_is_named(tmp_path: Path):
+    """The function that the lock yields changes the name, and leaves only one record."""
+    with machine_lock("before", folder=tmp_path) as rename:
+        rename("after")
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert names == ["autofit.holder.json", "autofit.lock"]
+        assert json.loads((tmp_path / "autofit.holder.json").read_text())["study"] == "after"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -95,10 +171,11 @@ def test_users_share_the_lock():
             pass
         with (
             holder(folder, "4242") as process,
-            pytest.raises(MachineInUseError, match=f"process {process.pid}"),
+            pytest.raises(MachineInUseError, match=f"process {process.pid}") as caught,
             machine_lock("mine", folder=folder),
         ):
             pass
+        assert "kill" not in caught.value.hint, "it is another user's process"
 
 
 def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path):
