@@ -55,7 +55,8 @@ class SearchMachine:
         runtime = find_runtime(str(fake.server), str(fake.dialect))
         devices = list_devices(runtime) or ()
         model = read_inventory(fake.write_model(case.model))
-        cores = case.machine.host.cores
+        host = case.machine.host
+        cores = host.cores - host.efficiency_cores
         requests = tuple(Request(prompt, predicted) for prompt, predicted in case.requests)
         self.simulation = Simulation(case.machine, case.model)
         idle = self.simulation.truth({"context": case.context, "n_gpu_layers": 0}, [(64, 8)])
@@ -64,11 +65,15 @@ class SearchMachine:
             model_path=model.path,
             inventory=model,
             devices=usable_devices(devices, {}),
-            cores=Cores(cores, cores, cores, cores),
+            cores=Cores(host.cores, host.cores, host.cores, cores),
             host_available_mib=idle.host_free_mib + idle.host_used_mib,
             workload=Workload("bench", case.context, 1, requests),
             space=fitted_space(
-                read_space("moe", cores=cores), runtime, model, kv_floor="q8_0", pins={}
+                read_space("moe", cores=cores, all_cores=host.cores),
+                runtime,
+                model,
+                kv_floor="q8_0",
+                pins={},
             ),
         )
 

@@ -12,6 +12,8 @@ from autofit.machine.cgroup import Cgroup
 from autofit.machine.kernel_files import read_number, read_text
 
 _CPU_FOLDER = Path("sys/devices/system/cpu")
+# Equal cores may differ a little in their highest clock.
+_SAME_CLOCK = 0.8
 # The sensors of processors, by the names of their drivers.
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 
@@ -22,13 +24,15 @@ class Cores:
 
     `logical` are all hardware threads. `usable` are those that this process may use by its
     affinity and control group. `physical` are the usable ones with hyper-threads counted once.
-    `performance` are the physical ones of the fastest kind.
+    `performance` are the physical ones of the fastest kind. `nodes` is the number of memory nodes
+    with usable threads; each socket of a server has at least one.
     """
 
     logical: int
     usable: int
     physical: int
     performance: int
+    nodes: int = 1
 
 
 def read_cores(cgroup: Cgroup | None = None, *, root: Path = Path("/")) -> Cores:
@@ -51,19 +55,32 @@ def read_cores(cgroup: Cgroup | None = None, *, root: Path = Path("/")) -> Cores
         usable=min(len(allowed), quota),
         physical=min(len(cores), quota),
         performance=min(performance, quota),
+        nodes=_count_nodes(allowed, root),
     )
 
 
 def _fastest(allowed: set[int], root: Path) -> set[int]:
-    """Return the CPUs of the fastest kind: Intel lists them, Arm gives each a capacity."""
+    """Return the CPUs of the fastest kind.
+
+    Intel lists them, Arm gives each a capacity. Other hybrid processors show only that some
+    cores reach a much lower clock.
+    """
     intel = _parse_cpu_list(read_text(root / "sys/devices/cpu_core/cpus")) & allowed
     if intel:
         return intel
-    capacities = {n: read_number(root / _CPU_FOLDER / f"cpu{n}/cpu_capacity") for n in allowed}
-    known = [capacity for capacity in capacities.values() if capacity is not None]
-    if len(known) < len(allowed):
-        return allowed
-    return {number for number, capacity in capacities.items() if capacity == max(known)}
+    for file, least_share in (("cpu_capacity", 1.0), ("cpufreq/cpuinfo_max_freq", _SAME_CLOCK)):
+        speeds = {n: read_number(root / _CPU_FOLDER / f"cpu{n}" / file) for n in allowed}
+        known = {number: speed for number, speed in speeds.items() if speed is not None}
+        if known and len(known) == len(allowed):
+            least = least_share * max(known.values())
+            return {number for number, speed in known.items() if speed >= least}
+    return allowed
+
+
+def _count_nodes(allowed: set[int], root: Path) -> int:
+    """Return the number of memory nodes with some of these CPUs, 1 if unknown."""
+    lists = (root / "sys/devices/system/node").glob("node[0-9]*/cpulist")
+    return max(1, sum(bool(_parse_cpu_list(read_text(path)) & allowed) for path in lists))
 
 
 def _parse_cpu_list(text: str) -> set[int]:

@@ -155,7 +155,8 @@ class CandidatePool:
             rows = groups[group].copy()
             rows[:, layout], rows[:, layers] = layout_index, host_layers
             found.append(rows)
-        return np.concatenate(found) if found else combinations[:0]
+        rows = np.concatenate(found) if found else combinations[:0]
+        return rows[self._grid.sets_only_what_acts(rows)]
 
     def variants(self, rows: Rows) -> Rows:
         """Return the rows and all points that differ from one of them in minor axes only."""
@@ -170,7 +171,8 @@ class CandidatePool:
             others = np.repeat(row[None, :], np.count_nonzero(codes == code), axis=0)
             others[:, minor] = combinations[codes == code][:, minor]
             found.append(others)
-        return np.unique(np.concatenate(found), axis=0)
+        rows = np.unique(np.concatenate(found), axis=0)
+        return rows[self._grid.sets_only_what_acts(rows)]
 
     def _combinations(self) -> Rows:
         return self._grid.combinations(self._ran[-_RECENT_LAUNCHES:].tolist())

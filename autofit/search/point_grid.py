@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autofit.memory.demand import MEMORIES, Demands, Memory, demands_of
+from autofit.memory.demand import MEMORIES, Demands, Memory, demands_of, number
 from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point
 from autofit.trial.candidate import ParamValue
+from autofit.trial.parameter_groups import HOST_ONLY_PARAMS
 
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -60,7 +61,26 @@ class PointGrid:
             exists = tuple(row) in {self.row_of(point) for point in self.problem.points}
         else:
             exists = self.problem.space.allows(self.point_of(row))
-        return exists and self.problem.is_eligible(self.point_of(row))
+        acts = bool(self.sets_only_what_acts(np.array([row]))[0])
+        return exists and acts and self.problem.is_eligible(self.point_of(row))
+
+    def sets_only_what_acts(self, rows: Rows) -> NDArray[np.bool_]:
+        """Return which rows have the first value of each setting that has no effect there.
+
+        Some settings matter only with host layers. Without any, rows that differ in them are
+        one candidate, which is worth one launch.
+        """
+        layers = self.column_of(HOST_LAYERS_AXIS)
+        if layers is None or self.problem.points:
+            return np.ones(len(rows), dtype=bool)
+        idle = [
+            column
+            for column, axis in enumerate(self.axes)
+            if set(axis.params) <= set(HOST_ONLY_PARAMS)
+        ]
+        counts = np.array([number(value) for value in self.axes[layers].values])
+        acts: NDArray[np.bool_] = (counts[rows[:, layers]] != 0) | (rows[:, idle] == 0).all(axis=1)
+        return acts
 
     def point_of(self, row: Sequence[int] | Rows) -> Point:
         """Return the point of a row."""

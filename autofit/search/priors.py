@@ -19,6 +19,7 @@ import numpy as np
 
 from autofit.memory.demand import number
 from autofit.search.point_grid import Floats, PointGrid, Rows
+from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, is_single_device
 from autofit.trial.candidate import ParamValue
 
@@ -35,7 +36,7 @@ class Prior:
     part: str
     term: str
     sd: float
-    mean_of: Callable[[ParamValue, Axis], float] = lambda _, __: 0.0
+    mean_of: Callable[[ParamValue, Problem], float] = lambda _, __: 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +57,46 @@ class Effect:
 _UPLOAD_BY_LOAD_MODE = {"none": 0.0, "dio": 0.0, "mlock": 0.2}
 _MAPPED_UPLOAD = 0.4
 _PREFETCHED_UPLOAD = -0.15
+# Some cores often use the whole bandwidth of system RAM, so half of them are expected to lose
+# little. Threads on efficiency cores are expected to hold all others back.
+_HALF_THE_READERS = 0.1
+_MORE_THREADS = 0.1
 
 
-def _mapped_upload(value: ParamValue, _: Axis) -> float:
+def _mapped_upload(value: ParamValue, _: Problem) -> float:
     return _UPLOAD_BY_LOAD_MODE.get(str(value), _MAPPED_UPLOAD)
 
 
-def _mapped_read(value: ParamValue, _: Axis) -> float:
+def _mapped_read(value: ParamValue, _: Problem) -> float:
     """Return the effect of mapped weights on generation, which was 10% slower with them."""
     return 0.0 if str(value) in _UPLOAD_BY_LOAD_MODE else 0.1
 
 
-def _prefetched_upload(value: ParamValue, _: Axis) -> float:
+def _prefetched_upload(value: ParamValue, _: Problem) -> float:
     return _PREFETCHED_UPLOAD if number(value) > 0 else 0.0
 
 
-def _no_flash_attention(value: ParamValue, _: Axis) -> float:
+def _no_flash_attention(value: ParamValue, _: Problem) -> float:
     return 0.1 if str(value) == "off" else 0.0
 
 
-def _fewer_threads(value: ParamValue, axis: Axis) -> float:
-    """Return the effect of fewer threads than the most that are tried: log sqrt(most / n)."""
-    most = max((number(v) for v in axis.values if number(v) > 0), default=1.0)
-    return 0.5 * math.log(most / number(value)) if number(value) > 0 else 0.0
+def _fewer_threads(value: ParamValue, problem: Problem) -> float:
+    """Return the effect of other threads than the fastest cores on computing: log sqrt(cores / n).
+
+    More threads than those wait for efficiency cores.
+    """
+    cores, threads = problem.hardware.cores, number(value)
+    if not cores or not threads > 0:
+        return 0.0
+    return 0.5 * math.log(cores / threads) if threads <= cores else _MORE_THREADS
+
+
+def _fewer_readers(value: ParamValue, problem: Problem) -> float:
+    """Return the effect of other threads on reading system RAM, which some cores can saturate."""
+    cores, threads = problem.hardware.cores, number(value)
+    if not cores or not threads > 0:
+        return 0.0
+    return _HALF_THE_READERS * math.log2(cores / threads) if threads <= cores else _MORE_THREADS
 
 
 _prompt = partial(Prior, "prompt")
@@ -87,7 +105,7 @@ _KV = (_prompt(ALL_TERMS, 0.03), _generation(ALL_TERMS, 0.03), _generation("cach
 _THREADS = (
     _prompt("host", 0.3, _fewer_threads),
     _prompt(ALL_TERMS, 0.02),
-    _generation("host", 0.15, _fewer_threads),
+    _generation("host", 0.12, _fewer_readers),
     _generation(ALL_TERMS, 0.02),
 )
 _THREADS_WITHOUT_DEVICES = (
@@ -151,7 +169,7 @@ def effects_of(grid: PointGrid, part: str) -> Iterator[Effect]:
             if prior.part != part:
                 continue
             for index, value in enumerate(axis.values):
-                mean = prior.mean_of(value, axis)
+                mean = prior.mean_of(value, grid.problem)
                 yield Effect(prior.term, mean, prior.sd, _has_value(column, index))
     yield from _single_device_effects(grid, part)
     is_pipelined = _pipeline_indicator(grid)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autofit.memory.demand import Memory
+from autofit.search.hardware import Hardware
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point, Space
 from autofit.trial.candidate import Candidate
 from autofit.trial.metric import Metric
@@ -129,6 +130,7 @@ class Problem:
         fit_of: returns the predicted memory of a candidate, or None if it is unknown.
         goal: the objective and its limits.
         traffic: the bytes of the model that decide its speed.
+        hardware: the machine.
         points: the only points that exist; empty if every combination of values is a point.
         is_eligible: returns whether a point may be proposed and picked. It is also called for
             points without layout and host layers. Observations of other points still count as
@@ -142,6 +144,7 @@ class Problem:
     fit_of: Callable[[Candidate], Fit | None]
     goal: Goal = field(default_factory=Goal)
     traffic: ModelTraffic = field(default_factory=ModelTraffic)
+    hardware: Hardware = field(default_factory=Hardware)
     points: tuple[Point, ...] = ()
     is_eligible: Callable[[Point], bool] = lambda _: True
 

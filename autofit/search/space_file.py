@@ -20,8 +20,8 @@ from autofit.trial.workload import Request, Workload
 LAYOUTS = ("balanced", "capacity", "first_device", "single")
 _LAYOUT_SCHEMA: JsonDict = {"enum": list(LAYOUTS)}
 
-# The physical cores of the machine, less or divided by a number.
-_CORES = re.compile(r"^cores(?:\s*([-/])\s*(\d+))?$")
+# The physical cores of the fastest kind, less or divided by a number; or all physical cores.
+_CORES = re.compile(r"^(?:cores(?:\s*([-/])\s*(\d+))?|(all cores))$")
 _CONSTRAINT = re.compile(r"^\s*(\S+)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*$")
 # Tokens of a slot that shortened requests leave free.
 _SPARE_TOKENS = 64
@@ -42,8 +42,8 @@ class _Strict(BaseModel):
 
 
 def _readable_value(value: ParamValue) -> ParamValue:
-    if isinstance(value, str) and value.startswith("cores") and not _CORES.match(value):
-        raise ValueError(f"'{value}' must be a number, cores, cores - N or cores / N")
+    if isinstance(value, str) and "cores" in value and not _CORES.match(value):
+        raise ValueError(f"'{value}' must be a number, cores, cores - N, cores / N or all cores")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not a finite number")
     return value
@@ -57,7 +57,8 @@ class AxisFile(_Strict):
     )
     """The values to try; the search starts with the first.
 
-    `cores` is the number of physical cores here; `cores - N` and `cores / N` work too."""
+    `cores` is the number of physical cores of the fastest kind here; `cores - N` and `cores / N`
+    work too. `all cores` counts efficiency cores, too."""
     sets: list[str] = []
     """The parameters that get the value, if the name is only a label."""
     about: str = ""
@@ -162,19 +163,24 @@ class WorkloadFile(_Strict):
     """A plain text file that prompts are cut from, relative to this file."""
 
 
-def cores_value(value: ParamValue, cores: int) -> ParamValue:
-    """Convert `cores`, `cores - N` or `cores / N` to a number of at least 1."""
+def cores_value(value: ParamValue, cores: int, all_cores: int | None = None) -> ParamValue:
+    """Convert `cores`, `cores - N`, `cores / N` or `all cores` to a number of at least 1."""
     found = _CORES.match(value) if isinstance(value, str) else None
     if not found:
         return value
+    if found[3]:
+        return max(1, all_cores or cores)
     amount = int(found[2] or 0)
     if found[1] == "/":
         return max(1, cores // max(1, amount))
     return max(1, cores - amount)
 
 
-def read_space(name: str, *, cores: int) -> Space:
+def read_space(name: str, *, cores: int, all_cores: int | None = None) -> Space:
     """Return a search space by name or path, for a machine with that many physical cores.
+
+    `cores` are those of the fastest kind. `all_cores` are more on a machine with efficiency
+    cores.
 
     Raises:
         UsageError: there is no such file, or it is faulty.
@@ -183,7 +189,7 @@ def read_space(name: str, *, cores: int) -> Space:
     file = yaml_files.load(path, SpaceFile)
     axes = []
     for parameter, axis in file.parameters.items():
-        values = dict.fromkeys(cores_value(value, cores) for value in axis.values)
+        values = dict.fromkeys(cores_value(value, cores, all_cores) for value in axis.values)
         axes.append(Axis(parameter, tuple(values), tuple(axis.sets)))
     return Space(
         name=path.stem,

@@ -67,7 +67,8 @@ def build_task(
     present = with_free_memory(listed or (), found, options.env)
     devices = usable_devices(present, options.devices_mib, allow_missing=allow_missing)
     cores = read_cores()
-    space = read_space(options.space or _default_space(model, devices), cores=cores.performance)
+    name = options.space or _default_space(model, devices)
+    space = read_space(name, cores=cores.performance, all_cores=cores.physical)
     fitted = fitted_space(space, found, model, kv_floor=options.kv_floor, pins=options.pins)
     refuse_reserved_args(options.extra_args, found, fitted if searches else None)
     return Task(

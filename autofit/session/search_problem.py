@@ -7,6 +7,7 @@ from statistics import median
 from autofit.memory.memory_model import MemoryModel
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.kv_cache import Cells, kv_cache_bytes
+from autofit.search.hardware import Hardware
 from autofit.search.problem import Fit, Goal, Limit, ModelTraffic, Problem
 from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.requirement import Requirement
@@ -28,6 +29,7 @@ def search_problem(factory: CandidateFactory, memory: MemoryModel) -> Problem:
         candidate_of=factory.candidate_of,
         fit_of=lambda candidate: predicted_fit(candidate, memory, task.host_available_mib),
         goal=goal,
+        hardware=Hardware(cores=task.cores.performance),
         traffic=model_traffic(task.inventory, max(1, round(goal.depth))),
     )
 

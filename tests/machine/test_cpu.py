@@ -63,6 +63,35 @@ def test_efficiency_cores_are_not_performance_cores(tmp_path: Path):
     assert intel.physical == len(ALLOWED)
 
 
+def test_a_much_lower_clock_marks_efficiency_cores(tmp_path: Path):
+    """Without lists and capacities the highest clock of each core counts, if they differ much."""
+    topology(tmp_path, {cpu: cpu for cpu in ALLOWED})
+    for cpu in ALLOWED:
+        clock = tmp_path / "sys/devices/system/cpu" / f"cpu{cpu}" / "cpufreq/cpuinfo_max_freq"
+        clock.parent.mkdir()
+        clock.write_text("5600000\n")
+    slow = tmp_path / "sys/devices/system/cpu" / f"cpu{ALLOWED[0]}" / "cpufreq/cpuinfo_max_freq"
+    slow.write_text("5300000\n")
+
+    nearly_equal = read_cores(Cgroup(), root=tmp_path)
+    slow.write_text("3300000\n" if len(ALLOWED) > 1 else "5600000\n")
+    hybrid = read_cores(Cgroup(), root=tmp_path)
+
+    assert nearly_equal.performance == len(ALLOWED)
+    assert hybrid.performance == max(len(ALLOWED) - 1, 1)
+
+
+def test_memory_nodes_with_usable_cpus_count(tmp_path: Path):
+    """A node whose CPUs this process may not use does not count."""
+    for node, cpus in enumerate((f"{ALLOWED[0]}", "1000-1003", f"{ALLOWED[-1]},2000")):
+        folder = tmp_path / f"sys/devices/system/node/node{node}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(cpus + "\n")
+
+    assert read_cores(Cgroup(), root=tmp_path).nodes == 2
+    assert read_cores(Cgroup(), root=tmp_path / "nowhere").nodes == 1
+
+
 def test_the_quota_of_a_container_limits_the_cores(tmp_path: Path):
     """A quota of CPU time limits the cores, to at least one."""
     (tmp_path / "cpu.max").write_text("50000 100000\n")

@@ -55,6 +55,24 @@ def test_the_points_of_a_table_are_its_only_combinations() -> None:
     assert [grid.point_of(row) for row in rows] == [point]
 
 
+def test_settings_without_effect_keep_their_first_value() -> None:
+    """Without host layers points that differ in threads alone are one."""
+    problem = ToyMachine().problem()
+    threads = Axis("threads", (8, 4))
+    grid = PointGrid(replace(problem, space=replace(SPACE, axes=(*SPACE.axes, threads))))
+    point = {LAYOUT_AXIS: "single:A", HOST_LAYERS_AXIS: 0, **next(SPACE.points())}
+    rows = np.array(
+        [
+            grid.row_of({**point, HOST_LAYERS_AXIS: layers, "threads": count})
+            for layers in (0, 7)
+            for count in (8, 4)
+        ]
+    )
+
+    assert grid.sets_only_what_acts(rows).tolist() == [True, False, True, True]
+    assert [grid.is_eligible(row) for row in rows] == [True, False, True, True]
+
+
 def test_of_too_many_combinations_a_sample_is_listed() -> None:
     """The sample contains the neighbours of known points."""
     axes = tuple(Axis(f"p{i}", tuple(range(8))) for i in range(6))

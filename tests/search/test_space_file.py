@@ -40,6 +40,17 @@ def test_cores_become_numbers() -> None:
     assert axis.values == (2, 1)
 
 
+def test_all_cores_count_those_of_slower_kinds() -> None:
+    """On a hybrid processor `all cores` is another number of threads, and elsewhere it is not."""
+    hybrid = read_space("moe", cores=8, all_cores=24).axis("threads")
+    equal = read_space("moe", cores=8, all_cores=8).axis("threads")
+
+    assert hybrid is not None
+    assert equal is not None
+    assert hybrid.values == (8, 7, 4, 24)
+    assert equal.values == (8, 7, 4)
+
+
 @pytest.mark.parametrize(
     ("text", "cores", "number"),
     [("cores", 6, 6), ("cores - 1", 6, 5), ("cores/2", 6, 3), ("cores - 8", 6, 1)],
