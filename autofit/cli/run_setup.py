@@ -117,8 +117,23 @@ class Run:
 
     def conclude(self, result: dict[str, Any]) -> None:
         """Write the result to the study, and end the display."""
-        self.study.conclude(result)
+        with self.keeping_result("the result"):
+            self.study.conclude(result)
         self.emit(Finished(result))
+
+    @contextmanager
+    def keeping_result(self, written: str) -> Iterator[None]:
+        """Show a notice in place of an error: no file is worth the loss of a result.
+
+        Args:
+            written: what the block writes.
+        """
+        try:
+            yield
+        except AutofitError as error:
+            self.notice(f"{written} was not written: {error.message}; {error.hint}")
+        except Exception as error:  # noqa: BLE001 - also a fault in a library that draws a plot
+            self.notice(f"{written} was not written: {type(error).__name__}: {error}")
 
 
 @contextmanager

@@ -1,30 +1,24 @@
-"""A tune that is started from the command line, with its presets and reports."""
+"""A tune that is started from the command line, from its task to its result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from autofit.cli.options.shared_options import RunOptions
 from autofit.cli.run_setup import Run, open_run
+from autofit.cli.tune_outputs import refused_formats, write_outputs
 from autofit.memory.calibration import CalibrationStore
 from autofit.memory.memory_model import MemoryModel
-from autofit.output.report.html_report import html_report
-from autofit.output.report.markdown_report import markdown_report
 from autofit.output.text.trial_row import command_line
-from autofit.presets.formats.registry import find_format, write_preset
-from autofit.presets.preset_source import winner_preset, written_preset
 from autofit.process.environment import removed_variables
 from autofit.quality.output_evaluator import OutputEvaluator
 from autofit.quality.quality_gate import QualityGate
 from autofit.runtime.command.argv_writer import Purpose, UnsupportedSetting
 from autofit.search.optuna_study import SearchStudy
 from autofit.session.candidate_factory import CandidateFactory
-from autofit.session.events import Finished
 from autofit.session.finalist import baseline_finalist
 from autofit.session.search_problem import search_problem
 from autofit.session.task import Task
@@ -35,8 +29,6 @@ from autofit.trial.candidate import Candidate
 from autofit.tune.baseline import describe_baseline
 from autofit.tune.pipeline import run_tune
 
-# The formats that a tune writes; `autofit export` has more.
-_PRESETS = ("ini", "args", "json")
 # The port in the commands of a dry run. A real tune gets a free port from the system.
 _PORT = 8080
 
@@ -70,23 +62,21 @@ class TuneRun:
         unset = removed_variables({}, also_remove=self.task.runtime.dialect.variables)
         return command_line(plan.argv, plan.env, port=_PORT, unset=unset)
 
-    def execute(self, argv: Sequence[str]) -> dict[str, Any]:
-        """Run the tune, write study, presets and reports, and return the result."""
-        memory = self._memory_model()
+    def execute(self, argv: Sequence[str]) -> tuple[dict[str, Any], Study]:
+        """Run the tune, write study, presets and reports; return the result and the study."""
+        memory, folder = self._memory_model(), Path.cwd()
+        header = search_header(self.task, self.options, seed=self.seed, argv=argv)
         with open_run(
             self.run_options,
-            search_header(self.task, self.options, seed=self.seed, argv=argv),
+            header,
             [self.task],
-            notices=self._notices(),
+            notices=(*self._notices(), *refused_formats(self.task, header, folder)),
             max_launches=self.max_launches,
             planner=memory.planner,
         ) as run:
             result = self._earlier_result(run) or self._tune(run, memory)
-            result["preset"] = self._write_presets(run.study, result)
-            run.study.conclude(result)
-            _write_reports(run.study)
-            run.emit(Finished(result))
-        return result
+            write_outputs(run, result, self.task.runtime, folder)
+        return result, run.study
 
     def _notices(self) -> Iterator[str]:
         task = self.task
@@ -123,31 +113,3 @@ class TuneRun:
 
     def _search(self, memory: MemoryModel) -> SearchStudy:
         return SearchStudy(search_problem(CandidateFactory(self.task), memory), seed=self.seed)
-
-    def _write_presets(self, study: Study, result: dict[str, Any]) -> str | None:
-        """Write the winner's presets, and return the path of the first."""
-        if result["winner"] is None:
-            return None
-        preset = winner_preset(
-            study.header,
-            result,
-            runtime=self.task.runtime,
-            folder=Path.cwd(),
-            made_on=date.today(),  # noqa: DTZ011
-        )
-        paths = [
-            study.write_output(
-                f"presets/{study.header.model_name}{find_format(name).suffix}",
-                write_preset(name, preset),
-            )
-            for name in _PRESETS
-            if name in preset.rules.formats
-        ]
-        return str(paths[0]) if paths else None
-
-
-def _write_reports(study: Study) -> None:
-    text = written_preset(study)
-    study.write_output("report.md", markdown_report(study, preset=text))
-    if find_spec("plotly") and find_spec("jinja2"):  # the extra `report`
-        study.write_output("report.html", html_report(study, preset=text))

@@ -25,8 +25,10 @@ def test_the_result_comes_before_the_examples(capsys, tmp_path, as_json):
     write_model(
         SynthSpec(layers=2, experts=4, used=2, embd=64, ff=32, vocab=512, type="f16"), model
     )
-    result = {**RESULT, "study": str(make_study(tmp_path / "study").path)}
-    code = print_demo(result, replace(options(model, model), runtime=None), as_json=as_json)
+    study = make_study(tmp_path / "study")
+    result = {**RESULT, "study": str(study.path)}
+    own = replace(options(model, model), runtime=None)
+    code = print_demo(result, study, own, as_json=as_json)
 
     printed = capsys.readouterr()
     shown = printed.err if as_json else printed.out

@@ -263,6 +263,17 @@ def test_no_point_of_the_front_is_beaten():
     assert [(pp, tg) for _, pp, tg in pareto_front(points)] == [(1, 9), (5, 5), (6, 1)]
 
 
+def test_a_plot_that_fails_leaves_the_others(tmp_path):
+    """Its title and fault are among the plots that are left out."""
+    study = whole(tmp_path / "study")
+    result = {**study.result, "boundary": 5, "gain": "large"}
+    made, left_out = plots(PlotData(study.trials(), WORKLOAD, "request_s", result))
+
+    assert {plot.title for plot in made} >= {MEMORY, RATES, TIME}
+    assert {plot.title for plot in left_out} == {"Speed plot", "Rounds plot"}
+    assert all("Error" in plot.reason for plot in left_out)
+
+
 def test_long_pauses_are_left_out_of_the_time_line():
     """A study that was resumed the next day is drawn without the night."""
     first = trial(1)

@@ -84,7 +84,7 @@ def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 
     result = _compare(read_run_options(given), **given)
     print_comparison(result, make_console(sys.stderr if as_json else sys.stdout))
     if as_json:
-        click.echo(json.dumps(result, ensure_ascii=False))
+        click.echo(json.dumps(result))
     if result["because"] == "failure" and result["verdict"] == "undecided":
         return _report_failure("neither A nor B runs", NothingFitsError, result)
     if fail and result["verdict"] == "worse":

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from autofit.plan.memory_plan import PlannedLayout
     from autofit.replay.recorded_table import RecordedTable, TableRow
+    from autofit.study.study_folder import Study
 
 _BUDGET_S = 120.0
 _MAX_LAUNCHES = 14
@@ -85,16 +86,18 @@ def command(study: Path | None, *, resume: bool, verbose: bool, as_json: bool) -
         extra_args=(),
     )
     click.echo(f"tuning {model.name} (random weights) on this machine's CPU", err=True)
-    result = tune_model(
+    done = tune_model(
         options,
         RunOptions(study, resume, _BUDGET_S, verbose),
         max_launches=_MAX_LAUNCHES,
         checks_answers=False,  # answers of random weights mean nothing
     )
-    return print_demo(result or {}, options, as_json=as_json)
+    return 0 if done is None else print_demo(*done, options, as_json=as_json)
 
 
-def print_demo(result: dict[str, Any], options: TaskOptions, *, as_json: bool) -> int:
+def print_demo(
+    result: dict[str, Any], study: Study, options: TaskOptions, *, as_json: bool
+) -> int:
     """Print the examples, and then the result of the tune on the same stream."""
     from rich.text import Text  # noqa: PLC0415 - heavy, --help is quick
 
@@ -107,7 +110,7 @@ def print_demo(result: dict[str, Any], options: TaskOptions, *, as_json: bool) -
         console.print(Text(line))
     console.print(Text("\nPLANNED, nothing launched: an 18 GB model on cards of 12 and 8 GB"))
     print_layout(_plan_two_cards(options), console)
-    return print_result(result, as_json=as_json)
+    return print_result(result, study, as_json=as_json)
 
 
 def _replay_lines() -> Iterator[str]:

@@ -98,7 +98,7 @@ def command(
         plan.update_baseline(records)
         click.echo(f"updated {plan.baseline_path}", err=True)
     if as_json:
-        click.echo(json.dumps(document, ensure_ascii=False))
+        click.echo(json.dumps(document))
     return _report_code(document)
 
 

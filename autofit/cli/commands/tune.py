@@ -7,8 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -22,6 +21,9 @@ from autofit.cli.options.shared_options import (
 from autofit.errors import NothingFitsError, UsageError
 from autofit.session.task_options import TaskOptions
 from autofit.trial.metric import Metric
+
+if TYPE_CHECKING:
+    from autofit.study.study_folder import Study
 
 # An objective of several metrics: it keeps a front, and the preset is the best by `request_s`.
 PARETO = "pareto"
@@ -71,20 +73,18 @@ def command(*, as_json: bool, yes: bool, **given: Any) -> int:  # noqa: ANN401 -
     What comes after `--` is passed unchanged to every launch and to the preset.
     """
     run, options = read_run_options(given), read_task_options(given)
-    result = tune_model(options, run, as_json=as_json, asks=not yes, **given)
-    return 0 if result is None else print_result(result, as_json=as_json)
+    done = tune_model(options, run, as_json=as_json, asks=not yes, **given)
+    return 0 if done is None else print_result(*done, as_json=as_json)
 
 
-def print_result(result: dict[str, Any], *, as_json: bool) -> int:
+def print_result(result: dict[str, Any], study: Study, *, as_json: bool) -> int:
     """Print the result of a tune on stdout, and return the exit code."""
     from autofit.output.text.best_so_far_text import (  # noqa: PLC0415 - heavy, --help is quick
         print_best_so_far,
     )
     from autofit.output.text.console import make_console  # noqa: PLC0415
     from autofit.output.text.tune_screen import print_tune_result  # noqa: PLC0415
-    from autofit.study.study_folder import Study  # noqa: PLC0415
 
-    study = Study.open(Path(result["study"]))
     console = make_console(sys.stderr if as_json else sys.stdout)
     print_tune_result(result, study.header, console)
     print_best_so_far(study, console)  # if there is no winner
@@ -126,8 +126,10 @@ def tune_model(
     asks: bool = False,
     as_json: bool = False,
     checks_answers: bool = True,
-) -> dict[str, Any] | None:
+) -> tuple[dict[str, Any], Study] | None:
     """Tune a model and return the result; for a dry run print the commands and return None.
+
+    The study comes with the result.
 
     If the machine is busy and `asks` is set, ask the user whether to go on.
     """

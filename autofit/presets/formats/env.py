@@ -25,6 +25,15 @@ from autofit.presets.preset_heading import heading
 from autofit.presets.server_entry import ServerEntry
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# A comment, or a name with or without a value, which may begin with a quoted word.
+_LINE = re.compile(
+    r"""[ \t]*(?:
+      [\#;][^\n]*
+    | (?:export[ \t])?[ \t]*(?P<name>[^=\n]*?)[ \t]*
+      (?:=(?P<value>[ \t]*(?=['"])(?:'[^']*'|"(?:[^"\\]|\\.)*"|[^\s'"])+[^\n]*|[^\n]*))?
+    )(?:\n|\Z)""",
+    re.VERBOSE | re.DOTALL,
+)
 # Variables are read in the order of the help text.
 _APPLIED_OVERRIDES = (OVERRIDE_TENSOR, CPU_MOE, N_CPU_MOE, N_CPU_FFN)
 
@@ -64,21 +73,27 @@ def arguments_without_variable(preset: Preset) -> tuple[str, ...]:
 def file_variables(text: str) -> dict[str, str | None]:
     """Return the variables of a file of `NAME=VALUE` lines, or None for a `NAME` alone.
 
-    A value in quotes is unquoted as in a shell. Any other value is the rest of its line.
+    A value in quotes is unquoted as in a shell, and can have several lines. Any other value is
+    the rest of its line.
     """
     variables: dict[str, str | None] = {}
-    for line in text.splitlines():
-        name, equals, value = line.strip().removeprefix("export ").partition("=")
-        name, value = name.strip(), value.strip()
-        if not equals and _NAME.fullmatch(name):
-            variables[name] = None
-        elif equals and not name.startswith(("#", ";")):
-            try:
-                is_quoted = value[:1] in ("'", '"')
-                variables[name] = "".join(shlex.split(value)) if is_quoted else value
-            except ValueError:
-                variables[name] = value
+    for found in _LINE.finditer(text):
+        name, value = found["name"], found["value"]
+        if value is None:
+            if _NAME.fullmatch(name or ""):
+                variables[name] = None
+        else:
+            variables[name] = _unquoted(value.strip())
     return variables
+
+
+def _unquoted(value: str) -> str:
+    if value[:1] not in ("'", '"'):
+        return value
+    try:
+        return "".join(shlex.split(value))
+    except ValueError:  # the quote has no end
+        return value
 
 
 def known_variables(

@@ -172,7 +172,7 @@ def refused_keys(keys: Iterable[str], help_text: HelpText) -> dict[str, str]:
 
 
 def _recognizes(file: PresetFile) -> bool:
-    sections = {found[1] for line in file.text.splitlines() if (found := _SECTION.fullmatch(line))}
+    sections = {found[1] for line in file.text.split("\n") if (found := _SECTION.fullmatch(line))}
     is_ini = file.path.suffix == ".ini" or bool(sections)
     return is_ini and file.data is None and "Service" not in sections
 
@@ -184,7 +184,7 @@ def read(file: PresetFile) -> list[ServerEntry]:
     """
     sections: dict[str, dict[str, str]] = {}
     name = ""
-    for number, line in enumerate(file.text.splitlines(), start=1):
+    for number, line in enumerate(file.text.split("\n"), start=1):
         if not line.strip() or line.lstrip().startswith((";", "#")):
             continue
         section = _SECTION.fullmatch(line)

@@ -106,8 +106,14 @@ def open_preset_file(path: Path) -> PresetFile:
     text = _decoded(data, path)
     if not text.strip():
         raise UsageError(f"{path} is empty", _HINT)
-    text = without_private(text.replace("\r\n", "\n").replace("\r", "\n"))
-    return PresetFile(path, text)
+    return PresetFile(path, without_private(_with_unix_ends(text)))
+
+
+def _with_unix_ends(text: str) -> str:
+    """Return a text with line ends as on Unix; a carriage return in a value stays."""
+    if text.count("\r\n") == text.count("\n"):
+        text = text.replace("\r\n", "\n")
+    return text if "\n" in text else text.replace("\r", "\n")
 
 
 def _decoded(data: bytes, path: Path) -> str:

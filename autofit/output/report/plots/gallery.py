@@ -29,8 +29,17 @@ _DRAWN: tuple[Callable[[PlotData], Plot | NoPlot], ...] = (
 
 def plots(data: PlotData) -> tuple[list[Plot], list[NoPlot]]:
     """Return the plots that the study has data for, and those that are left out."""
-    made = [draw(data) for draw in _DRAWN]
+    made = [_drawn(draw, data) for draw in _DRAWN]
     return (
         [plot for plot in made if isinstance(plot, Plot)],
         [plot for plot in made if isinstance(plot, NoPlot)],
     )
+
+
+def _drawn(draw: Callable[[PlotData], Plot | NoPlot], data: PlotData) -> Plot | NoPlot:
+    """Return a plot, or its fault as the reason why it is left out: the report has much else."""
+    try:
+        return draw(data)
+    except Exception as error:  # noqa: BLE001 - also a fault in plotly
+        title = draw.__name__.replace("_", " ").capitalize()
+        return NoPlot(title, f"drawing it failed: {type(error).__name__}: {error}")
