@@ -6,14 +6,12 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from types import FrameType
 from typing import Any
-
-import click
 
 from autofit.cli.options.shared_options import RunOptions
 from autofit.errors import AutofitError, Interrupted
@@ -166,7 +164,7 @@ def open_run(
     )
     stop = StopRequest()
     with (
-        _locked_folder(options.study, folder_name or header.model_name) as path,
+        _make_folder(options, folder_name or header.model_name) as path,
         Study.resume(path, header) if options.resume else Study.create(path, header) as study,
         _best_so_far_if_stopped(study),
         console,
@@ -197,11 +195,14 @@ def _best_so_far_if_stopped(study: Study) -> Iterator[None]:
 
 
 @contextmanager
-def _locked_folder(folder: Path | None, name: str) -> Iterator[Path]:
-    """Lock the machine for a study, and make the study's folder only after that."""
-    with machine_lock(str(folder.absolute()) if folder else f"of {name}") as set_study:
+def _make_folder(options: RunOptions, name: str) -> Iterator[Path]:
+    """Lock the machine if the run does so, and make the study's folder only after that."""
+    folder = options.study
+    study = str(folder.absolute()) if folder else f"of {name}"
+    with machine_lock(study) if options.locks_machine else nullcontext() as set_study:
         path = folder or create_study_folder(name, today=date.today())  # noqa: DTZ011
-        set_study(str(path.absolute()))
+        if set_study is not None:
+            set_study(str(path.absolute()))
         yield path
 
 
@@ -216,14 +217,3 @@ def _environment_notices(tasks: Sequence[Task]) -> Iterator[str]:
     if removed:
         yield f"not passed to the runtime: {', '.join(removed)} (pass them with --env)"
     yield from watch_host(0.3).warnings()
-
-
-def confirm_when_busy() -> None:
-    """Ask the user on a terminal whether to measure while other programs use the machine."""
-    if not sys.stdin.isatty():
-        return
-    state = watch_host(0.5)
-    if state.is_busy:
-        for line in state.warnings():
-            click.echo(line, err=True)
-        click.confirm("The machine is busy; measure anyway?", abort=True, err=True)

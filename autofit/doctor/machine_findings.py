@@ -118,7 +118,7 @@ def _check_gpu_state(state: GpuState) -> Iterator[Finding]:
             "warning",
             "busy_gpu",
             f"other programs use {name} ({state.busy_percent}%)",
-            "nvidia-smi    # shows which; stop them during a tune",
+            "nvidia-smi    # shows which; tune when they have ended",
         )
     if _is_capped(state.power_cap_w, state.default_power_cap_w):
         yield Finding(
@@ -169,7 +169,7 @@ def _check_load(state: HostState) -> Iterator[Finding]:
             "busy_host",
             f"other processes use {state.others_cores:.1f} of {logical} cores: "
             "measurements will vary",
-            "top -o %CPU    # shows which; stop what is not needed during a tune",
+            "top -o %CPU    # shows which; `autofit tune --wait` starts when the CPU is idle",
         )
     if state.steal_share > STEAL_SHARE:
         yield Finding(

@@ -30,6 +30,8 @@ _BUSY_CORES = 0.5  # this much work of other processes disturbs a runtime on any
 _BUSY_SHARE = 0.1  # or this share of all cores
 _SWAP_SHARE = 0.5
 _WINDOW_S = 0.5
+# A pause of a busy program is not yet quiet.
+_QUIET_WINDOW_S = 5.0
 _INTERVAL_S = 1.0
 # CPU time is counted in ticks of 10 ms, so shorter spans are too imprecise.
 _LEAST_WINDOW_S = 0.5
@@ -170,6 +172,23 @@ def watch_host(
     watcher = HostWatcher()
     sleep(window_s)
     return watcher.state()
+
+
+def wait_until_quiet(
+    limit_s: float,
+    report: Callable[[str], None],
+    *,
+    watch: Callable[[float], HostState] = watch_host,
+    clock: Callable[[], float] = time.monotonic,
+) -> HostState:
+    """Wait until the host is not busy, at most for some time, and return its last state.
+
+    While it is busy, keep calling `report` with the reasons.
+    """
+    deadline = clock() + limit_s
+    while (state := watch(_QUIET_WINDOW_S)).is_busy and clock() < deadline:
+        report("; ".join(state.warnings()))
+    return state
 
 
 class ConditionsWatcher:

@@ -30,15 +30,23 @@ _RECORD_MODE = 0o644
 _RECORD_BYTES = 1 << 16
 _LONGEST_NAME = 200
 _IN_USE = "another autofit is measuring on this machine"
+_POLL_S = 0.5
 _FOLDER_MODE = 0o777  # with the sticky bit filelock would trust no other user
 
 
 @contextlib.contextmanager
-def machine_lock(study: str, *, folder: Path | None = None) -> Iterator[Callable[[str], None]]:
+def machine_lock(
+    study: str,
+    *,
+    folder: Path | None = None,
+    wait_s: float = 0.0,
+    report: Callable[[str], None] | None = None,
+) -> Iterator[Callable[[str], None]]:
     """Lock the machine while measuring for a study; yield a function that changes its name.
 
     The system releases the lock when its holder dies. The lock is in `folder`; by default in
-    `AUTOFIT_LOCK_DIR`, or in a folder that all users share.
+    `AUTOFIT_LOCK_DIR`, or in a folder that all users share. While another autofit has it, wait
+    up to `wait_s` and keep calling `report` with a message that names the other.
 
     Raises:
         MachineInUseError: another autofit has locked it; the message names it.
@@ -46,13 +54,19 @@ def machine_lock(study: str, *, folder: Path | None = None) -> Iterator[Callable
     """
     folder = folder or find_lock_folder()
     path, holder = folder / _LOCK_NAME, folder / _HOLDER_NAME
+    deadline = time.monotonic() + wait_s
     try:
         _make_folder(folder)
         # Other users must be able to lock the file that one user has created.
         lock = FileLock(path, timeout=0, mode=_FILE_MODE)
-        lock.acquire()
-    except Timeout:
-        raise MachineInUseError(*_describe_holder(path, holder)) from None
+        while not _acquire(lock):
+            message = _describe_holder(path, holder)
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise MachineInUseError(message, _HINT)
+            if report is not None:
+                report(message)
+            time.sleep(min(_POLL_S, left_s))
     except OSError as error:
         raise AutofitError(
             f"cannot lock {path}: {error.strerror}",
@@ -63,6 +77,17 @@ def machine_lock(study: str, *, folder: Path | None = None) -> Iterator[Callable
         yield lambda name: _write_holder(holder, name)
     finally:
         lock.release()
+
+
+_HINT = "try again when it is done; `tune`, `probe`, `compare` and `sweep` wait for it with --wait"
+
+
+def _acquire(lock: FileLock) -> bool:
+    try:
+        lock.acquire()
+    except Timeout:
+        return False
+    return True
 
 
 def find_lock_folder() -> Path:
@@ -101,13 +126,12 @@ def _write_holder(path: Path, study: str) -> None:
             raise
 
 
-def _describe_holder(lock: Path, record: Path) -> tuple[str, str]:
-    """Return the message and the hint about the lock's holder.
+def _describe_holder(lock: Path, record: Path) -> str:
+    """Return the message about the lock's holder.
 
     All users can write in the folder. The record counts only if the process that holds the lock
     has written it.
     """
-    hint = "wait until it is done"
     try:
         with open_regular(record) as file:
             status = os.fstat(file.fileno())
@@ -116,14 +140,12 @@ def _describe_holder(lock: Path, record: Path) -> tuple[str, str]:
         clock = time.strftime("%H:%M", time.localtime(since))
         owner = psutil.Process(pid).uids().effective
     except (OSError, psutil.Error, ValueError, KeyError, TypeError, OverflowError):
-        return _IN_USE, hint
+        return _IN_USE
     is_own = owner == status.st_uid and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if not is_own or not _holds(pid, lock, is_own=owner == os.geteuid()):
-        return _IN_USE, hint
-    if owner == os.geteuid():
-        hint = f"{hint}, or stop it with `kill {pid}`"
+        return _IN_USE
     name = one_line(study)[:_LONGEST_NAME]
-    return f"{_IN_USE}: process {pid}, study {name}, since {clock}", hint
+    return f"{_IN_USE}: process {pid}, study {name}, since {clock}"
 
 
 def _holds(pid: int, lock: Path, *, is_own: bool) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -155,17 +155,19 @@ class Sweep:
     """A sweep, which measures each entry of a plan in processes of its own.
 
     If `folder` is None, a new one is made below `results/sweeps`. `report` is called with lines
-    about the progress. `command` is the command line of the sweep, for hints.
+    about the progress. Without `locks_machine` the caller has locked the machine. `command` is
+    the command line of the sweep, for hints.
     """
 
     plan: SweepPlan
     folder: Path | None
     resume: bool
+    locks_machine: bool
     report: Callable[[str], None]
     command: Sequence[str]
 
     def measure(self) -> tuple[list[EntryRecord], NightFolder]:
-        """Measure all entries under the machine's lock.
+        """Measure all entries while the machine is locked.
 
         Raises:
             AutofitError: the sweep itself failed.
@@ -174,9 +176,11 @@ class Sweep:
         self._refuse_missing_presets()
         suite = self.plan.suite
         try:
-            with machine_lock(f"of the sweep {suite.name}") as set_study:
+            lock = machine_lock(f"of the sweep {suite.name}")
+            with lock if self.locks_machine else nullcontext() as set_study:
                 night = self._open_folder()
-                set_study(str(night.path))
+                if set_study is not None:
+                    set_study(str(night.path))
                 count = len(self.plan.entries)
                 entries = "1 entry" if count == 1 else f"{count} entries"
                 self.report(f"sweep {suite.name}: {entries}, saved in {night.path}")

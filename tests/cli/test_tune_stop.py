@@ -12,6 +12,7 @@ from autofit_program import AutofitProgram
 from process_stage import wait_for
 from tune_machine import TuneMachine
 
+from autofit.machine.lock import machine_lock
 from autofit.study.study_folder import Study
 
 pytestmark = pytest.mark.timeout(240)
@@ -189,5 +190,21 @@ def test_a_second_autofit_is_refused(program, machine, tmp_path):
     error = done.json["error"]
     assert error["kind"] == "machine_in_use"
     assert f"process {run.process.pid}" in error["message"]
-    assert "kill" in error["hint"]
+    assert "--wait" in error["hint"]
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (None, 4)])
+def test_an_autofit_that_waits_for_another_ends_at_once(program, tmp_path, number, code):
+    """Ctrl-C and the end of its time stop a wait for another autofit, without a study."""
+    lock = tmp_path / "lock"
+    with machine_lock("results/night", folder=lock):
+        words = ("tune", "model.gguf", "--study", tmp_path / "study")
+        with program.start(*words, "--wait" if number else "--wait=1s") as run:
+            run.wait_for_text("waiting: another autofit is measuring on this machine: process")
+            if number is not None:
+                run.send(number)
+            done = run.finish(20)
+
+    assert done.code == code
+    assert not (tmp_path / "study").exists()

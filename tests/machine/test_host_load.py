@@ -16,7 +16,13 @@ import pytest
 
 from autofit.machine.cpu import Cores
 from autofit.machine.gpu import GpuState
-from autofit.machine.host_load import ConditionsWatcher, HostState, HostWatcher, watch_host
+from autofit.machine.host_load import (
+    ConditionsWatcher,
+    HostState,
+    HostWatcher,
+    wait_until_quiet,
+    watch_host,
+)
 from autofit.trial.measurement import Conditions
 
 QUIET = HostState(
@@ -161,6 +167,33 @@ def write_counters(root: Path, waited_us: int, throttles: int) -> None:
             path = root / f"sys/devices/system/cpu/cpu{number}" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+
+
+BUSY = dataclasses.replace(QUIET, others_cores=9.0)
+
+
+@pytest.mark.parametrize(
+    ("states", "limit_s", "reports", "is_busy"),
+    [
+        ([QUIET], 60, 0, False),
+        ([BUSY, BUSY, QUIET], 60, 2, False),
+        ([BUSY, BUSY, BUSY, QUIET], 12, 2, True),
+        ([BUSY, QUIET], 0, 0, True),
+    ],
+)
+def test_a_wait_ends_when_the_host_is_quiet_or_the_time_is_over(states, limit_s, reports, is_busy):
+    """While the host is busy the wait reports why; its end is the last state."""
+    found, now_s = [], [0.0]
+
+    def watch(window_s: float) -> HostState:
+        now_s[0] += window_s
+        return states.pop(0)
+
+    state = wait_until_quiet(limit_s, found.append, watch=watch, clock=lambda: now_s[0])
+
+    assert state.is_busy == is_busy
+    assert len(found) == reports
+    assert all("9.0 of 16 cores" in text for text in found)
 
 
 def test_conditions_have_clocks_heat_and_pressure(tmp_path: Path):

@@ -53,7 +53,35 @@ def test_the_error_names_the_holder(tmp_path: Path):
         pass
 
     assert e.value.exit_code == 4
-    assert f"kill {process.pid}" in e.value.hint
+    assert "--wait" in e.value.hint
+
+
+def test_a_wait_ends_when_the_holder_does(tmp_path: Path):
+    """While another has the lock, the wait reports who it is, and takes the lock after it."""
+    reports = []
+    with holder(tmp_path) as process:
+
+        def report(message: str) -> None:
+            reports.append(message)
+            if len(reports) > 1:
+                process.stdin.close()
+
+        with machine_lock("mine", folder=tmp_path, wait_s=30, report=report):
+            assert process.wait(10) == 0
+            assert "mine" in (tmp_path / "autofit.holder.json").read_text()
+
+    # The record of a holder that is just ending is not believed any more.
+    assert f"process {process.pid}, study results/night" in reports[0]
+
+
+def test_a_wait_that_is_over_is_refused(tmp_path: Path):
+    """A holder that outlasts the wait is named by the error."""
+    with (
+        holder(tmp_path) as process,
+        pytest.raises(MachineInUseError, match=f"process {process.pid}"),
+        machine_lock("mine", folder=tmp_path, wait_s=0.1),
+    ):
+        pass
 
 
 def test_the_lock_is_released_by_a_death(tmp_path: Path):

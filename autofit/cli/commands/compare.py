@@ -10,7 +10,12 @@ from typing import Any
 
 import click
 
-from autofit.cli.options.shared_options import RunOptions, read_run_options, run_options
+from autofit.cli.options.shared_options import (
+    RunOptions,
+    read_run_options,
+    run_options,
+    wait_option,
+)
 from autofit.errors import AutofitError, NothingFitsError, RegressionError, UsageError
 from autofit.trial.metric import Metric
 
@@ -67,6 +72,7 @@ from autofit.trial.metric import Metric
     help="A smaller difference is a tie.",
 )
 @run_options(budget="60m")
+@wait_option
 @click.option("--fail", is_flag=True, help="Exit with 5 if B is worse.")
 @click.option("--seed", type=int, default=1, show_default=True)
 def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's
@@ -78,10 +84,13 @@ def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 
     Without B, A is started with --runtime-a and with --runtime-b, and their answers are compared.
     What comes after `--` is passed unchanged to every launch.
     """
+    from autofit.cli.machine_ready import ready_machine  # noqa: PLC0415 - heavy, --help is quick
     from autofit.output.text.console import make_console  # noqa: PLC0415
-    from autofit.output.text.study_text import print_comparison  # noqa: PLC0415 - heavy
+    from autofit.output.text.study_text import print_comparison  # noqa: PLC0415
 
-    result = _compare(read_run_options(given), **given)
+    run = read_run_options(given)
+    with ready_machine(run.wait_s, "of a comparison"):
+        result = _compare(run, **given)
     print_comparison(result, make_console(sys.stderr if as_json else sys.stdout))
     if as_json:
         click.echo(json.dumps(result))

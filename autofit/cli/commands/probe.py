@@ -16,6 +16,7 @@ from autofit.cli.options.shared_options import (
     read_task_options,
     run_options,
     task_options,
+    wait_option,
 )
 from autofit.errors import NothingFitsError
 from autofit.session.task_options import TaskOptions
@@ -38,6 +39,7 @@ from autofit.session.task_options import TaskOptions
     help="The ubatch: tokens computed at once. Default: the first value of the search space.",
 )
 @run_options(budget="60m")
+@wait_option
 @click.option("--yes", is_flag=True, help="Do not ask, even if the machine is busy.")
 def command(
     *,
@@ -55,16 +57,19 @@ def command(
     before that, the result says what is known. What comes after `--` is passed unchanged to
     every launch.
     """
+    from autofit.cli.machine_ready import ready_machine  # noqa: PLC0415 - heavy, --help is quick
+
     run, options = read_run_options(given), read_task_options(given)
     if ubatch is not None:
         options = replace(options, pins={**options.pins, "ubatch": ubatch})
-    result = run_probe(
-        options,
-        run,
-        cache_types=_split_lists(kv),
-        layouts=_split_lists(*layouts),
-        asks=not yes,
-    )
+    with ready_machine(run.wait_s, f"of {options.model.stem}"):
+        result = run_probe(
+            options,
+            run,
+            cache_types=_split_lists(kv),
+            layouts=_split_lists(*layouts),
+            asks=not yes,
+        )
     return print_result(result, as_json=as_json)
 
 
@@ -85,7 +90,8 @@ def run_probe(
 
     If the machine is busy and `asks` is set, ask the user whether to go on.
     """
-    from autofit.cli.run_setup import confirm_when_busy, open_run  # noqa: PLC0415 - heavy
+    from autofit.cli.machine_ready import confirm_when_busy  # noqa: PLC0415 - heavy
+    from autofit.cli.run_setup import open_run  # noqa: PLC0415
     from autofit.memory.calibration import CalibrationStore  # noqa: PLC0415
     from autofit.probe.boundary_line import (  # noqa: PLC0415
         choose_layouts,
@@ -105,7 +111,7 @@ def run_probe(
     header = search_header(task, options, seed=0, argv=sys.argv)
     own = {"command": "probe", "layouts": list(names), "cache_types": list(points)}
     header = replace(header, options={**header.options, **own})
-    if asks:
+    if asks and run_options.wait_s is None:
         confirm_when_busy()
     notices = (*task.inventory.notices, *task.notices)
     with open_run(run_options, header, [task], notices=notices, planner=memory.planner) as run:

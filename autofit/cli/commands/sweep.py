@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autofit.cli.options.paths import check_target, deliver
+from autofit.cli.options.shared_options import wait_option
 from autofit.errors import AutofitError, RegressionError, UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 @click.option("--shard", metavar="I/N", help="Only the I-th of N parts of the entries.")
 @click.option("--folder", type=click.Path(path_type=Path), help="The sweep's folder.")
 @click.option("--resume", is_flag=True, help="Continue the latest sweep of this suite.")
+@wait_option
 @click.option("--merge", is_flag=True, help="Measure nothing: judge the shards in FOLDERS.")
 @click.option("--dry-run", is_flag=True, help="Print entries and commands, and launch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
@@ -54,6 +56,7 @@ def command(
     shard: str | None,
     folder: Path | None,
     resume: bool,
+    wait_s: float | None,
     merge: bool,
     dry_run: bool,
     as_json: bool,
@@ -69,6 +72,7 @@ def command(
     4 another autofit measures here, 5 a regression, 130 interrupted.
     """  # noqa: D301 - click's mark for lines to keep
     from autofit.cli.commands.tune import print_commands  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.cli.machine_ready import ready_machine  # noqa: PLC0415
     from autofit.sweep.sweep_run import SweepPlan  # noqa: PLC0415
 
     _refuse_contradictions(folders, merge=merge, measures=bool(resume or shard or folder))
@@ -88,7 +92,10 @@ def command(
     if dry_run:
         print_commands(plan.commands(), as_json=as_json)
         return 0
-    records, night = _find_records(plan, folders, folder, resume=resume)
+    with ready_machine(None if merge else wait_s, f"of the sweep {plan.suite.name}"):
+        records, night = _find_records(
+            plan, folders, folder, resume=resume, locks_machine=wait_s is None
+        )
     verdicts = plan.judge(records)
     document = plan.document(records, verdicts, night)
     for line in _verdict_lines(verdicts, plan.suite.name):
@@ -114,7 +121,12 @@ def _refuse_contradictions(folders: Sequence[Path], *, merge: bool, measures: bo
 
 
 def _find_records(
-    plan: SweepPlan, shards: Sequence[Path], folder: Path | None, *, resume: bool
+    plan: SweepPlan,
+    shards: Sequence[Path],
+    folder: Path | None,
+    *,
+    resume: bool,
+    locks_machine: bool,
 ) -> tuple[list[EntryRecord], NightFolder | None]:
     """Return records and their folder: those of shards, or those of a sweep that runs now."""
     from autofit.sweep.sweep_run import Sweep, read_shards  # noqa: PLC0415 - heavy
@@ -125,6 +137,7 @@ def _find_records(
         plan=plan,
         folder=folder,
         resume=resume,
+        locks_machine=locks_machine,
         report=lambda line: click.echo(line, err=True),
         command=sys.argv[1:],
     )

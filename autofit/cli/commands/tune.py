@@ -17,6 +17,7 @@ from autofit.cli.options.shared_options import (
     read_task_options,
     run_options,
     task_options,
+    wait_option,
 )
 from autofit.errors import NothingFitsError, UsageError
 from autofit.session.task_options import TaskOptions
@@ -66,14 +67,19 @@ PARETO = "pareto"
     "weights.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the command lines, and launch nothing.")
+@wait_option
 @click.option("--yes", is_flag=True, help="Do not ask, even if the machine is busy.")
 def command(*, as_json: bool, yes: bool, **given: Any) -> int:  # noqa: ANN401 - click's
     """Find, prove and write the launch settings that serve MODEL best on this machine.
 
     What comes after `--` is passed unchanged to every launch and to the preset.
     """
+    from autofit.cli.machine_ready import ready_machine  # noqa: PLC0415 - heavy, --help is quick
+
     run, options = read_run_options(given), read_task_options(given)
-    done = tune_model(options, run, as_json=as_json, asks=not yes, **given)
+    wait_s = None if given["dry_run"] else run.wait_s
+    with ready_machine(wait_s, f"of {options.model.stem}"):
+        done = tune_model(options, run, as_json=as_json, asks=not yes, **given)
     return 0 if done is None else print_result(*done, as_json=as_json)
 
 
@@ -133,8 +139,8 @@ def tune_model(
 
     If the machine is busy and `asks` is set, ask the user whether to go on.
     """
-    from autofit.cli.options.baseline_option import read_baseline  # noqa: PLC0415 - heavy
-    from autofit.cli.run_setup import confirm_when_busy  # noqa: PLC0415
+    from autofit.cli.machine_ready import confirm_when_busy  # noqa: PLC0415 - heavy
+    from autofit.cli.options.baseline_option import read_baseline  # noqa: PLC0415
     from autofit.cli.tune_run import TuneRun  # noqa: PLC0415
     from autofit.session.build_task import build_task  # noqa: PLC0415
     from autofit.session.requirement import parse_requirement  # noqa: PLC0415
@@ -165,6 +171,6 @@ def tune_model(
             click.echo(f"notice: {notice}", err=True)
         print_commands(run.commands(), as_json=as_json)
         return None
-    if asks:
+    if asks and run_options.wait_s is None:
         confirm_when_busy()
     return run.execute(sys.argv)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from autofit.session.task_options import (
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
+_NO_LIMIT = "without limit"
 _COUNT = click.IntRange(1, 2**31 - 1)  # an int of the runtime
 
 
@@ -154,13 +156,17 @@ def read_task_options(given: dict[str, Any]) -> TaskOptions:
 class RunOptions:
     """The options of a run: its study folder (None makes a new one) and its budget in seconds.
 
-    A `verbose` run prints all settings and figures of each launch.
+    A `verbose` run prints all settings and figures of each launch. `wait_s` is the time to wait
+    for a free and quiet machine; None does not wait. `locks_machine` is false if a wait has
+    locked it for the run, or if others may measure meanwhile.
     """
 
     study: Path | None = None
     resume: bool = False
     budget_s: float | None = None
     verbose: bool = False
+    wait_s: float | None = None
+    locks_machine: bool = True
 
 
 def run_options(*, budget: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -185,6 +191,35 @@ def run_options(*, budget: str) -> Callable[[Callable[..., Any]], Callable[..., 
     return decorate
 
 
+def _parse_wait(_ctx: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    """Return the seconds of `--wait`, or None without it.
+
+    Raises:
+        UsageError: the text is no duration.
+    """
+    from autofit.session.budget import parse_duration_s  # noqa: PLC0415 - heavy, --help is quick
+
+    if text is None or text == _NO_LIMIT:
+        return None if text is None else math.inf
+    try:
+        return parse_duration_s(text)
+    except UsageError as error:
+        hint = "use --wait=30m, or --wait as the last option for no limit"
+        raise UsageError(f"--wait: {error.message}", hint) from error
+
+
+wait_option = click.option(
+    "--wait",
+    "wait_s",
+    is_flag=False,
+    flag_value=_NO_LIMIT,
+    callback=_parse_wait,
+    metavar="[DURATION]",
+    help="Wait until no other autofit measures and the machine is quiet, at most for a time "
+    "(--wait=2h).",
+)
+
+
 def read_run_options(given: dict[str, Any]) -> RunOptions:
     """Remove the options of a run, except `--json`, from keyword arguments, and return them.
 
@@ -203,7 +238,10 @@ def read_run_options(given: dict[str, Any]) -> RunOptions:
             f"--budget {given_number} has no unit",
             f"use --budget {given_number}s for seconds or --budget {given_number}m for minutes",
         )
-    return RunOptions(study, resume, parse_duration_s(budget), verbose)
+    wait_s = given.pop("wait_s", None)
+    return RunOptions(
+        study, resume, parse_duration_s(budget), verbose, wait_s, locks_machine=wait_s is None
+    )
 
 
 def require_study(study: Path | None, *, resume: bool) -> None:

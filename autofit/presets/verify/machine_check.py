@@ -401,7 +401,7 @@ def memory_reasons(needs: Sequence[MemoryNeed]) -> Iterator[CheckReason]:
             "memory",
             f"{where} has {need.free_mib:,.0f} MiB free, {missing:,.0f} MiB too little for the "
             f"{need.needed_mib:,.0f} MiB that the preset needs ({need.source})",
-            "end other programs that use it, or tune again: `autofit tune MODEL`",
+            "check again when other programs use less of it, or tune again: `autofit tune MODEL`",
         )
 
 
