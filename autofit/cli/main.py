@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "Show the memory of a model on each device, without a launch."),
     "probe": ("probe", "Find the fit boundary to the layer, and prove both sides."),
     "compare": ("compare", "Measure two presets, or two runtimes, against each other."),
+    "bisect": ("bisect", "Find the build that made a preset slower or larger, or broke it."),
     "sweep": ("sweep", "Measure a suite every night, and report regressions."),
     "import": ("import_command", "Read your own launch command or preset, as a baseline."),
     "explain": ("explain", "Diagnose a server's log: why it failed, and what to change."),

@@ -87,6 +87,7 @@ def judge_entry(
         verdict=verdict,
         metrics=metrics,
         environment_changes=tuple(environment.changes(now.environment)),
+        builds=(environment.build, now.environment.build),
         notes=(*notes, *now.notes),
         reproduce=now.reproduce,
         date=now.date,

@@ -108,6 +108,7 @@ class EntryVerdict:
 
     Attributes:
         date: the date of the night, ISO 8601 in UTC.
+        builds: the version texts of the baseline's build and tonight's; empty if unknown.
         reproduce: a shell command that measures the entry again.
         seconds: the time that the entry took.
     """
@@ -117,6 +118,7 @@ class EntryVerdict:
     date: str
     metrics: tuple[MetricVerdict, ...] = ()
     environment_changes: tuple[str, ...] = ()
+    builds: tuple[str, str] = ("", "")
     notes: tuple[str, ...] = ()
     reproduce: str = ""
     seconds: float = 0.0
@@ -139,6 +141,7 @@ class EntryVerdict:
             "kinds": list(dict.fromkeys(one.verdict for one in self.regressions)),
             "metrics": [one.to_dict() for one in self.metrics],
             "environment_changes": list(self.environment_changes),
+            "builds": list(self.builds),
             "notes": list(self.notes),
             "reproduce": self.reproduce,
             "date": self.date,

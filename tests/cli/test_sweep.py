@@ -118,3 +118,24 @@ def test_a_finished_sweep_is_judged_again_without_a_launch(second):
     assert second.nights.launches == launches
     assert again.code == 5
     assert again.json["regressions"] == second.document["regressions"]
+
+
+def test_the_build_of_a_regression_is_found(second):
+    """`bisect --night` takes the settings and the failure of an entry, and finds the build."""
+    machines = second.nights.machines
+    listing = second.nights.folder / "builds.txt"
+    listing.write_text(
+        f"b1 {machines['well'].server}\nb2 {machines['well'].server}\n"
+        f"b3 {machines['crashes'].server}\n"
+    )
+    night = second.document["folder"]
+    done = second.nights.program.run(
+        *("bisect", "--night", night, "--entry", "crashes", "--builds", listing, "--json"),
+        *("--good", "b1", "--bad", "b3", "--dialect", machines["well"].dialect),
+        timeout_s=120,
+    )
+
+    assert done.code == 0, done.err
+    assert done.json["quantity"] == "failure"
+    assert done.json["changes"][0]["first_bad"] == "b3"
+    assert done.json["differences"][0]["is_worse"]

