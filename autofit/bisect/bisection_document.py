@@ -136,8 +136,9 @@ def _describe_change(change: BuildChange, quantity: Quantity, series: BuildSerie
     if quantity.is_speed:
         ratio = amount["ratio"]
         words = QUANTITY_WORDS[quantity.name]
-        size = as_fast(ratio["median"], ratio["low"], ratio["high"]) if ratio else "other"
-        return f"{name} made {words} {size}"
+        if ratio is None:
+            return f"{name} changed {words}"
+        return f"{name} made {words} {as_fast(ratio['median'], ratio['low'], ratio['high'])}"
     if quantity.name == "memory":
         used = amount["mib"] or {}
         return (
