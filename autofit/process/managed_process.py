@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from autofit.errors import AutofitError, Interrupted
+from autofit.process.bounded_log import BoundedLog
 from autofit.process.supervision import PIPE_BYTES, Supervised, open_pipe
 
 _GRACE_S = 10.0
@@ -23,9 +24,6 @@ _INTERRUPTED_GRACE_S = 1.0  # the user stops the run at once
 _PIPE_LIMIT_S = 2.0  # a pipe can stay open after the last known process is dead
 _CHUNK_BYTES = 1 << 18
 _LINE_BYTES = 4096  # a longer line is cut in memory, but not in the file
-
-# A pipe in place of the file must not wait for a reader.
-_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NONBLOCK
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) != "\t"}
@@ -42,8 +40,8 @@ class Readiness(enum.StrEnum):
 class ManagedProcess:
     """A program and everything that it starts, which are stopped together.
 
-    Its output goes to a log file, and the last lines stay in memory. It always ends with
-    autofit. Use it in a `with` statement, or call `stop` in `finally`.
+    Its output goes to a log file of limited size, and the last lines stay in memory. It always
+    ends with autofit. Use it in a `with` statement, or call `stop` in `finally`.
     """
 
     def __init__(
@@ -75,9 +73,9 @@ class ManagedProcess:
             UsageError: the program does not exist, or cannot run here.
             AutofitError: the log file cannot be written, or the system failed to start it.
         """
-        log_fd = _open_log(log_path)
+        log = _open_log(log_path)
         read_fd, write_fd = open_pipe()
-        output = OutputReader(read_fd, log_fd, tail_lines)
+        output = OutputReader(read_fd, log, tail_lines)
         try:
             supervised = Supervised(argv, env=env, cwd=cwd, stdout_fd=write_fd, stderr_fd=write_fd)
         except BaseException:
@@ -174,9 +172,9 @@ class ManagedProcess:
         self.stop(grace_s)
 
 
-def _open_log(log_path: Path) -> int:
+def _open_log(log_path: Path) -> BoundedLog:
     try:
-        return os.open(log_path, _LOG_FLAGS, 0o644)
+        return BoundedLog(log_path)
     except OSError as error:
         raise AutofitError(
             f"cannot write {log_path}: {error.strerror}",
@@ -218,11 +216,11 @@ class OutputReader:
     If the log file cannot be written, `fault` has the reason, and reading continues.
     """
 
-    def __init__(self, pipe_fd: int, log_fd: int, tail_lines: int) -> None:
-        """Start reading, and take over both descriptors."""
+    def __init__(self, pipe_fd: int, log: BoundedLog, tail_lines: int) -> None:
+        """Start reading, and take over the descriptor and the log."""
         self.fault: OSError | None = None
         self._pipe_fd = pipe_fd
-        self._log_fd = log_fd
+        self._log = log
         self._tail = OutputTail(tail_lines)
         self._lock = threading.Lock()
         self._drained = threading.Event()
@@ -276,7 +274,7 @@ class OutputReader:
         finally:
             self._drained.set()
             os.close(self._pipe_fd)
-            os.close(self._log_fd)
+            self._log.close()
 
     def _read_available(self) -> bool:
         """Read at most the capacity of a pipe; return False at its end."""
@@ -289,16 +287,15 @@ class OutputReader:
             if not data:
                 return False
             left -= len(data)
-            self._log(data)
+            self._write(data)
             with self._lock:
                 self._tail.feed(data)
         return True
 
-    def _log(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         if self.fault is not None:
             return
         try:
-            while data:
-                data = data[os.write(self._log_fd, data) :]
+            self._log.write(data)
         except OSError as error:  # the disk is full, or a quota reached
             self.fault = error

@@ -56,11 +56,11 @@ def test_working_directory(stage: Stage, tmp_path: Path):
 
 
 def test_much_output_does_not_block(stage: Stage):
-    """Much output is complete on disk and bounded in memory."""
+    """Much output is bounded on disk and in memory."""
     with start(stage, "--spew-bytes", "50500000", "--exit-after-s", "0") as process:
         assert process.wait(50) == 0
 
-        assert stage.log_path.stat().st_size == 50_500_000
+        assert stage.log_path.stat().st_size < 10_000_000
         assert process.tail() == ["0123456789" * 10] * 200
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime.log_corpus import FORMATS, LogCase, all_cases, real_cases, spliced_cases
 
+from autofit.process.bounded_log import LARGEST_BYTES, BoundedLog
 from autofit.runtime.diagnosis.diagnose import (
     Diagnosis,
     diagnose,
@@ -55,6 +56,24 @@ def test_log_has_the_expected_diagnosis(name: str):
     diagnosis = diagnose_text(case.text, case.exit)
 
     assert_as_expected(case, diagnosis)
+
+
+@pytest.mark.parametrize("case", FAILED[::9], ids=lambda case: case.name)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_cause_in_a_long_log_is_found(case, is_first, tmp_path):
+    """A failure is found before and after more output than a log file keeps."""
+    log = BoundedLog(tmp_path / "server.log")
+    noise = b"srv  update: progress\n" * (LARGEST_BYTES // 10)
+    text = case.text.encode()
+    for part in (text, noise) if is_first else (noise, text):
+        log.write(part)
+    log.close()
+
+    status = None if case.exit is None else parse_exit_status(case.exit)
+    with (tmp_path / "server.log").open("rb") as stream:
+        found = diagnose(read_lines(stream), load_dialect("llama_server"), exit_status=status)
+
+    assert_as_expected(case, found)
 
 
 def test_corpus_is_large_enough():

@@ -23,6 +23,7 @@ from autofit.runtime.diagnosis.diagnose import diagnose
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.help_text import HelpText
+from autofit.runtime.logs.log_line import read_lines
 from autofit.runtime.server.answers import ModelStatus, WrongAnswerError, read_models
 from autofit.runtime.server.applied_settings import find_unapplied, read_applied
 from autofit.runtime.server.client import Answer, RequestFailure
@@ -147,7 +148,7 @@ def _check_answer(server: RunningServer, preset: Preset, dialect: Dialect) -> Pr
 
 
 def _log_evidence(log: Path, dialect: Dialect) -> str:
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        diagnosis = diagnose(lines, dialect, exit_status=1)
+    with log.open("rb") as stream:
+        diagnosis = diagnose(read_lines(stream), dialect, exit_status=1)
     kind = diagnosis.outcome.kind if diagnosis.outcome is not None else "failed"
     return one_line(f"{kind.replace('_', ' ')}: {diagnosis.evidence}")

@@ -7,12 +7,12 @@ time and a level, or be a JSON document. Files may have any line ends and may be
 from __future__ import annotations
 
 import codecs
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Generic, TypeVar
 
+from autofit.input_files import parse_json
 from autofit.runtime.dialect.log_patterns import LinePattern
 
 # Longer lines are split: no message is that long, and the use of memory stays bounded.
@@ -60,7 +60,7 @@ def strip_prefixes(raw: str) -> Iterator[LogLine]:
 
 def _json_message(line: str) -> str | None:
     try:
-        document = json.loads(line)
+        document = parse_json(line)
     except ValueError:
         return None
     return str(document["msg"]) if isinstance(document, dict) and "msg" in document else None

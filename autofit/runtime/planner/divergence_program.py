@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from autofit.input_files import read_input
 from autofit.process.environment import scrubbed_environment
 from autofit.process.managed_process import ManagedProcess
 from autofit.runtime.command.argv_writer import find_unsupported, spell_params
@@ -19,6 +20,7 @@ from autofit.runtime.diagnosis.diagnose import diagnose
 from autofit.runtime.dialect.dialect import DivergenceRules
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.program_inspector import read_companion_help
+from autofit.runtime.logs.log_line import read_lines
 from autofit.runtime.server.launcher import Launcher, LaunchResult
 from autofit.runtime.server.request_plan import RequestPlan
 from autofit.trial.candidate import Candidate, LaunchPlan
@@ -152,8 +154,10 @@ class DivergenceLauncher:
         is_done = self.base.exists() if self.is_reference else self.read(log_path) is not None
         if status == 0 and is_done:
             return Completed()
-        with log_path.open(encoding="utf-8", errors="replace") as lines:
-            diagnosis = diagnose(lines, self.launcher.runtime.dialect, exit_status=status)
+        with log_path.open("rb") as log:
+            diagnosis = diagnose(
+                read_lines(log), self.launcher.runtime.dialect, exit_status=status
+            )
         if diagnosis.outcome is not None and diagnosis.is_failure:
             return diagnosis.outcome
         text = f"{self.program} ended with status {status}: {diagnosis.evidence}"
@@ -163,7 +167,7 @@ class DivergenceLauncher:
         """Return the divergence in the log of a run, or None if it has none."""
         rules = self.launcher.runtime.dialect.divergence
         try:
-            text = log_path.read_text(encoding="utf-8", errors="replace")
+            text = read_input(log_path).decode("utf-8", errors="replace")
         except OSError:
             return None
         return read_divergence(text, rules) if rules else None

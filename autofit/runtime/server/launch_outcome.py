@@ -17,6 +17,7 @@ from autofit.runtime.diagnosis.memory_evidence import (
     find_spill,
 )
 from autofit.runtime.dialect.dialect import Dialect
+from autofit.runtime.logs.log_line import read_lines
 from autofit.runtime.logs.server_log import ServerLog
 from autofit.runtime.server.applied_settings import find_unapplied, read_applied
 from autofit.runtime.server.client import RequestFailure
@@ -89,8 +90,9 @@ class JudgedLaunch:
 def judge_launch(dialect: Dialect, log_path: Path, observation: LaunchObservation) -> JudgedLaunch:
     """Judge a finished launch; its log is read once, in bounded memory."""
     known_mib = {name: mib for name, mib in observation.free_mib.items() if mib is not None}
-    with log_path.open(encoding="utf-8", errors="replace") as lines:
+    with log_path.open("rb") as stream:
         status = observation.exit_status
+        lines = read_lines(stream)
         diagnosis = diagnose(lines, dialect, exit_status=status, free_mib=known_mib or None)
     log = diagnosis.log
     applied = {**log.values, **read_applied(dialect, observation.props)}
