@@ -23,6 +23,7 @@ from autofit.presets.command_options import (
     keep_override_order,
     with_absolute_paths,
 )
+from autofit.presets.formats.ini import refused_keys
 from autofit.presets.formats.variable_expansion import unknown_reasons
 from autofit.presets.read_preset import ParsedPreset, refuse_faults
 from autofit.runtime.command.argv_reader import ParsedCommand, parse_command
@@ -145,6 +146,9 @@ def parse_preset_command(
     refuse_faults(preset.label, unknown_reasons(used))
     downloads += [name for name in command.env if name in _DOWNLOAD_VARIABLES]
     notices = [*preset.server.notices]
+    refused = [] if is_other_build else list(refused_keys(preset.router_keys, runtime.help))
+    if refused:
+        notices.append(f"the router of this build refuses the file for the key {refused[0]}")
     if downloads:
         notices.append(
             f"{' '.join(downloads)} is left out: autofit serves model files, without downloads"
@@ -172,7 +176,8 @@ def parse_preset_command(
 
 def _parse(preset: ParsedPreset, runtime: Runtime, *, allows_bare: bool) -> ParsedCommand:
     """Parse the command, with its overrides in an order that autofit keeps when it writes them."""
-    argv = preset.server.full_argv(runtime.help, str(runtime.program))
+    switches = runtime.dialect.switches
+    argv = preset.server.full_argv(runtime.help, str(runtime.program), switches)
     parse = partial(
         parse_command,
         dialect=runtime.dialect,

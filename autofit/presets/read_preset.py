@@ -86,8 +86,7 @@ def read_preset(
     refuse_faults(label, server.faults)
     is_named = len(entries) > 1 or (kind in FORMATS and FORMATS[kind].names_servers)
     section = server.name if is_named else ""
-    keys = dict.fromkeys(key for entry in entries for key, _ in entry.options)
-    return ParsedPreset(label, kind, server, section, tuple(keys), metadata)
+    return ParsedPreset(label, kind, server, section, server.router_keys, metadata)
 
 
 def refuse_faults(label: str, faults: Sequence[str]) -> None:
@@ -173,11 +172,16 @@ def _chosen(
 
 def _called(entries: Sequence[ServerEntry], section: str) -> list[ServerEntry]:
     """Return the servers of that name; without one, those whose model file has it."""
-    return [entry for entry in entries if entry.name == section] or [
-        entry
-        for entry in entries
-        if section in (entry.model, PurePath(entry.model).name, PurePath(entry.model).stem)
-    ]
+    named = [entry for entry in entries if entry.name == section]
+    return (
+        named
+        or [entry for entry in entries if entry.name.strip() == section.strip()]
+        or [
+            entry
+            for entry in entries
+            if section in (entry.model, PurePath(entry.model).name, PurePath(entry.model).stem)
+        ]
+    )
 
 
 def _listed(entries: Sequence[ServerEntry]) -> str:

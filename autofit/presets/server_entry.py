@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePath
 
 from autofit.presets.command_options import Option
+from autofit.runtime.command.argv_reader import FALSE_WORDS, TRUE_WORDS
 from autofit.runtime.dialect.dialect_file import load_all_dialects
 from autofit.runtime.discovery.help_text import HelpText
 
@@ -17,7 +18,6 @@ _MODEL_FLAGS = ("-m", "--model")
 _MODEL_VARIABLE = "LLAMA_ARG_MODEL"
 _MODEL_KEYS = ("model", "m", _MODEL_VARIABLE)
 _VARIABLE = re.compile(r"LLAMA_")
-_FALSE = frozenset({"false", "off", "disabled", "0"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ServerEntry:
     `argv` begins with wrapper and program. Relative file names start in `folder`, which is
     None if the file does not name it. `notices` name what was left out. `faults` name what was
     not understood: a server with faults is refused. A program `in_container` may be missing
-    on this machine.
+    on this machine. `router_keys` are the keys of all sections of a router's file.
     """
 
     name: str
@@ -38,6 +38,7 @@ class ServerEntry:
     notices: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     in_container: bool = False
+    router_keys: tuple[str, ...] = ()
 
     @property
     def model(self) -> str:
@@ -66,11 +67,14 @@ class ServerEntry:
             return False
         return own.name == model.name
 
-    def full_argv(self, help_text: HelpText, program: str) -> tuple[str, ...]:
+    def full_argv(
+        self, help_text: HelpText, program: str, switches: Collection[str] = ()
+    ) -> tuple[str, ...]:
         """Return the whole command; without one, `program` with the options as flags.
 
         The order is that of llama-server's router, which has each option once: its last value,
-        sorted by the first spelling in the help.
+        sorted by the first spelling in the help. `switches` are flags without a value that
+        another build may have.
         """
         if self.argv:
             return self.argv
@@ -80,6 +84,8 @@ class ServerEntry:
             flag = help_text.get(spelling) if spelling else None
             if flag is not None:
                 flags[flag.spellings[0]] = _flag_arguments(Option(flag, spelling), value)
+            elif f"--{key}" in switches:
+                flags[f"--{key}"] = _older_switch(key, value, switches)
             elif not _VARIABLE.match(key):
                 flags[f"--{key}"] = (f"--{key}", value)
         return (program, *(argument for name in sorted(flags) for argument in flags[name]))
@@ -100,21 +106,34 @@ class ServerEntry:
 
 def _spelling(key: str, help_text: HelpText) -> str:
     """Return the flag for a router's key, which may be a variable's name; empty if unknown."""
-    by_variable = (f.spellings[-1] for f in help_text.flags.values() if f.env == key)
     spellings = (s for s in (f"--{key}", f"-{key}") if s in help_text)
-    return next(spellings, None) or next(by_variable, "")
+    # For the router, the variable of a negative form has the same sense as the other one.
+    variable = key.replace("LLAMA_ARG_NO_", "LLAMA_ARG_")
+    by_variable = (f for f in help_text.flags.values() if f.env in (key, variable))
+    named = (f"--{Option(flag, flag.spellings[0]).positive_name}" for flag in by_variable)
+    return next(spellings, None) or next((s for s in named if s in help_text), "")
 
 
 def _flag_arguments(option: Option, value: str) -> tuple[str, ...]:
     """Return an option and its value as llama-server's router passes them to a model's server."""
     if option.flag.takes_value:
         return (option.spelling, value)
-    # `no-warmup = false` is `warmup = true`.
-    if (value.lower() in _FALSE) == option.is_negative:
-        return (f"--{option.positive_name}",) if option.is_negative else (option.spelling,)
+    # `no-warmup = false` is `warmup = true`. A word that the router does not know switches on.
+    if option.is_negative and value not in TRUE_WORDS:
+        return (f"--{option.positive_name}",)
+    if not option.is_negative and value not in FALSE_WORDS:
+        return (option.spelling,)
     long = (s for s in reversed(option.flag.spellings) if s.startswith("--"))
     negative = next((s for s in long if Option(option.flag, s).is_negative), None)
     return (negative,) if negative else ()
+
+
+def _older_switch(key: str, value: str, switches: Collection[str]) -> tuple[str, ...]:
+    """Return the flag for a switch of an older build, such as `mmap = 0`, which is `--no-mmap`."""
+    positive = key.removeprefix("no-")
+    is_on = (value not in FALSE_WORDS) == (key == positive)
+    flag = f"--{positive}" if is_on else f"--no-{positive}"
+    return (flag,) if flag in switches else ()
 
 
 def is_program(path: str) -> bool:

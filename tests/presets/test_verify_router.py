@@ -15,8 +15,9 @@ import httpx
 import pytest
 from presets.preset_sample import RESERVED, make_preset, real_help
 
+from autofit.errors import UsageError
 from autofit.presets.command_options import parse_options
-from autofit.presets.formats.ini import section_name, section_options
+from autofit.presets.formats.ini import refused_keys, section_name, section_options
 from autofit.presets.formats.registry import write_preset
 from autofit.presets.read_preset import read_preset
 from autofit.presets.verify.verify_router import differences
@@ -154,6 +155,79 @@ def test_a_section_is_read_as_the_router_reads_it(llama_cpp, tmp_path):
         _, *read = server.full_argv(help_text, "llama-server")
         options = [o for o in parse_options(read, help_text) if o.flag.spellings[0] != "-m"]
         assert differences(options, arguments, help_text, RESERVED) == []
+
+
+ACCEPTED = [
+    "ctx-size = 512\n[a]\nmodel = /m/a.gguf\n",
+    "[a]\nmodel = /m/a.gguf\nctx-size = 1024\nc = 2048\n",
+    "[a]\nmodel = /m/a.gguf\nLLAMA_ARG_CTX_SIZE = 1\nctx-size = 2\nc = 3\n",
+    "[*]\nctx-size = 1024\nfa = on\n[a]\nmodel = /m/a.gguf\nc = 2048\nflash-attn = off\n",
+    "[a]\nmodel = /m/a.gguf\nctx-size = 1\n[b]\nmodel=/m/b.gguf\n[a]\nmodel = /m/c.gguf\n",
+    "[*]\nngl = 1\n[a]\nmodel = /m/a.gguf\n[*]\nc = 5\n",
+    '[a]\nmodel = "/m/a b.gguf"\n',
+    "[a]\nmodel = /m/a#b.gguf\nsamplers = top_k;top_p ; comment\n",
+    "[a] ; note\r\nmodel = /m/a.gguf\t# note\r\n  ; note\r\n\t\r\nngl=99\r\n",
+    "[a]\nmodel = /m/a.gguf\njinja = OFF\nwarmup = False\nkvu = 0\nswa-full = no\n",
+    "[a]\nmodel = /m/a.gguf\nno-warmup = 0\nno-jinja = no\nno-kv-unified = on\n",
+    "[a]\nmodel = /m/a.gguf\nno-warmup = 1\nwarmup = 1\n",
+    "[*]\nstop-timeout = 2\nmodels-max = 1\n[a]\nmodel = /m/a.gguf\nload-on-startup = 0\n",
+    "[default]\nmodel = /m/a.gguf\nhf = user/repo:Q4_0\nngl = all\n",
+    "[a]\nmodel = /m/a.gguf\ncpu-moe = 1\nncmoe = 5\nn-cpu-moe = 3\not = a=CPU\n",
+]
+REFUSED = [
+    "[a]\n  model = /m/a.gguf\n",
+    " [a]\nmodel = /m/a.gguf\n",
+    "\ufeff[a]\nmodel = /m/a.gguf\n",
+    "[a]\nmodel: /m/a.gguf\n",
+    "[a]\nmodel = /m/a.gguf\njinja\n",
+    "[a]\nmodel = /m/a.gguf\nctx size = 5\n",
+    "[a]\nmodel = /m/a.gguf\n--ctx-size = 5\n",
+    "[a]b]\nmodel = /m/a.gguf\n",
+    '[a]\nmodel = /m/a.gguf\nchat-template-kwargs = {\\\n"a":1}\n',
+    "[a]\nmodel = /m/a.gguf\nmmap = 1\n",
+    "[a]\nModel = /m/a.gguf\n",
+    "[*]\nctx_size = 5\n[a]\nmodel = /m/a.gguf\n",
+]
+
+
+@pytest.mark.parametrize("text", ACCEPTED)
+def test_a_file_is_read_as_the_router_reads_it(llama_cpp, tmp_path, text):
+    """Repeated sections and keys, quotes, comments and odd values count as for the router."""
+    help_text = real_help(llama_cpp)
+    (tmp_path / "mine.ini").write_text(text)
+
+    with _router(llama_cpp / "llama-server", tmp_path, text) as client:
+        shown = _models(client)
+
+    shown = {name: words for name, words in shown.items() if "--model" in words}
+    assert shown
+    for name, arguments in shown.items():
+        server = read_preset(str(tmp_path / "mine.ini"), section=name).server
+        _, *read = server.full_argv(help_text, "llama-server")
+        options = [o for o in parse_options(read, help_text) if o.flag.spellings[0] != "-m"]
+        assert differences(options, arguments, help_text, RESERVED) == []
+        assert server.model == arguments[arguments.index("--model") + 1]
+        assert refused_keys((key for key, _ in server.options), help_text) == {}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_file_that_the_router_refuses(llama_cpp, tmp_path, text):
+    """What the router refuses is refused, or has a key that it does not know."""
+    path = tmp_path / "mine.ini"
+    path.write_text(text)
+
+    ended = subprocess.run(
+        [llama_cpp / "llama-server", "--models-preset", path, "--port", "1"],
+        env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)},
+        capture_output=True, timeout=30, check=False,
+    )  # fmt: skip
+
+    assert b"failed to initialize router models" in ended.stderr
+    try:
+        preset = read_preset(str(path))
+    except UsageError:
+        return
+    assert refused_keys(preset.router_keys, real_help(llama_cpp))
 
 
 def test_other_options_are_differences(llama_cpp):

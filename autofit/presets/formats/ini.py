@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from autofit.errors import UsageError
 from autofit.presets.command_options import (
@@ -29,9 +30,18 @@ from autofit.text_format import one_line
 # The router applies options in byte order of their first spelling: -cmoe, -ncffn, -ncmoe, -ot.
 _APPLIED_OVERRIDES = (CPU_MOE, N_CPU_FFN, N_CPU_MOE, OVERRIDE_TENSOR)
 _COMMENT = "; "
-_SECTION = re.compile(r"\s*\[(.+)\]\s*(?:[;#].*)?")
+_HEADER = re.compile(r"\[[ \t]*([^\]]+)\][ \t]*(?:[;#].*)?")
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_BLANKS = " \t"
+# The model that keys before the first section belong to.
+_FIRST_SECTION = "default"
 # The section with the defaults of all models.
 EVERY_MODEL = "*"
+# Keys that say where a section's model comes from.
+_MODEL_KEYS = frozenset(
+    ("model", "m", "LLAMA_ARG_MODEL", "hf", "hfr", "hf-repo", "LLAMA_ARG_HF_REPO", "mu",
+     "model-url", "LLAMA_ARG_MODEL_URL", "dr", "docker-repo", "LLAMA_ARG_DOCKER_REPO")
+)  # fmt: skip
 # Keys of a section that only the router uses.
 _SECTION_KEYS = frozenset({"version", "load-on-startup", "stop-timeout", "dedup-cache-models"})
 # Options of the router itself, which it passes to no model.
@@ -172,48 +182,110 @@ def refused_keys(keys: Iterable[str], help_text: HelpText) -> dict[str, str]:
 
 
 def _recognizes(file: PresetFile) -> bool:
-    sections = {found[1] for line in file.text.split("\n") if (found := _SECTION.fullmatch(line))}
+    sections = {found[1] for line in file.text.split("\n") if (found := _HEADER.fullmatch(line))}
     is_ini = file.path.suffix == ".ini" or bool(sections)
     return is_ini and file.data is None and "Service" not in sections
 
 
 def read(file: PresetFile) -> list[ServerEntry]:
-    """Return a server for each section except [*].
+    """Return a server for each section except [*], as the router reads the file.
 
-    Keys before the first section are defaults of all models, as they are for the router.
+    Raises:
+        ValueError: the router would refuse the file.
     """
-    sections: dict[str, dict[str, str]] = {}
-    name = ""
+    if file.has_byte_order_mark:
+        raise ValueError(
+            "line 1: the router refuses a byte order mark; save the file as UTF-8 without one"
+        )
+    sections: dict[str, _Section] = {}
+    section = sections[_FIRST_SECTION] = _Section()
     for number, line in enumerate(file.text.split("\n"), start=1):
         if not line.strip() or line.lstrip().startswith((";", "#")):
             continue
-        section = _SECTION.fullmatch(line)
-        if section:
-            name = section[1].strip()
-            sections.setdefault(name, {})
-            continue
-        key, equals, value = line.partition("=")
-        if not equals:
-            raise ValueError(
-                f"line {number}: '{line.strip()}' is neither [section] nor key = value"
-            )
-        # A value ends at the first of these, even within quotes.
-        plain = re.split(r"[;#]", value, maxsplit=1)[0].strip()
-        sections.setdefault(name, {})[key.strip()] = plain
-    defaults = {**sections.pop("", {}), **sections.pop(EVERY_MODEL, {})}
-    return [_server(name, {**defaults, **own}) for name, own in sections.items()]
+        header = _HEADER.fullmatch(line)
+        if header:
+            name = header[1]
+            is_repeated = bool(name in sections and sections[name].settings)
+            section = sections[name] = _Section(is_repeated=is_repeated)
+        else:
+            section.add(*_setting(number, line))
+    keys = tuple(dict.fromkeys(key for one in sections.values() for key in one.settings))
+    defaults = sections.pop(EVERY_MODEL, _Section())
+    return [
+        replace(_server(name, section, defaults, sections), router_keys=keys)
+        for name, section in sections.items()
+        if name != _FIRST_SECTION or not _MODEL_KEYS.isdisjoint(section.settings)
+    ]
 
 
-def _server(name: str, settings: Mapping[str, str]) -> ServerEntry:
-    router_options = [key for key in settings if _ROUTER_OPTION.fullmatch(key)]
-    kept = {k: v for k, v in settings.items() if k not in {*_SECTION_KEYS, *router_options}}
-    faults = tuple(
-        f"'{key}': keys of a router preset have no dashes before them"
-        for key in kept
-        if key.startswith("-")
-    )
-    notices = tuple(f"{key} is left out: it is an option of the router" for key in router_options)
-    return ServerEntry(name, options=tuple(kept.items()), faults=faults, notices=notices)
+@dataclass(slots=True)
+class _Section:
+    """The settings of a section, and what the router does with them that users may not expect."""
+
+    settings: dict[str, str] = field(default_factory=dict)
+    is_repeated: bool = False
+    notices: list[str] = field(default_factory=list)
+
+    def add(self, key: str, value: str, rest: str) -> None:
+        """Set a key; `rest` is the text after the value."""
+        self.settings[key] = value
+        if value and rest and not rest[0].isspace():
+            self.notices.append(f"{key} is {value}: a value ends at `;` or `#`, so {rest} is lost")
+        if re.fullmatch(r"([\"']).*\1", value):
+            self.notices.append(f"the router keeps the quotes of {key} = {value}: remove them")
+
+
+def _setting(number: int, line: str) -> tuple[str, str, str]:
+    """Return the key and the value of a line, and the text after the value.
+
+    Raises:
+        ValueError: the router would refuse the file for this line.
+    """
+    key, equals, value = line.partition("=")
+    if not equals or key.lstrip().startswith("["):
+        raise ValueError(f"line {number}: '{line.strip()}' is neither [section] nor key = value")
+    name = key.strip(_BLANKS)
+    if key[:1] in _BLANKS:
+        raise ValueError(f"line {number}: the router refuses blanks before the key '{name}'")
+    if name.startswith("-"):
+        raise ValueError(
+            f"line {number}: '{name}': keys of a router preset have no dashes before them"
+        )
+    if not _KEY.fullmatch(name):
+        raise ValueError(f"line {number}: '{name}' cannot be a key of a router preset")
+    # A value ends at the first of these, even within quotes.
+    text = value.lstrip(_BLANKS)
+    end = re.search(r"[;#]", text)
+    plain = text[: end.start()] if end else text
+    rest = text[len(plain.rstrip(_BLANKS)) :]
+    return name, plain.rstrip(_BLANKS), rest
+
+
+def _server(
+    name: str, section: _Section, defaults: _Section, sections: Mapping[str, _Section]
+) -> ServerEntry:
+    notices = [*defaults.notices, *section.notices]
+    if section.is_repeated:
+        notices.append(f"[{name}] is in the file twice: the router takes the last one alone")
+    lone = [key for key in sections[_FIRST_SECTION].settings if key != "version"]
+    if lone and name != _FIRST_SECTION:
+        notices.append(
+            f"{', '.join(lone)} before the first section belongs to a model of its own, called "
+            f"{_FIRST_SECTION}; defaults of all models are in [{EVERY_MODEL}]"
+        )
+    own = section.settings
+    # Of two spellings of one option, the last one in the order of the alphabet counts.
+    settings = [
+        *((key, value) for key, value in sorted(defaults.settings.items()) if key not in own),
+        *sorted(own.items()),
+    ]
+    router_options = [key for key, _ in settings if _ROUTER_OPTION.fullmatch(key)]
+    notices += [f"{key} is left out: it is an option of the router" for key in router_options]
+    if _MODEL_KEYS.isdisjoint(key for key, _ in settings):
+        notices.append(f"[{name}] names no model, so the router has nothing to load for it")
+    left_out = {*_SECTION_KEYS, *router_options}
+    kept = tuple((key, value) for key, value in settings if key not in left_out)
+    return ServerEntry(name, options=kept, notices=tuple(notices))
 
 
 FORMAT = PresetFormat(

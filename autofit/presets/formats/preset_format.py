@@ -36,6 +36,7 @@ class PresetFile:
 
     path: Path
     text: str
+    has_byte_order_mark: bool = False
 
     @cached_property
     def data(self) -> Mapping[str, Any] | None:
@@ -106,7 +107,8 @@ def open_preset_file(path: Path) -> PresetFile:
     text = _decoded(data, path)
     if not text.strip():
         raise UsageError(f"{path} is empty", _HINT)
-    return PresetFile(path, without_private(_with_unix_ends(text)))
+    text = without_private(_with_unix_ends(text))
+    return PresetFile(path, text, data.startswith(tuple(_BYTE_ORDER_MARKS)))
 
 
 def _with_unix_ends(text: str) -> str:

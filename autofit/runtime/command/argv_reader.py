@@ -21,11 +21,13 @@ from autofit.trial.candidate import ParamValue
 from autofit.trial.parameter_groups import HOST_LAYER_PARAMS
 
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:TOKEN|API_KEY|SECRET|PASSWORD)$")
-_TRUE = frozenset({"on", "true", "enabled", "1"})
+# What llama.cpp (common/arg.cpp) takes for on and off, in lower case alone.
+TRUE_WORDS = frozenset({"on", "true", "enabled", "1"})
+FALSE_WORDS = frozenset({"off", "false", "disabled", "0"})
 # Other words that llama.cpp (common/arg.cpp) accepts for the values of a flag `on|off|auto`.
 _SWITCH_VALUES = {
-    **dict.fromkeys(_TRUE, "on"),
-    **dict.fromkeys(("off", "false", "disabled", "0"), "off"),
+    **dict.fromkeys(TRUE_WORDS, "on"),
+    **dict.fromkeys(FALSE_WORDS, "off"),
     "-1": "auto",
 }
 # Given several times, as flags or in a variable, these add up in llama.cpp (common/arg.cpp):
@@ -316,7 +318,7 @@ def _join(*lists: str) -> str:
 def _convert(kind: str, text: str) -> ParamValue:
     """Convert to a parameter's type; a text such as `auto` stays text."""
     if kind == "boolean":
-        return text in _TRUE
+        return text in TRUE_WORDS
     try:
         return int(text) if kind == "integer" else float(text) if kind == "number" else text
     except ValueError:

@@ -338,6 +338,12 @@ class Dialect:
     failures: tuple[FailurePattern, ...] = ()
 
     @property
+    def switches(self) -> frozenset[str]:
+        """All flags without a value that spell a parameter."""
+        spellings = (one for parameter in self.parameters.values() for one in parameter.spellings)
+        return frozenset(flag for one in spellings if one.words for flag in one.flags)
+
+    @property
     def variables(self) -> frozenset[str]:
         """Environment variables that are parameters; they are removed from a server's env."""
         spellings = (s for parameter in self.parameters.values() for s in parameter.spellings)

@@ -141,6 +141,7 @@ def _first(values: Iterable[_T | None]) -> _T | None:
 
 
 def _requested_mib(groups: Mapping[str, str]) -> float | None:
-    if "mib" in groups:
-        return float(groups["mib"])
-    return int(groups["bytes"]) / MIB if "bytes" in groups else None
+    try:
+        return float(groups["mib"]) if "mib" in groups else int(groups["bytes"]) / MIB
+    except (KeyError, ValueError):  # none, or a number of a damaged line
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
@@ -135,7 +136,8 @@ class FactReader:
 
     def read(self, kind: str, groups: Mapping[str, str], text: str) -> None:
         """Read a line of a kind of fact, with the named groups of its pattern."""
-        self._readers[kind](groups, text)
+        with suppress(ValueError):  # a number of a damaged line, such as `7600.4.5`
+            self._readers[kind](groups, text)
 
     def forget_fitting(self) -> None:
         """Drop the facts about settings that fitting only computed."""
