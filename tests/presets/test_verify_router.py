@@ -166,7 +166,7 @@ ACCEPTED = [
     "[*]\nngl = 1\n[a]\nmodel = /m/a.gguf\n[*]\nc = 5\n",
     '[a]\nmodel = "/m/a b.gguf"\n',
     "[a]\nmodel = /m/a#b.gguf\nsamplers = top_k;top_p ; comment\n",
-    "[a] ; note\r\nmodel = /m/a.gguf\t# note\r\n  ; note\r\n\t\r\nngl=99\r\n",
+    "[a] ; note\r\nmodel = /m/a.gguf\t# note\n  ; note\r\n\t\rngl=99\r\n",
     "[a]\nmodel = /m/a.gguf\njinja = OFF\nwarmup = False\nkvu = 0\nswa-full = no\n",
     "[a]\nmodel = /m/a.gguf\nno-warmup = 0\nno-jinja = no\nno-kv-unified = on\n",
     "[a]\nmodel = /m/a.gguf\nno-warmup = 1\nwarmup = 1\n",

@@ -199,7 +199,7 @@ def read(file: PresetFile) -> list[ServerEntry]:
         )
     sections: dict[str, _Section] = {}
     section = sections[_FIRST_SECTION] = _Section()
-    for number, line in enumerate(file.text.split("\n"), start=1):
+    for number, line in enumerate(re.split(r"\r\n|\n|\r", file.text), start=1):
         if not line.strip() or line.lstrip().startswith((";", "#")):
             continue
         header = _HEADER.fullmatch(line)
