@@ -53,7 +53,11 @@ class SearchMachine:
         case = self.case
         fake = FakeMachine(self.folder, case.machine)
         runtime = find_runtime(str(fake.server), str(fake.dialect))
-        devices = list_devices(runtime) or ()
+        links = {device.name: device.link_gb_s for device in case.machine.devices}
+        devices = [
+            replace(device, link_gb_s=None if case.machine.is_unified else links[device.name])
+            for device in list_devices(runtime) or ()
+        ]
         model = read_inventory(fake.write_model(case.model))
         host = case.machine.host
         cores = host.cores - host.efficiency_cores

@@ -19,6 +19,7 @@ import psutil
 from autofit.doctor.machine_findings import Finding, check_cards, check_host
 from autofit.doctor.runtime_findings import check_runtime, check_settings
 from autofit.errors import AutofitError, MachineInUseError, UsageError
+from autofit.machine.gpu_facts import with_gpu_facts
 from autofit.machine.host_load import HostState, watch_host
 from autofit.machine.kernel_files import read_text
 from autofit.machine.linux_gpus import Card, find_cards
@@ -114,6 +115,7 @@ def examine(
     devices = None
     if chosen:
         devices, faults = _list_devices(chosen, rpc)
+        devices = with_gpu_facts(devices, env=variables, root=root) if devices else devices
         findings += faults or check_runtime(chosen, devices, vendors, variables)
     findings += check_settings(chosen, variables)
     findings += check_cards(found, states, root)

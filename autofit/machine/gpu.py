@@ -42,6 +42,22 @@ class GpuState:
     throttled_by: tuple[str, ...] = ()
 
 
+# Bits per second and lane of the generations of PCI Express, in thousand millions. The first two
+# generations send 10 bits for 8, and copies reach about 80% of what the others offer.
+_GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+_CODED_SHARE, _SLOW_CODED_SHARE, _FASTEST_SLOW = 0.98, 0.8, 5.0
+_COPIED_SHARE = 0.8
+
+
+def pcie_gb_s(lanes: int, *, gigatransfers: float = 0.0, generation: int = 0) -> float | None:
+    """Return the speed of copies over a PCI Express link, in GB/s, or None if it is unknown."""
+    rate = gigatransfers or _GIGATRANSFERS.get(generation, 0.0)
+    if lanes <= 0 or rate <= 0:
+        return None
+    share = _SLOW_CODED_SHARE if rate <= _FASTEST_SLOW else _CODED_SHARE
+    return round(lanes * rate / 8 * share * _COPIED_SHARE, 1)
+
+
 def normal_pci_id(text: str) -> str:
     """Return a PCI address in Linux notation: `0000:01:00.0` for `00000000:01:00.0` or `1:0.0`.
 

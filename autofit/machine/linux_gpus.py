@@ -10,12 +10,19 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
-from autofit.machine.gpu import PCI_VENDORS, Gpu, GpuState, Vendor, normal_pci_id
+from autofit.machine.gpu import (
+    PCI_VENDORS,
+    Gpu,
+    GpuState,
+    Vendor,
+    normal_pci_id,
+    pcie_gb_s,
+)
 from autofit.machine.kernel_files import read_fields, read_mib, read_number, read_text
 from autofit.machine.memory_counter import UNKNOWN, MemoryCounter
 from autofit.units import MIB
@@ -26,6 +33,8 @@ _CLOCK_LEVEL = re.compile(r"^\d+: (\d+)Mhz", re.MULTILINE | re.IGNORECASE)
 _DRM_MEMORY = ("drm-resident-vram", "drm-resident-local")
 _MIB_PER_UNIT = {"": 1 / MIB, "KiB": 1 / 1024, "MiB": 1.0}
 _FIND_CHILDREN_EVERY_S = 5.0
+# The speed of a link: `16.0 GT/s PCIe`.
+_LINK_SPEED = re.compile(r"(\d+(?:\.\d+)?) GT/s")
 # PCI classes: VGA, 3D and other display controllers, and processing accelerators.
 _PCI_CLASSES = ("0x03", "0x12")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
@@ -33,10 +42,14 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The narrowest link between a card and the processor; both ends allow `possible` lanes."""
+    """The narrowest link between a card and the processor; both ends allow `possible` lanes.
+
+    `gb_s` is the speed of copies over the slowest link between them, or None if unknown.
+    """
 
     lanes: int
     possible: int
+    gb_s: float | None = None
 
     @property
     def is_narrow(self) -> bool:
@@ -105,8 +118,20 @@ def _link(folder: Path) -> Link | None:
         port = read_number(above / "max_link_width") if above else most
         # The port at the top has no device above it, and reports the same link again.
         if lanes and most and (above is not None or len(chain) == 1):
-            links.append(Link(lanes, min(most, port or most)))
-    return min(links, key=lambda link: link.lanes / link.possible, default=None)
+            links.append(Link(lanes, min(most, port or most), _link_gb_s(below, above, lanes)))
+    if not links:
+        return None
+    speeds = [link.gb_s for link in links if link.gb_s is not None]
+    narrowest = min(links, key=lambda link: link.lanes / link.possible)
+    return replace(narrowest, gb_s=min(speeds, default=None))
+
+
+def _link_gb_s(below: Path, above: Path | None, lanes: int) -> float | None:
+    """Return the speed of a link: an idle card lowers its present one, so the highest counts."""
+    ends = [folder for folder in (below, above) if folder is not None]
+    rates = [_LINK_SPEED.match(read_text(folder / "max_link_speed")) for folder in ends]
+    known = [float(rate[1]) for rate in rates if rate]
+    return pcie_gb_s(lanes, gigatransfers=min(known, default=0.0))
 
 
 def _power_w(folder: Path, name: str) -> float | None:

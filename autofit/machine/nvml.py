@@ -9,7 +9,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from autofit.machine.gpu import Gpu, GpuState, normal_pci_id
+from autofit.machine.gpu import Gpu, GpuState, normal_pci_id, pcie_gb_s
 from autofit.machine.memory_counter import UNKNOWN, MemoryCounter
 from autofit.units import MIB
 
@@ -126,6 +126,27 @@ def _state(gpu: Gpu) -> GpuState:
         pcie_width=_ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
         throttled_by=tuple(name for bit, name in _THROTTLE_REASONS.items() if reasons & bit),
     )
+
+
+def nvidia_link_gb_s(index: int) -> float | None:
+    """Return the speed of copies over a GPU's link, or None if unknown.
+
+    An idle GPU lowers the generation of its link, so the highest that GPU and slot allow counts.
+    """
+    handle = _ask("nvmlDeviceGetHandleByIndex", index)
+    if handle is None:
+        return None
+    lanes = _ask("nvmlDeviceGetCurrPcieLinkWidth", handle)
+    return pcie_gb_s(
+        lanes or 0, generation=_ask("nvmlDeviceGetMaxPcieLinkGeneration", handle) or 0
+    )
+
+
+def nvidia_capability(index: int) -> float | None:
+    """Return the compute capability of a GPU, such as 8.6, or None if unknown."""
+    handle = _ask("nvmlDeviceGetHandleByIndex", index)
+    version = None if handle is None else _ask("nvmlDeviceGetCudaComputeCapability", handle)
+    return None if version is None else float(f"{version[0]}.{version[1]}")
 
 
 def _watts(milliwatts: int | None) -> float | None:

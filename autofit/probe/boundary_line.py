@@ -149,9 +149,10 @@ def _expected_layers(factory: CandidateFactory, layout: str, point: Point) -> in
 
 
 def choose_layouts(factory: CandidateFactory, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the layouts with these names, or all layouts of the space without names.
+    """Return the layouts with these names; without names, those of the devices' own order.
 
-    The name `single` means each device alone.
+    The name `single` means each device alone. Layouts of another order have nearly the same
+    boundary, and are probed only by name.
 
     Raises:
         UsageError: there is no such layout, or no layout at all.
@@ -176,7 +177,8 @@ def choose_layouts(factory: CandidateFactory, names: Sequence[str]) -> tuple[str
                 f"known: {', '.join(known)}",
             )
         chosen += found
-    return tuple(dict.fromkeys(chosen)) or known
+    usual = tuple(name for name in known if ":" not in name or SINGLE in name)
+    return tuple(dict.fromkeys(chosen)) or usual
 
 
 def choose_points(task: Task, cache_types: Sequence[str]) -> dict[str, Point]:

@@ -27,7 +27,7 @@ from autofit.memory.demand import kv_bytes, number
 from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE
 from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.priors import ALL_TERMS, effects_of
-from autofit.search.space import HOST_LAYERS_AXIS
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 
 # `request` is the sum of both parts, for launches that measured the whole cost only.
 PartName = Literal["prompt", "generation", "request"]
@@ -161,7 +161,10 @@ def _prompt_terms(grid: PointGrid, rows: Rows, tokens: float) -> list[_Term]:
         _Term("prompt", "compute", active * _COMPUTE_S_PER_BYTE, np.full(len(rows), tokens)),
         _Term("prompt", "pass", _PASS_S + resident / _DEVICE_BYTES_PER_S, tokens * passes),
         _Term(
-            "prompt", "upload", traffic.movable_bytes / _LINK_BYTES_PER_S, tokens * passes * layers
+            "prompt",
+            "upload",
+            traffic.movable_bytes / _LINK_BYTES_PER_S,
+            tokens * passes * layers * _link_slowness(grid, rows),
         ),
         _Term(
             "prompt",
@@ -208,6 +211,17 @@ def _host_layers(grid: PointGrid, rows: Rows) -> Floats:
     values = grid.numbers(rows, HOST_LAYERS_AXIS, number, pinned)
     layers: Floats = np.clip(np.nan_to_num(values, nan=most / 2), 0.0, most)
     return layers
+
+
+def _link_slowness(grid: PointGrid, rows: Rows) -> Floats:
+    """Return the usual speed of a link over that of each row's layout, 1 where it is unknown."""
+    known = grid.problem.hardware.upload_gb_s
+    column = grid.column_of(LAYOUT_AXIS)
+    if column is None or not known:
+        return np.ones(len(rows))
+    usual = _LINK_BYTES_PER_S / 1e9
+    slowness = [usual / known.get(str(layout), usual) for layout in grid.axes[column].values]
+    return np.array(slowness)[rows[:, column]]
 
 
 def _passes_per_token(grid: PointGrid, rows: Rows) -> Floats:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +12,8 @@ class Hardware:
 
     Attributes:
         cores: physical cores of the fastest kind; 0 if unknown.
+        upload_gb_s: speed of the link over which each layout uploads host experts, if known.
     """
 
     cores: int = 0
+    upload_gb_s: Mapping[str, float] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from autofit.search.space_file import read_space, read_workload
 from autofit.session.requirement import Requirement
 from autofit.session.task import Task, fitted_space, usable_devices
 from autofit.session.task_options import TaskOptions
-from autofit.session.task_setup import with_free_memory
+from autofit.session.task_setup import with_machine_facts
 from autofit.trial.device import Device, backend_of
 from autofit.trial.metric import Metric
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
@@ -64,7 +64,7 @@ def build_task(
         _refuse_without_generation(workload)
     found = runtime or _find_runtime(options, allow_missing=allow_missing)
     listed = list_devices(found, options.rpc) if found.fingerprint else ()
-    present = with_free_memory(listed or (), found, options.env)
+    present = with_machine_facts(listed or (), found, options.env)
     devices = usable_devices(present, options.devices_mib, allow_missing=allow_missing)
     cores = read_cores()
     name = options.space or _default_space(model, devices)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from autofit.errors import UsageError
 from autofit.memory.demand import without_free_settings
+from autofit.model.placement.device_orders import device_orders
 from autofit.model.placement.layout import SINGLE, plan_layout
 from autofit.model.placement.slice_costs import find_tensor_split
 from autofit.runtime.command.argv_writer import find_unsupported
@@ -25,15 +26,21 @@ class CandidateFactory:
     _pinned: Params | None = None
 
     def layout_names(self) -> tuple[str, ...]:
-        """Return the space's layouts for the devices of the task. A single device has only one."""
+        """Return the space's layouts for the devices of the task. A single device has only one.
+
+        Layouts of several devices come in each order that may matter.
+        """
         devices, names = self.task.devices, self.task.space.layouts
         if not devices or not names:
             return ()
         singles = [f"{SINGLE}{device.name}" for device in devices]
         if len(devices) == 1:
             return tuple(singles)
-        shared = [name for name in names if name != "single"]
-        return (*shared, *(singles if "single" in names else ()))
+        rules = [name for name in names if name != "single"]
+        orders = device_orders(devices, is_order_chosen=self.task.chooses_devices)
+        others = [",".join(device.name for device in order) for order in orders[1:]]
+        ordered = [f"{rule}:{order}" for order in others for rule in rules]
+        return (*rules, *ordered, *(singles if "single" in names else ()))
 
     def most_host_layers(self) -> int:
         """Return the largest number of host layers: all with experts, or all of a dense model."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
 from autofit.memory.memory_model import MemoryModel
+from autofit.model.placement.device_orders import uploading_device
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.kv_cache import Cells, kv_cache_bytes
 from autofit.search.hardware import Hardware
@@ -29,8 +31,20 @@ def search_problem(factory: CandidateFactory, memory: MemoryModel) -> Problem:
         candidate_of=factory.candidate_of,
         fit_of=lambda candidate: predicted_fit(candidate, memory, task.host_available_mib),
         goal=goal,
-        hardware=Hardware(cores=task.cores.performance),
+        hardware=_hardware(task, factory.layout_names()),
         traffic=model_traffic(task.inventory, max(1, round(goal.depth))),
+    )
+
+
+def _hardware(task: Task, layouts: Sequence[str]) -> Hardware:
+    """Return what the search should know about the machine."""
+    links = {device.name: device.link_gb_s for device in task.devices}
+    first = {layout: uploading_device(layout, task.devices) for layout in layouts}
+    return Hardware(
+        cores=task.cores.performance,
+        upload_gb_s={
+            layout: link for layout, name in first.items() if (link := links.get(name)) is not None
+        },
     )
 
 

@@ -14,6 +14,7 @@ import psutil
 
 from autofit import __version__
 from autofit.machine.device_source import DeviceSource, find_device_source
+from autofit.machine.gpu_facts import with_gpu_facts
 from autofit.machine.memory_counter import UNKNOWN
 from autofit.machine.nvml import nvidia_driver
 from autofit.machine.rpc_servers import split_endpoint
@@ -132,17 +133,17 @@ def _device_counters(
     )
 
 
-def with_free_memory(
+def with_machine_facts(
     listed: Sequence[Device], runtime: Runtime, env: Mapping[str, str]
 ) -> tuple[Device, ...]:
-    """Return the devices with the memory that is free while the runtime does not run.
+    """Return the devices with their links, and the memory that is free without the runtime.
 
     A CUDA or ROCm runtime lists about 500 MiB less, because its own driver context already uses
     them. Predictions count that context as used, so it must be part of the free memory.
     """
     counters = _device_counters(listed, runtime, env).read()
     devices = []
-    for device in listed:
+    for device in with_gpu_facts(listed, env=scrubbed_environment(env)):
         counted_mib = counters.get(device.name, UNKNOWN).free_mib
         own_mib = context_mib(device.name) if opens_context_to_list(device.name) else 0.0
         free_mib = device.usable_mib + own_mib if counted_mib is None else counted_mib
@@ -231,6 +232,11 @@ def read_environment(task: Task) -> Environment:
         devices=tuple(
             f"{device.name}: {device.description}, {device.total_mib:.0f} MiB"
             for device in task.devices
+        ),
+        links=tuple(
+            f"{device.name}: {device.link_gb_s:g} GB/s"
+            for device in task.devices
+            if device.link_gb_s is not None
         ),
         driver=nvidia_driver(),
         build=f"{version_lines[0] if version_lines else ''} [{runtime.fingerprint}]",

@@ -48,7 +48,8 @@ class Environment:
     """Machine, build and model of a result.
 
     `devices` are lines for people (`CUDA0: NVIDIA GeForce RTX 3060, 12288 MiB`) without
-    changing values such as free memory. `system` is only for information.
+    changing values such as free memory. `links` are the speeds of copies to the devices. These
+    and `system` are only for information.
     """
 
     cpu: str
@@ -59,6 +60,7 @@ class Environment:
     build: str
     model_digest: str
     system: str = ""
+    links: tuple[str, ...] = ()
 
     def _machine(self) -> dict[str, Any]:
         return {
@@ -92,7 +94,8 @@ class Environment:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the environment as JSON data, with its digest for people to compare."""
-        return {**asdict(self), "devices": list(self.devices), "digest": self.digest}
+        lists = {"devices": list(self.devices), "links": list(self.links)}
+        return {**asdict(self), **lists, "digest": self.digest}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Environment:
@@ -102,7 +105,8 @@ class Environment:
             TypeError: a field is missing or unknown.
         """
         fields = {name: value for name, value in data.items() if name != "digest"}
-        return cls(**{**fields, "devices": tuple(fields.get("devices", ()))})
+        lists = {name: tuple(fields.get(name, ())) for name in ("devices", "links")}
+        return cls(**{**fields, **lists})
 
 
 def _installed_gib(usable_mib: float) -> float:

@@ -13,7 +13,9 @@ class Device:
     """One compute device, as the runtime describes it.
 
     `usable_mib` is what a candidate may take: the number that the user gave, or what was free
-    while autofit ran no server. `is_unified` marks memory shared with the host.
+    while autofit ran no server. `is_unified` marks memory shared with the host. `link_gb_s` is the
+    speed of copies from the host, in GB/s. `compute_capability` is CUDA's version of the card's
+    abilities, such as 8.6. Both are None if unknown.
     """
 
     name: str
@@ -21,6 +23,8 @@ class Device:
     total_mib: float
     usable_mib: float
     is_unified: bool = False
+    link_gb_s: float | None = None
+    compute_capability: float | None = None
 
 
 def backend_of(device_name: str) -> str:

@@ -91,6 +91,8 @@ class Server:
         ]
         rows = startup_log.device_rows(self.machine, self.shown(line), free)
         text = "".join(f"  {row}\n" for row in rows) or "  (none)\n"
+        shown = [self.machine.devices[i] for i in self.shown(line)]
+        os.write(2, "\n".join([*startup_log.capability_lines(shown), ""]).encode())
         os.write(1, f"Available devices:\n{text}".encode())
         return 0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fakes.log import Log
-from fakes.machine import Machine
+from fakes.machine import Device, Machine
 from fakes.model import TYPES, Model
 from fakes.settings import Settings
 
@@ -39,11 +39,17 @@ def backend_banner(log: Log, machine: Machine, shown: Sequence[int]) -> None:
     log.trace_line(
         f"ggml_cuda_init: found {len(devices)} {kind} devices (Total VRAM: {total} MiB):"
     )
-    for number, device in enumerate(devices):
-        log.trace_line(
-            f"  Device {number}: {device.description}, compute capability 8.6, VMM: yes, "
-            f"VRAM: {int(device.total_mib)} MiB"
-        )
+    for line in capability_lines(devices):
+        log.trace_line(line)
+
+
+def capability_lines(devices: Sequence[Device]) -> list[str]:
+    """Lines of the CUDA and ROCm backends about their devices."""
+    return [
+        f"  Device {number}: {device.description}, compute capability "
+        f"{device.capability or '8.6'}, VMM: yes, VRAM: {int(device.total_mib)} MiB"
+        for number, device in enumerate(d for d in devices if d.backend in ("CUDA", "ROCm"))
+    ]
 
 
 def device_rows(machine: Machine, shown: Sequence[int], free: Sequence[float]) -> list[str]:

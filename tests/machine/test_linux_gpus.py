@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from machine.linux_files import add_card, add_kfd_node
 
-from autofit.machine.gpu import Gpu
+from autofit.machine.gpu import Gpu, pcie_gb_s
 from autofit.machine.linux_gpus import (
     Card,
     IntelMemory,
@@ -203,6 +204,39 @@ def test_a_narrow_link_above_the_switch_of_an_amd_card(tmp_path):
     (card,) = find_cards(tmp_path)
     assert card == Card("amd", "0000:03:00.0", "amdgpu", Link(8, 16), 250.0, 303.0)
     assert card.link.is_narrow
+
+
+def _speed(gigatransfers: str) -> dict[str, str]:
+    return {"max_link_speed": f"{gigatransfers} GT/s PCIe", "current_link_speed": "2.5 GT/s PCIe"}
+
+
+def test_the_slowest_link_decides_the_speed(tmp_path):
+    """An idle card slows its link down, so the highest speed of both ends counts."""
+    slot, card = "0000:00:01.0", "0000:01:00.0"
+    bridge = {"vendor": "0x8086", "class": "0x060400"}
+    _device(tmp_path, slot, **bridge, **_link(16, 16), **_speed("8.0"))
+    display = {"vendor": "0x10de", "class": "0x030000"}
+    _device(tmp_path, f"{slot}/{card}", **display, **_link(16, 16), **_speed("16.0"))
+
+    (found,) = find_cards(tmp_path)
+
+    assert found.link == Link(16, 16, 12.5)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "rate", "least", "most"),
+    [
+        (4, {"generation": 3}, 2.5, 3.9),
+        (16, {"generation": 4}, 22, 31.5),
+        (16, {"gigatransfers": 32.0}, 45, 63),
+        (8, {"gigatransfers": 5.0}, 2.5, 4.0),
+    ],
+)
+def test_copies_reach_most_of_a_link(lanes, rate, least, most):
+    """Coding and protocol cost a part of the nominal rate."""
+    assert least < pcie_gb_s(lanes, **rate) < most
+    assert pcie_gb_s(0, **rate) is None
+    assert pcie_gb_s(lanes) is None
 
 
 def test_unknown_widths_are_not_a_link(tmp_path):

@@ -371,3 +371,28 @@ def test_counts_do_not_change_the_layers_on_devices(measured, name, usable_mib, 
 
     assert len({x.params["n_gpu_layers"] for x in asked}) == 1
     assert [x.fits for x in asked] == sorted(x.fits for x in asked)
+
+
+@pytest.mark.parametrize("rule", NAMES)
+def test_a_layout_follows_its_order_of_devices(measured, rule):
+    """Slices, split and host layers are those of the devices in the named order."""
+    hosted = 24
+    layout = plan_layout(measured, SERVED, CARDS, f"{rule}:CUDA1,CUDA0", hosted)
+
+    assert layout.fits
+    assert layout.name == f"{rule}:CUDA1,CUDA0"
+    assert layout.params["devices"] == "CUDA1,CUDA0"
+    assert [piece.device for piece in layout.slices] == ["CUDA1", "CUDA0"]
+    assert layout.host_expert_layers == hosted
+    if rule == "first_device":
+        assert len(layout.slices[0].host_experts) == hosted
+    assert_places_match(measured, SERVED, layout, CARDS)
+
+
+@pytest.mark.parametrize(
+    "name", ["capacity:CUDA7", "capacity:CUDA1,CUDA7", "widest", "widest:CUDA0"]
+)
+def test_a_layout_of_unknown_devices_or_rules_is_refused(measured, name):
+    """There is no such layout."""
+    with pytest.raises(ValueError, match="no layout"):
+        plan_layout(measured, SERVED, CARDS, name, 10)

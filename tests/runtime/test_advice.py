@@ -91,7 +91,7 @@ def test_exit_at_the_first_large_batch_needs_one_step_back():
     assert found[3][1][-1] == 256
 
 
-def test_device_with_free_memory_is_named():
+def test_device_with_machine_facts_is_named():
     """If only one of two devices is full, the advice is to move layers to the other."""
     advice = diagnose_case("cuda-kv-second-device").advice
 

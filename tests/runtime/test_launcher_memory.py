@@ -117,7 +117,7 @@ def test_kill_is_out_of_memory_if_the_host_was_full(tmp_path, log_path):
     assert result.outcome.where == "host"
 
 
-def test_kill_on_a_host_with_free_memory_is_a_crash(tmp_path, log_path):
+def test_kill_on_a_host_with_machine_facts_is_a_crash(tmp_path, log_path):
     """`kill -9` on a host with free memory is not attributed to memory."""
     fake = FakeMachine(tmp_path, machine())
     fake.fail("killed", "prompt")

@@ -140,3 +140,17 @@ def test_pinned_placement_keeps_the_named_devices(machine):
     assert candidate.params["n_cpu_moe"] == 9
     predicted = pinned.memory_model().predict(candidate)
     assert [row.name for row in predicted.devices] == ["CUDA1", "CUDA0"]
+
+
+def test_layouts_of_unequal_links_come_in_both_orders(about):
+    """The device with the faster link comes first in the second order."""
+    first, second = about.devices
+    unequal = (replace(first, link_gb_s=3.0), replace(second, link_gb_s=24.0))
+    names = CandidateFactory(replace(about, devices=unequal)).layout_names()
+
+    assert set(CandidateFactory(about).layout_names()) < set(names)
+    assert {"balanced:CUDA1,CUDA0", "capacity:CUDA1,CUDA0", "first_device:CUDA1,CUDA0"} < set(
+        names
+    )
+    chosen = replace(about, devices=unequal, chooses_devices=True)
+    assert CandidateFactory(chosen).layout_names() == CandidateFactory(about).layout_names()

@@ -79,9 +79,10 @@ def _device_lines(examination: Examination) -> Iterator[str]:
     yield click.style("devices", bold=True)
     for device in examination.devices or ():
         shared = ", shared with the host" if device.is_unified else ""
+        link = "" if device.link_gb_s is None else f", link {device.link_gb_s:g} GB/s"
         yield (
             f"  {one_line(device.name)}: {one_line(device.description)}, "
-            f"{mib(device.usable_mib)} free of {mib(device.total_mib)}{shared}"
+            f"{mib(device.usable_mib)} free of {mib(device.total_mib)}{shared}{link}"
         )
     if examination.devices is None:
         yield "  not listed"
@@ -99,7 +100,11 @@ def _host_lines(examination: Examination) -> Iterator[str]:
         return
     cores = host.cores
     yield click.style("host", bold=True)
-    yield f"  {cores.physical} cores, {cores.usable} of {cores.logical} threads usable"
+    kinds = f" ({cores.performance} fast)" if cores.performance < cores.physical else ""
+    nodes = f", {cores.nodes} memory nodes" if cores.nodes > 1 else ""
+    yield (
+        f"  {cores.physical} cores{kinds}, {cores.usable} of {cores.logical} threads usable{nodes}"
+    )
     yield f"  {mib(host.memory_available_mib)} of {mib(host.memory_total_mib)} memory available"
 
 

@@ -7,6 +7,9 @@
 | first_device    | all host expert layers in the first device's slice, from its first layer   |
 | single:<device> | one device, the experts of the first layers on the host                    |
 
+A name such as `capacity:CUDA1,CUDA0` limits a rule to these devices, in this order. The first
+device computes large batches on host experts, so it should have the fastest link.
+
 In a model without experts, the dense feed-forward of layers moves instead. If even that is not
 enough, whole layers stay on the host, from the first. A layout that cannot fit has `fits` False.
 """
@@ -130,17 +133,18 @@ def plan_layout(
         UsageError: a device that does not exist, or an invalid value.
         ValueError: there is no layout of that name.
     """
-    used = used_devices(base, devices)
-    if name.startswith(SINGLE):
-        used = tuple(device for device in used if device.name == name.removeprefix(SINGLE))
-    if not used or (name not in _RULES and not name.startswith(SINGLE)):
+    used = {device.name: device for device in used_devices(base, devices)}
+    rule, _, named = name.partition(":")
+    order = named.split(",") if named else list(used)
+    if not order or not used.keys() >= set(order) or rule not in (*_RULES, SINGLE[:-1]):
         raise ValueError(f"there is no layout {name} for {', '.join(d.name for d in devices)}")
+    ordered = tuple(used[device] for device in order)
     planner = _Planner(
         inventory=inventory,
         base=base,
-        devices=used,
+        devices=ordered,
         name=name,
-        shares=tuple((speeds or {}).get(device.name, 1.0) for device in used),
+        shares=tuple((speeds or {}).get(device.name, 1.0) for device in ordered),
     )
     return planner.plan(host_expert_layers)
 
@@ -198,6 +202,11 @@ class _Planner:
     name: str
     shares: tuple[float, ...]
 
+    @property
+    def rule(self) -> str:
+        """The rule that the name of the layout begins with."""
+        return self.name.partition(":")[0]
+
     def plan(self, hosted: int | None) -> Layout:
         """Return the layout with a number of host expert layers, or None for the fewest that fit.
 
@@ -219,7 +228,7 @@ class _Planner:
                 for left_out in self.devices[1:]:
                     others = tuple(device for device in self.devices if device != left_out)
                     rivals.append(self._using(others).plan_all(None))
-        if self.name == "capacity" and hosted is None:
+        if self.rule == "capacity" and hosted is None:
             rivals += [self._using((device,)).plan_all(None) for device in self.devices]
         for rival in rivals:
             # Whole layers on the host do not make up for too few host experts.
@@ -275,9 +284,9 @@ class _Planner:
 
     def _solve(self, costs: SliceCosts, mode: ExpertMode, hosted: int | None) -> Layout | None:
         """Solve; repeat with lower budgets while the estimate exceeds the solver's sum."""
-        is_ordered = self.name not in ("balanced", "capacity")
+        is_ordered = self.rule not in ("balanced", "capacity")
         solver = costs.solver(mode, is_ordered=is_ordered)
-        rule = _RULES.get(self.name, _capacity)
+        rule = _RULES.get(self.rule, _capacity)
         best: Layout | None = None
         for _ in range(_CORRECTIONS):
             slices = rule(solver, hosted, self.shares)

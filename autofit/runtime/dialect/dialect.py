@@ -93,11 +93,14 @@ class InspectionRules:
     devices: tuple[str, ...] = ()
     device_pattern: Regex = ""
     unified_pattern: Regex | None = None
+    capability_pattern: Regex | None = None
     timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
         if self.devices:
             _require_groups(self.device_pattern, "name", "total_mib", "free_mib")
+        if self.capability_pattern:
+            _require_groups(self.capability_pattern, "index", "capability")
 
 
 @dataclass(frozen=True, slots=True)

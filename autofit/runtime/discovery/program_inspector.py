@@ -294,12 +294,18 @@ def list_devices(runtime: Runtime, rpc: str = "") -> tuple[Device, ...] | None:
     finished = run_program(argv, runtime.env, rules.timeout_s, warns=True)
     hint = "check that the remote servers run and have the same build" if remote else ""
     check_run(runtime.program, words, finished, rules.timeout_s, hint)
-    return read_devices(finished.stdout, rules)
+    return read_devices(finished.stdout, rules, messages=finished.stderr)
 
 
-def read_devices(text: str, rules: InspectionRules) -> tuple[Device, ...]:
-    """Read a list of devices; sizes are in MiB."""
+def read_devices(text: str, rules: InspectionRules, *, messages: str = "") -> tuple[Device, ...]:
+    """Read a list of devices; sizes are in MiB. `messages` are those on stderr."""
     devices = []
+    capabilities: dict[str, float] = {}
+    if rules.capability_pattern:
+        capabilities = {
+            f"CUDA{match['index']}": float(match["capability"])
+            for match in re.finditer(rules.capability_pattern, f"{text}\n{messages}")
+        }
     for match in re.finditer(rules.device_pattern, text, re.MULTILINE):
         name, description = match["name"], match.groupdict().get("description")
         line = f"{name}: {description}"
@@ -310,6 +316,7 @@ def read_devices(text: str, rules: InspectionRules) -> tuple[Device, ...]:
                 total_mib=float(match["total_mib"]),
                 usable_mib=float(match["free_mib"]),
                 is_unified=bool(rules.unified_pattern and re.search(rules.unified_pattern, line)),
+                compute_capability=capabilities.get(name),
             )
         )
     return tuple(devices)
