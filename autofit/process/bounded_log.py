@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 
-from autofit.input_files import require_regular
 from autofit.units import MIB
 
 # What a runtime prints at its start and at its end decides the diagnosis. A usual log has 100 KiB.
@@ -23,14 +24,12 @@ class BoundedLog:
         """Create the file.
 
         Raises:
-            OSError: it cannot be written, or is no regular file.
+            OSError: it cannot be written, or is a pipe.
         """
         self._descriptor = os.open(path, _FLAGS, 0o644)
-        try:
-            require_regular(path, os.fstat(self._descriptor))
-        except OSError:
+        if stat.S_ISFIFO(os.fstat(self._descriptor).st_mode):  # it may have no reader
             os.close(self._descriptor)
-            raise
+            raise OSError(errno.EINVAL, "it is a pipe, not a file", str(path))
         self._size = 0
         self._left_out = 0
 
