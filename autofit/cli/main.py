@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("import_command", "Read your own launch command or preset, as a baseline."),
     "explain": ("explain", "Diagnose a server's log: why it failed, and what to change."),
     "show": ("show", "Show the newest or another study, or the command of one of its launches."),
+    "models": ("models", "List the cached models, which commands take by name."),
     "studies": ("studies", "List the studies of this machine, newest first."),
     "report": ("report", "Write the report of a study."),
     "export": ("export", "Write a study's winner as a file that a server starts from."),

@@ -6,12 +6,13 @@ both sides of a comparison, for a check against the machine, and for `autofit im
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
 
 from autofit.errors import UsageError
+from autofit.model.cached_models import find_model
 from autofit.presets.command_options import (
     CPU_MOE,
     FLAG,
@@ -39,6 +40,7 @@ _APPLIED_OVERRIDES = (OVERRIDE_TENSOR, N_CPU_MOE, N_CPU_FFN, CPU_MOE)
 _DOWNLOADS = frozenset(
     {"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url", "-dr", "--docker-repo"}
 )
+_REPOSITORY_FLAGS = ("-hf", "-hfr", "--hf-repo")
 _DOWNLOAD_VARIABLES = frozenset(
     f"LLAMA_ARG_{name}" for name in ("HF_REPO", "HF_FILE", "MODEL_URL", "DOCKER_REPO")
 )
@@ -144,12 +146,15 @@ def parse_preset_command(
     params = map(str, command.params.values())
     used = (*command.program, command.model or "", command.rpc, *rest, *params, *env.values())
     refuse_faults(preset.label, unknown_reasons(used))
+    cached = None if command.model else _find_cached(downloads, command.env)
     downloads += [name for name in command.env if name in _DOWNLOAD_VARIABLES]
     notices = [*preset.server.notices]
     refused = [] if is_other_build else list(refused_keys(preset.router_keys, runtime.help))
     if refused:
         notices.append(f"the router of this build refuses the file for the key {refused[0]}")
-    if downloads:
+    if cached is not None:
+        notices.append(f"{' '.join(downloads)} is in the cache: {cached}")
+    elif downloads:
         notices.append(
             f"{' '.join(downloads)} is left out: autofit serves model files, without downloads"
         )
@@ -159,7 +164,7 @@ def parse_preset_command(
     if command.left_out:
         left_out = ", ".join(dict.fromkeys(command.left_out))
         notices.append(f"left out of launches, and never written down: {left_out}")
-    model = None
+    model = cached
     if command.model is not None:
         model = Path(folder or "", Path(command.model).expanduser()).absolute()
     if folder is not None:
@@ -243,6 +248,22 @@ def _without_downloads(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             kept.append(argument)
     return kept, downloads
+
+
+def _find_cached(downloads: Sequence[str], env: Mapping[str, str]) -> Path | None:
+    """Return the cached model that a command names, or None if there is not exactly one.
+
+    A command that names a file of the repository, too, is left alone.
+    """
+    if "LLAMA_ARG_HF_FILE" in env or {"-hff", "--hf-file"} & {*downloads}:
+        return None
+    named = dict(zip(downloads[::2], downloads[1::2], strict=True))
+    names = [env.get("LLAMA_ARG_HF_REPO"), *(named.get(flag) for flag in _REPOSITORY_FLAGS)]
+    name = next(filter(None, reversed(names)), None)
+    try:
+        return find_model(name, is_name=True).absolute() if name else None
+    except UsageError:
+        return None
 
 
 def _wrapper(program: Sequence[str], runtime: Runtime) -> tuple[str, ...]:

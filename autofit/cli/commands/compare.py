@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from autofit.cli.options.model_argument import MODEL
 from autofit.cli.options.shared_options import (
     RunOptions,
     read_run_options,
@@ -26,7 +27,7 @@ from autofit.trial.metric import Metric
 @click.argument("extra_args", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--model",
-    type=click.Path(path_type=Path),
+    type=MODEL,
     help="The model to serve instead of the presets' own.",
 )
 @click.option(

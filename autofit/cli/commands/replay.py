@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autofit.cli.options.model_argument import MODEL
 from autofit.errors import UsageError
 from autofit.session.task_options import parse_devices
 from autofit.text_format import number
@@ -29,7 +30,7 @@ _UNITS = {"request_s": "s", "ttft": "s", "pp": "t/s", "tg": "t/s"}
 )
 @click.option(
     "--model",
-    type=click.Path(path_type=Path),
+    type=MODEL,
     help="The table's model as a GGUF file, to predict memory.",
 )
 @click.option(

@@ -12,6 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from autofit.cli.options.model_argument import MODEL, choose_model, hf_option
 from autofit.errors import UsageError
 from autofit.session.task_options import (
     TaskOptions,
@@ -62,6 +63,7 @@ def complete_parameters(
 
 
 _OPTIONS = (
+    hf_option,
     click.option(
         "--runtime", metavar="PATH", help="llama-server, or the folder that contains it."
     ),
@@ -120,7 +122,7 @@ def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         function = option(function)
     function = click.argument("extra_args", nargs=-1, type=click.UNPROCESSED)(function)
-    return click.argument("model", type=click.Path(path_type=Path))(function)
+    return click.argument("model", type=MODEL, required=False, metavar="MODEL")(function)
 
 
 def read_task_options(given: dict[str, Any]) -> TaskOptions:
@@ -129,7 +131,12 @@ def read_task_options(given: dict[str, Any]) -> TaskOptions:
     Raises:
         UsageError: the value of an option has the wrong form.
     """
+    model, extra_args = choose_model(
+        *(given.pop(name) for name in ("model", "hf_model", "extra_args"))
+    )
     return TaskOptions(
+        model=model,
+        extra_args=extra_args,
         devices_mib=parse_devices(given.pop("device")),
         rpc=parse_rpc(given.pop("rpc")),
         pins=parse_pins(given.pop("set_")),
@@ -138,7 +145,6 @@ def read_task_options(given: dict[str, Any]) -> TaskOptions:
         **{
             name: given.pop(name)
             for name in (
-                "model",
                 "runtime",
                 "dialect",
                 "space",
@@ -146,7 +152,6 @@ def read_task_options(given: dict[str, Any]) -> TaskOptions:
                 "context",
                 "parallel",
                 "kv_floor",
-                "extra_args",
             )
         },
     )
