@@ -11,7 +11,7 @@ from autofit.errors import UsageError
 from autofit.memory.exchange_rates import ExchangeRates, exchange_rates, max_contexts, unused_rooms
 from autofit.model.placement.layout import plan_layout, plan_layouts
 from autofit.model.sizes.memory_estimate import MemoryEstimate, apply_reported, estimate_memory
-from autofit.runtime.command.argv_writer import find_unsupported, spell_params
+from autofit.runtime.command.argv_writer import find_unsupported, spell_params, spell_value
 from autofit.runtime.planner.planner import RuntimePlanner
 from autofit.session.candidate_factory import pinned_placement
 from autofit.session.task import Task
@@ -149,11 +149,19 @@ def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
 
 
 def _uncounted_notices(task: Task) -> Iterator[str]:
-    """Yield a notice about each option after `--` with memory that no estimate contains."""
-    for flag, value in pairwise(task.extra_args):
+    """Yield a notice about each option of the user with memory that no estimate contains."""
+    for flag, value in (*pairwise(task.extra_args), *_pinned_options(task)):
         for option in task.runtime.dialect.uncounted:
             if option.applies(flag, value):
                 yield option.notice.format(flag=flag, value=value)
+
+
+def _pinned_options(task: Task) -> Iterator[tuple[str, str]]:
+    """Yield the flag and the value of each parameter that the user sets."""
+    for name, value in task.space.pinned.items():
+        spelling = task.runtime.spelling(name)
+        if spelling is not None and spelling.flag is not None:
+            yield spelling.flag, spell_value(spelling, value) or ""
 
 
 def base_candidate(task: Task) -> Candidate:

@@ -129,7 +129,9 @@ def _read_file(path: Path) -> tuple[str, list[ServerEntry], Mapping[str, Any]]:
     file = open_preset_file(path)
     kind = recognize_format(file)
     read = FORMATS[kind].read
-    entries = read(file) if read else shell_servers(file.text)
+    entries = (
+        read(file) if read else shell_servers(file.text, script_folder=path.absolute().parent)
+    )
     if kind == "shell" and entries and not entries[0].argv:
         kind = "env"
     return kind, entries, FORMATS[kind].metadata(file)

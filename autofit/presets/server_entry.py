@@ -15,8 +15,8 @@ from autofit.runtime.dialect.dialect_file import load_all_dialects
 from autofit.runtime.discovery.help_text import HelpText
 
 _MODEL_FLAGS = ("-m", "--model")
-_MODEL_VARIABLE = "LLAMA_ARG_MODEL"
-_MODEL_KEYS = ("model", "m", _MODEL_VARIABLE)
+MODEL_VARIABLE = "LLAMA_ARG_MODEL"
+_MODEL_KEYS = ("model", "m", MODEL_VARIABLE)
 _VARIABLE = re.compile(r"LLAMA_")
 
 
@@ -43,7 +43,7 @@ class ServerEntry:
     @property
     def model(self) -> str:
         """The model file, or an empty text if none is named."""
-        model = self.env.get(_MODEL_VARIABLE, "")
+        model = self.env.get(MODEL_VARIABLE, "")
         for key, value in self.options:
             model = value if key in _MODEL_KEYS else model
         # A wrapper before the program may have a flag of the same name.

@@ -25,7 +25,7 @@ BAD = {
     "command_is_a_mapping.yaml": "mapping",
     "dashes_before_a_key.ini": "'--ctx-size'",
     "empty.sh": "empty",
-    "here_document.sh": "line 1: a here-document",
+    "here_document_of_a_shell.sh": "line 1: a here-document",
     "key_without_value.ini": "line 2: 'ctx-size'",
     "list.json": "list",
     "model.args": "model",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from autofit.errors import UsageError
 from autofit.model.gguf.header import list_shards
 from autofit.presets.command_options import flag_groups, named_files
-from autofit.presets.formats.container_command import server_command, with_host_paths
+from autofit.presets.formats.container_command import in_container, server_command
 from autofit.presets.formats.env import known_variables, read_env_file
 from autofit.presets.formats.preset_format import PresetFile, PresetFormat
 from autofit.presets.formats.shell import command_server
@@ -199,14 +198,8 @@ def _server(name: str, service: Mapping[str, Any], folder: Path) -> ServerEntry 
         notices.append("limits of the container do not apply to autofit's launches")
     notices.append(f"runs in the container {image}" if image else "runs in a container")
     volumes = [_volume(one, values) for one in as_list(service.get("volumes"))]
-    if "LLAMA_ARG_MODEL" in env:
-        (env["LLAMA_ARG_MODEL"],) = with_host_paths([env["LLAMA_ARG_MODEL"]], volumes, folder)
     found = command_server(name, server_command(argv, image), env)
-    return replace(
-        found.with_notices(*notices),
-        argv=with_host_paths(found.argv, volumes, folder),
-        in_container=True,
-    )
+    return in_container(found.with_notices(*notices), volumes, folder)
 
 
 def _environment(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from autofit.presets.formats.env import known_variables, read_env_file
 from autofit.presets.formats.yaml_text import variables_of
-from autofit.presets.server_entry import ServerEntry, is_program
+from autofit.presets.server_entry import MODEL_VARIABLE, ServerEntry, is_program
 
 _RUNNERS = ("docker", "podman", "nerdctl")
 # Options of `docker run` without a value; all others take one, in the next argument unless joined.
@@ -45,20 +46,24 @@ def docker_run_server(name: str, argv: Sequence[str]) -> ServerEntry | None:
         elif option == "--entrypoint":
             entrypoint = [value]
         elif option == "--env-file":
-            variables, more = read_env_file(Path(value).expanduser())
+            variables, more = read_env_file(Path(value).expanduser(), "docker")
             env = {**variables, **env}
             notices += more
         elif option == "--mount":
             notices.append(f"{option} {value} is not read")
-    command = server_command([*entrypoint, *rest], image)
     notices.append(f"runs in the container {image}")
-    return ServerEntry(
-        name,
-        with_host_paths(command, volumes, Path()),
-        env,
-        notices=tuple(notices),
-        in_container=True,
-    )
+    command = server_command([*entrypoint, *rest], image)
+    found = ServerEntry(name, command, env, notices=tuple(notices))
+    return in_container(found, volumes, Path())
+
+
+def in_container(server: ServerEntry, volumes: Sequence[str], folder: Path) -> ServerEntry:
+    """Return the server of a container, with paths of the host in its command and variables."""
+    env = dict(server.env)
+    if MODEL_VARIABLE in env:
+        (env[MODEL_VARIABLE],) = with_host_paths([env[MODEL_VARIABLE]], volumes, folder)
+    argv = with_host_paths(server.argv, volumes, folder)
+    return replace(server, argv=argv, env=env, in_container=True)
 
 
 def _run_options(arguments: Iterator[str]) -> Iterator[tuple[str, str]]:

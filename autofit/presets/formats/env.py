@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from autofit.input_files import read_input
 from autofit.presets.command_options import (
@@ -24,6 +25,8 @@ from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import heading
 from autofit.presets.server_entry import ServerEntry
 
+# The program that reads a file of variables; compose reads it as a shell does.
+Reader = Literal["shell", "systemd", "docker"]
 _NAME = re.compile(r"[A-Za-z_]\w*")
 # A comment, or a name with or without a value, which may begin with a quoted word.
 _LINE = re.compile(
@@ -70,12 +73,17 @@ def arguments_without_variable(preset: Preset) -> tuple[str, ...]:
     return tuple(argument for option in options for argument in option.arguments)
 
 
-def file_variables(text: str) -> dict[str, str | None]:
+def file_variables(text: str, reader: Reader = "shell") -> dict[str, str | None]:
     """Return the variables of a file of `NAME=VALUE` lines, or None for a `NAME` alone.
 
     A value in quotes is unquoted as in a shell, and can have several lines. Any other value is
-    the rest of its line.
+    the rest of its line; a shell and compose end it at a comment. `docker run` takes every value
+    as it is, with its quotes.
     """
+    if reader == "docker":
+        lines = [line.strip() for line in text.split("\n") if not line.lstrip().startswith("#")]
+        pairs = [line.partition("=") for line in lines if line]
+        return {name: value if equals else None for name, equals, value in pairs}
     variables: dict[str, str | None] = {}
     for found in _LINE.finditer(text):
         name, value = found["name"], found["value"]
@@ -83,15 +91,16 @@ def file_variables(text: str) -> dict[str, str | None]:
             if _NAME.fullmatch(name or ""):
                 variables[name] = None
         else:
-            variables[name] = _unquoted(value.strip())
+            variables[name] = _unquoted(value.strip(), reader)
     return variables
 
 
-def _unquoted(value: str) -> str:
+def _unquoted(value: str, reader: Reader) -> str:
+    has_comments = reader == "shell"
     if value[:1] not in ("'", '"'):
-        return value
+        return re.split(r"(?:^|\s)#", value)[0].rstrip() if has_comments else value
     try:
-        return "".join(shlex.split(value))
+        return "".join(shlex.split(value, comments=has_comments))
     except ValueError:  # the quote has no end
         return value
 
@@ -106,14 +115,17 @@ def known_variables(
                    for name in values if name not in known]  # fmt: skip
 
 
-def read_env_file(path: Path) -> tuple[dict[str, str], list[str]]:
+def read_env_file(path: Path, reader: Reader = "shell") -> tuple[dict[str, str], list[str]]:
     """Return the variables of an environment file to which a preset refers, and notices."""
     try:
         text = read_input(path, LARGEST_BYTES).decode("utf-8", "surrogateescape")
-        return known_variables(file_variables(text))
+        variables, notices = known_variables(file_variables(text, reader))
     except (OSError, ValueError):
-        pass
-    return {}, [f"{path} cannot be read, so its variables are not known"]
+        return {}, [f"{path} cannot be read, so its variables are not known"]
+    quoted = [name for name, value in variables.items() if value[:1] in ("'", '"')]
+    if reader == "docker" and quoted:
+        notices.append(f"docker keeps the quotes of {', '.join(quoted)} in {path}")
+    return variables, notices
 
 
 def _read(file: PresetFile) -> list[ServerEntry]:

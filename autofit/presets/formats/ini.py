@@ -184,7 +184,7 @@ def refused_keys(keys: Iterable[str], help_text: HelpText) -> dict[str, str]:
 def _recognizes(file: PresetFile) -> bool:
     sections = {found[1] for line in file.text.split("\n") if (found := _HEADER.fullmatch(line))}
     is_ini = file.path.suffix == ".ini" or bool(sections)
-    return is_ini and file.data is None and "Service" not in sections
+    return is_ini and file.data is None and sections.isdisjoint({"Service", "Container"})
 
 
 def read(file: PresetFile) -> list[ServerEntry]:

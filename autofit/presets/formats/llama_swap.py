@@ -7,6 +7,7 @@ splits the rest as a POSIX shell splits words, without expanding anything
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ _LOAD_LIMIT_S = 900
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 # Only with braces: llama-swap leaves `$NAME` as it is.
 _MACRO = re.compile(r"\$\{([\w.-]+)\}")
+_VARIABLE_PREFIX = "env."
 _MOST_MACROS = 20  # they may use each other
 _LONGEST = 1 << 16
 
@@ -158,13 +160,21 @@ def _server(name: str, model: Mapping[str, Any], macros: Mapping[str, str]) -> S
     values = {"PORT": "0", "MODEL_ID": name, **macros, **set_variables(model.get("macros"))}
     text = scalar_text(model["cmd"])
     for _ in range(_MOST_MACROS):
-        before, text = text, _MACRO.sub(lambda found: values.get(found[1], found[0]), text)
+        before, text = text, _MACRO.sub(lambda found: _macro(found, values), text)
         if text == before:
             break
         if len(text) > _LONGEST:
             raise ValueError(f"the macros of {name} use each other without end")
     text = _MACRO.sub(lambda found: mark_unknown(f"{found[0]} is not a macro of this file"), text)
     return command_server(name, command_words(text), set_variables(model.get("env")))
+
+
+def _macro(found: re.Match[str], values: Mapping[str, str]) -> str:
+    """Return the value of a macro or of a variable, `${env.NAME}`; without one, its text."""
+    name = found[1]
+    if name.startswith(_VARIABLE_PREFIX):
+        return os.environ.get(name.removeprefix(_VARIABLE_PREFIX), found[0])
+    return values.get(name, found[0])
 
 
 FORMAT = PresetFormat(

@@ -62,7 +62,11 @@ def _write_args(presets: Sequence[Preset]) -> str:
 
 
 def shell_servers(
-    text: str, env: Mapping[str, str] | None = None, *, depth: int = 0
+    text: str,
+    env: Mapping[str, str] | None = None,
+    *,
+    depth: int = 0,
+    script_folder: Path | None = None,
 ) -> list[ServerEntry]:
     """Return the servers that shell text starts, found by their program or model file.
 
@@ -72,7 +76,7 @@ def shell_servers(
     Raises:
         ValueError: the text cannot be parsed, or has several commands and none is a server.
     """
-    commands, variables = parse_shell(text, env)
+    commands, variables = parse_shell(text, env, script_folder)
     entries = []
     for command in commands:
         name = f"line {command.line}"
@@ -81,7 +85,8 @@ def shell_servers(
         folder = command.folder
         if found.folder is not None:
             folder = (folder or Path()) / found.folder
-        entries.append(replace(found, folder=folder, faults=faults))
+        notices = (*command.notices, *found.notices)
+        entries.append(replace(found, folder=folder, faults=faults, notices=notices))
     if not entries:
         return [ServerEntry("variables", env=variables)] if variables else []
     servers = [entry for entry in entries if _is_server(entry)]
@@ -185,7 +190,7 @@ def _inner_text(argv: Sequence[str]) -> str | None:
 FORMAT = PresetFormat(
     suffix=".sh",
     write=_write_script,
-    read=lambda file: shell_servers(file.text),
+    read=lambda file: shell_servers(file.text, script_folder=file.path.absolute().parent),
     is_program=True,
 )
 ARGS_FORMAT = PresetFormat(suffix=".args", write=_write_args)

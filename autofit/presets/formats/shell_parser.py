@@ -1,25 +1,30 @@
 """Shell text split into simple commands, as far as possible without running anything.
 
-Understood are quotes, continued lines, comments, variables that the text itself sets, arrays,
-`cd`, redirections and lists of commands. Text that only a shell can evaluate (loops, conditions,
-the output of a command, variables set elsewhere) is marked, so that only a command that needs it
-is refused. `shlex` splits the words.
+Understood are quotes, continued lines, comments, variables that the text itself or a file sets
+that it reads (`source`), arrays, `cd`, the script's own folder, redirections, here-documents and
+lists of commands. Text that only a shell can evaluate (loops, conditions, the output of a command,
+variables set elsewhere) is marked, so that only a command that needs it is refused. `shlex` splits
+the words.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 
-from autofit.presets.formats.variable_expansion import (
-    mark_unknown,
-    parameter_value,
-    unknown_reasons,
+from autofit.errors import UsageError
+from autofit.presets.formats.preset_format import open_preset_file
+from autofit.presets.formats.shell_idioms import (
+    here_document_end,
+    is_windows_path,
+    own_folder,
+    skip_here_document,
 )
+from autofit.presets.formats.shell_state import BLOCK_WORDS, ShellState, SimpleCommand
+from autofit.presets.formats.variable_expansion import mark_unknown, without_marks
 
 _PIECE = re.compile(
     r"""
@@ -45,65 +50,43 @@ _IN_DOUBLE = re.compile(
     re.DOTALL,
 )
 _PARENTHESIS = re.compile(r"\\.|'[^']*'|[()]", re.DOTALL)
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_BLOCK_STARTS = frozenset({"if", "for", "while", "until", "case", "select", "{", "("})
-_BLOCK_ENDS = frozenset({"fi", "done", "esac", "}", ")"})
-_BLOCK_WORDS = frozenset({"then", "else", "elif", "do", "in", "!"})
-_WINDOWS_PATH = re.compile(r"(?<![\w./-])[A-Za-z]:\Z")
-_LONGEST_VALUE = 1 << 16
+# Programs that run the text of a here-document, perhaps on another machine.
+_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ssh", "sudo", "su", "docker", "podman"})
 _MOST_PIECES = 20_000
 _REDIRECTION = "\ue000"  # a private character before a redirection's file
-# Extended by scripts, and known: autofit has them from the same shell.
-_INHERITED = ("HOME", "USER", "PATH", "LD_LIBRARY_PATH")
-
-
-@dataclass(frozen=True, slots=True)
-class SimpleCommand:
-    """One command with the variables exported before it.
-
-    `folder` is the folder of the `cd` before it, or None without one. Text that only a shell can
-    evaluate is marked as unknown. `faults` are reasons why its folder is not known, or why it may
-    not run at all.
-    """
-
-    words: tuple[str, ...]
-    line: int
-    env: Mapping[str, str] = field(default_factory=dict)
-    folder: Path | None = None
-    faults: tuple[str, ...] = ()
+_DEEPEST = 4  # files that read each other
 
 
 def parse_shell(
-    text: str, env: Mapping[str, str] | None = None
+    text: str, env: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> tuple[list[SimpleCommand], dict[str, str]]:
     """Return the commands of a text, and the variables that it sets or `env` has.
 
+    `folder` is that of the script, or None for a text without a file.
+
     Raises:
-        ValueError: quotes or brackets are not closed, or the text has a here-document.
+        ValueError: quotes or brackets are not closed, or a shell gets a here-document.
     """
-    parser = _ShellParser(text, dict(env or {}))
-    parser.parse()
-    return parser.commands, parser.values
+    state = ShellState(dict(env or {}), dict(env or {}))
+    _ShellParser(text, state, folder).parse()
+    return state.commands, state.values
 
 
 class _ShellParser:
-    """The state of reading a text from its start: variables, arrays, folder, open blocks."""
+    """A reader of a text from its start, which splits it into commands."""
 
-    def __init__(self, text: str, env: dict[str, str]) -> None:
+    def __init__(
+        self, text: str, state: ShellState, own_folder: Path | None, depth: int = 0
+    ) -> None:
         self.text = text
+        self.state = state
+        self.own_folder = own_folder
+        self.depth = depth
+        self.here_delimiters: list[str] = []
         self.position = 0
         self._counted = 0, 1  # a position, and the line that it is in
-        self.exported = env
-        self.values = dict(env)
-        self.arrays: dict[str, list[str]] = {}
-        self.reasons: dict[str, str] = {}  # why a variable has no value, by name
-        self.folder: Path | None = None
-        self.folder_faults: tuple[str, ...] = ()
-        self.exports_all = False
-        self.blocks: list[str] = []
         self.raw: list[str] = []  # the current command, as `shlex` is to read it
         self.start_line = 1
-        self.commands: list[SimpleCommand] = []
 
     @property
     def line(self) -> int:
@@ -133,6 +116,8 @@ class _ShellParser:
             self.position = piece.end()
             if kind not in ("operator", "comment"):
                 self.raw.append(self._shlex_text(kind, text))
+            if text == "\n" and kind == "operator":
+                self._skip_here_documents()
         self._end_command("\n")
 
     def _shlex_text(self, kind: str, text: str) -> str:
@@ -149,16 +134,37 @@ class _ShellParser:
             case "variable":
                 return self._unquoted(text)
             case "here":
-                raise ValueError(f"line {self.line}: a here-document is not understood")
+                return self._here_document()
             case "redirect":
                 return f" {_REDIRECTION} "
         return {"continued": "", "joined": " "}.get(kind, text)
 
     def _escaped(self, text: str) -> str:
-        if not _WINDOWS_PATH.search(self.text, 0, self.position - 2):
+        if not is_windows_path(self.text, self.position - 2):
             return text
         fault = "a Windows path loses its backslashes unless it is quoted"
         return mark_unknown(f"line {self.line}: {fault}")
+
+    def _here_document(self) -> str:
+        """Note a here-document, which is skipped after the line; or skip a here-string."""
+        if self.text.startswith("<", self.position):
+            self.position += 1
+            return f" {_REDIRECTION} "
+        found = here_document_end(self.text, self.position)
+        words = {Path(word).name for word in "".join(self.raw).split()}
+        if found is None or words & _SHELLS:
+            raise ValueError(f"line {self.line}: a here-document is not understood")
+        delimiter, self.position = found
+        self.here_delimiters.append(delimiter)
+        return " "
+
+    def _skip_here_documents(self) -> None:
+        for delimiter in self.here_delimiters:
+            end = skip_here_document(self.text, self.position, delimiter)
+            if end is None:
+                raise ValueError(f"line {self.line}: a here-document has no end")
+            self.position = end
+        self.here_delimiters = []
 
     def _array(self, start: str) -> str:
         """Keep the words of the array `NAME=( ... )`; return an empty assignment in its place."""
@@ -175,8 +181,8 @@ class _ShellParser:
                 self.raw.append(" ")
             elif piece.lastgroup != "comment":
                 self.raw.append(self._shlex_text(piece.lastgroup, piece[0]))
-        before = self.arrays.get(name, []) if "+=" in start else []
-        self.arrays[name] = [*before, *shlex.split("".join(self.raw))]
+        before = self.state.arrays.get(name, []) if "+=" in start else []
+        self.state.arrays[name] = [*before, *shlex.split("".join(self.raw))]
         self.raw = outer
         return f"{name}="
 
@@ -187,8 +193,12 @@ class _ShellParser:
         end = self.text.find("`", self.position) if is_backquote else self._closing_parenthesis()
         if end < 0:
             raise ValueError(f"line {line}: a command substitution has no end")
+        command = self.text[self.position : end]
         shown = " ".join(self.text[self.position - len(start) : end + 1].split())
         self.position = end + 1
+        folder = own_folder(command, self.own_folder)
+        if folder is not None:
+            return folder
         return mark_unknown(f"line {line}: only a shell can evaluate {shown[:40]}")
 
     def _closing_parenthesis(self) -> int:
@@ -211,10 +221,10 @@ class _ShellParser:
                 parts.append(self._computed(text))
             elif kind == "variable":
                 array = re.fullmatch(r"\$\{(\w+)\[@\]\}", text)
-                if text in ("$@", "$*", "${@}") or (array and array[1] in self.arrays):
+                if text in ("$@", "$*", "${@}") or (array and array[1] in self.state.arrays):
                     # Alone in its quotes it becomes several words.
                     self.position += self.text.startswith('"', self.position)
-                    return shlex.join(self.arrays[array[1]]) if array else " "
+                    return shlex.join(self.state.arrays[array[1]]) if array else " "
                 parts.append(self._value(text))
             elif kind != "continued":
                 parts.append(text[1:] if kind == "escape" else text)
@@ -225,98 +235,46 @@ class _ShellParser:
         if expansion in ("$@", "$*"):
             return " "
         array = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", expansion)
-        if array and array[1] in self.arrays:
-            return shlex.join(self.arrays[array[1]])
+        if array and array[1] in self.state.arrays:
+            return shlex.join(self.state.arrays[array[1]])
         return " ".join(map(shlex.quote, self._value(expansion).split()))
 
     def _value(self, expansion: str) -> str:
-        name = expansion.strip("${}")
-        value = parameter_value(name, self.values)
-        if value is None and name in _INHERITED and name not in self.reasons:
-            value = os.environ.get(name, "")
-        if value is None:
-            reason = self.reasons.get(re.split(r"\W", name)[0])
-            return mark_unknown(reason or f"line {self.line}: {expansion} has no value here")
-        if len(value) > _LONGEST_VALUE:
-            raise ValueError(f"line {self.line}: the value of {name} is too long")
-        return value
+        folder = own_folder(expansion, self.own_folder)
+        return self.state.value(expansion, self.line) if folder is None else folder
 
     def _end_command(self, operator: str) -> None:
         raw, self.raw = "".join(self.raw), []
         words = _without_redirections(shlex.split(raw))
-        while words and words[0] in _BLOCK_STARTS | _BLOCK_ENDS | _BLOCK_WORDS:
-            self._enter_or_leave(words.pop(0))
+        while words and words[0] in BLOCK_WORDS:
+            self.state.enter_or_leave(words.pop(0), self.start_line)
         if words and words[-1] == "{" and words[0].endswith("()"):
             words = []
-        if words:
-            self._run(words)
+        if len(words) > 1 and words[0] in ("source", "."):
+            self._source(words[1])
+        elif words:
+            self.state.run(words, self.start_line)
         if operator in "()":
-            self._enter_or_leave(operator)
+            self.state.enter_or_leave(operator, self.start_line)
 
-    def _enter_or_leave(self, word: str) -> None:
-        if word in _BLOCK_STARTS:
-            self.blocks.append(f"line {self.start_line}: `{word}`")
-        elif word in _BLOCK_ENDS and self.blocks:
-            self.blocks.pop()
-
-    def _run(self, words: list[str]) -> None:
-        """Apply the effect of a shell builtin; keep any other command."""
-        verb = words[0]
-        if verb in ("export", "declare", "readonly", "local", "typeset"):
-            self._assign(words[1:], exports=verb == "export" or "-x" in words[1:2])
-        elif all(_ASSIGNMENT.fullmatch(word) for word in words):
-            self._assign(words, exports=self.exports_all)
-        elif verb == "cd" and len(words) > 1:
-            self.folder_faults = unknown_reasons(words[-1:])
-            self.folder = (self.folder or Path()) / Path(words[-1]).expanduser()
-        elif verb == "set":
-            if "allexport" in words or any(re.fullmatch(r"-\w*a\w*", word) for word in words):
-                self.exports_all = True
-        elif verb == "unset":
-            for name in words[1:]:
-                self.values.pop(name, None)
-                self.exported.pop(name, None)
-        else:
-            self._keep(words)
-
-    def _assign(self, words: list[str], *, exports: bool) -> None:
-        for word in words:
-            found = _ASSIGNMENT.fullmatch(word)
-            name, value = (found[1], found[2]) if found else (word, self.values.get(word))
-            if value is None:
-                continue
-            faults = unknown_reasons([value])
-            if self.blocks:
-                faults = (f"{self.blocks[-1]} decides the value of {name}",)
-            if faults:
-                self.reasons[name] = faults[0]
-                self.values.pop(name, None)
-            elif found:
-                self.values[name] = value
-            if exports or name in self.exported:
-                self.exported[name] = mark_unknown(faults[0]) if faults else value
-
-    def _keep(self, words: list[str]) -> None:
-        faults: tuple[str, ...] = ()
-        if any(_is_relative(word) for word in words):
-            faults = self.folder_faults
-        if self.blocks:
-            faults = (*faults, f"{self.blocks[-1]} begins a block that contains the command")
-        self.commands.append(
-            SimpleCommand(
-                words=tuple(words),
-                line=self.start_line,
-                env=dict(self.exported),
-                folder=self.folder,
-                faults=faults,
-            )
-        )
+    def _source(self, name: str) -> None:
+        """Take the variables of a file that the script reads."""
+        path = Path(self.state.folder or self.own_folder or "", Path(name).expanduser())
+        text = _read_sourced(path) if self.state.reads_file(name) else None
+        if text is not None and self.depth < _DEEPEST:
+            with suppress(ValueError):
+                state = self.state.for_file()
+                _ShellParser(text, state, path.absolute().parent, self.depth + 1).parse()
+                return
+        self.state.unread.append(without_marks(name))
 
 
-def _is_relative(word: str) -> bool:
-    """Return whether a word looks like a file name that depends on the folder."""
-    plain = word.rpartition("=")[2]
-    return not plain.startswith(("/", "-", "~")) and ("/" in plain or plain.endswith(".gguf"))
+def _read_sourced(path: Path) -> str | None:
+    """Return the text of a file that a script reads, or None if it cannot be read."""
+    try:
+        return open_preset_file(path).text
+    except UsageError:
+        return None
 
 
 def _without_redirections(words: list[str]) -> list[str]:

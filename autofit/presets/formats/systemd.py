@@ -16,6 +16,7 @@ from pathlib import Path
 
 from autofit.errors import UsageError
 from autofit.presets.command_options import flag_groups
+from autofit.presets.formats.container_command import in_container, server_command
 from autofit.presets.formats.env import read_env_file
 from autofit.presets.formats.preset_format import PresetFile, PresetFormat
 from autofit.presets.formats.shell import command_server
@@ -34,6 +35,7 @@ _PLAIN = re.compile(r"[\w./:=@+,^*(){}|-]+", re.ASCII)
 _LOCKING = frozenset({"--mlock", "mlock", "mmap+mlock"})
 
 _SERVICE = re.compile(r"^\s*\[Service\]\s*(?:[;#].*)?$", re.MULTILINE)
+_CONTAINER = re.compile(r"^\s*\[Container\]\s*(?:[;#].*)?$", re.MULTILINE)
 _SPECIFIER = re.compile(r"%(.)")
 _ESCAPE = re.compile(r"\\\\|\\x([0-9a-fA-F]{2})|\\([snt])")
 _ESCAPED_BYTES = {"s": 0x20, "n": 0x0A, "t": 0x09}
@@ -122,19 +124,24 @@ def _escaped(character: str) -> str:
 
 
 def _read(file: PresetFile) -> list[ServerEntry]:
-    """Return the server of a unit or drop-in; several `ExecStart` are several servers."""
+    """Return the server of a unit or drop-in; several `ExecStart` are several servers.
+
+    A unit of podman starts a container: its `[Container]` gives image, command and volumes.
+    """
+    if _CONTAINER.search(file.text):
+        return [_container_server(file)]
     commands: list[str] = []
     env: dict[str, str] = {}
     file_env: dict[str, str] = {}  # takes precedence in any order of the lines
     notices: list[str] = []
     folder: Path | None = None
-    for key, value in _settings(file.text):
+    for key, value in _settings(file.text, "[Service]"):
         if key == "ExecStart":
             commands = [*commands, value] if value else []
         elif key == "Environment":
             env = {**env, **_variables(value)} if value else {}
         elif key == "EnvironmentFile":
-            variables, more = read_env_file(Path(_home_expanded(value.lstrip("-"))))
+            variables, more = read_env_file(Path(_home_expanded(value.lstrip("-"))), "systemd")
             file_env |= variables
             notices += more
         elif key == "WorkingDirectory":
@@ -149,8 +156,34 @@ def _read(file: PresetFile) -> list[ServerEntry]:
     ]
 
 
-def _settings(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the settings of `[Service]`, with continued lines joined and without comments."""
+def _container_server(file: PresetFile) -> ServerEntry:
+    """Return the server of a unit of podman (podman-systemd.unit(5))."""
+    command: list[str] = []
+    volumes: list[str] = []
+    env: dict[str, str] = {}
+    notices: list[str] = []
+    image = ""
+    for key, value in _settings(file.text, "[Container]"):
+        if key == "Image":
+            image = value
+        elif key in ("Exec", "Entrypoint"):
+            words = shlex.split(value.replace("%h", str(Path.home())))
+            command = [*words, *command] if key == "Entrypoint" else [*command, *words]
+        elif key == "Volume":
+            volumes.append(_home_expanded(value))
+        elif key == "Environment":
+            env |= _variables(value)
+        elif key == "EnvironmentFile":
+            variables, more = read_env_file(Path(_home_expanded(value)), "docker")
+            env = {**variables, **env}
+            notices += more
+    notices.append(f"runs in the container {image}")
+    server = ServerEntry(file.path.stem, server_command(command, image), env)
+    return in_container(server.with_notices(*notices), volumes, file.path.parent)
+
+
+def _settings(text: str, header: str) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a section, with continued lines joined and without comments."""
     section, setting = "", ""
     for line in (*text.splitlines(), ""):
         stripped = line.strip()
@@ -164,7 +197,7 @@ def _settings(text: str) -> Iterator[tuple[str, str]]:
             setting = setting[:-1].rstrip() + " "
             continue
         key, equals, value = setting.partition("=")
-        if equals and section == "[Service]":
+        if equals and section == header:
             yield key.strip(), value.strip()
         setting = ""
 
@@ -211,10 +244,15 @@ def _unhidden(word: str) -> str:
     return _BYTES.sub(lambda f: os.fsdecode(bytes(ord(c) - _FIRST_BYTE for c in f[0])), word)
 
 
+def _recognizes(file: PresetFile) -> bool:
+    has_unit = _SERVICE.search(file.text) or _CONTAINER.search(file.text)
+    return file.data is None and has_unit is not None
+
+
 FORMAT = PresetFormat(
     suffix=".service",
     write=_write,
-    recognizes=lambda file: file.data is None and _SERVICE.search(file.text) is not None,
+    recognizes=_recognizes,
     read=_read,
     names_servers=True,
 )

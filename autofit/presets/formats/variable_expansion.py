@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-_PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:(?P<mark>:?[-=?])(?P<word>.*))?", re.DOTALL)
+# A name, or the number of an argument: nothing gives a script arguments here.
+_PARAMETER = re.compile(
+    r"(?P<name>[A-Za-z_]\w*|\d+|[@*])(?:(?P<mark>:?[-=?+])(?P<word>.*))?", re.DOTALL
+)
 _EXPANSION = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<inner>[^{}]*)\}|(?P<plain>[A-Za-z_]\w*))")
 # Private characters around the reason, which is written in hexadecimal to survive any splitting.
 _MARK = re.compile("\ue001((?:[0-9a-f]{2})*)\ue002")
@@ -20,13 +23,16 @@ _PRIVATE = re.compile("[\ue000-\ue002]")
 def parameter_value(inner: str, values: Mapping[str, str]) -> str | None:
     """Return the value of the text between `${` and `}`, or None if it is not known.
 
-    That text is a name alone, or a name with a default (`:-`, `-`, `:=`, `=`).
+    That text is a name alone, or a name with a default (`:-`, `-`, `:=`, `=`) or with a
+    replacement (`:+`, `+`).
     """
     found = _PARAMETER.fullmatch(inner)
     if found is None:
         return None
     value = values.get(found["name"])
     mark = found["mark"] or ""
+    if mark.endswith("+"):
+        return found["word"] if value or (value is not None and mark == "+") else ""
     if value or (value is not None and not mark.startswith(":")):
         return value
     return found["word"] if mark.endswith(("-", "=")) else None

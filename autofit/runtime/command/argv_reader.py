@@ -33,6 +33,8 @@ _SWITCH_VALUES = {
 # Given several times, as flags or in a variable, these add up in llama.cpp (common/arg.cpp):
 # texts are joined, and of two numbers of layers the larger one decides. A variable comes first.
 _JOINED = frozenset({"override_tensor"})
+# Lists that llama.cpp splits at more than one character.
+_SEPARATORS = {"tensor_split": "[,/]"}
 _FLAG = re.compile(r"--?[A-Za-z]")
 
 
@@ -243,7 +245,7 @@ class _Parser:
         if "on" in self.find_choices(name, spelling):
             text = _SWITCH_VALUES.get(text, text)
         if kind == "list":
-            text = text.replace(spelling.join, ",")
+            text = re.sub(_SEPARATORS.get(name, re.escape(spelling.join)), ",", text)
         self.params[name] = self.combine(name, self.params.get(name), _convert(kind, text))
 
     @staticmethod

@@ -1,4 +1,4 @@
 cat > x <<EOF
 llama-server
 EOF
-llama-server -m a.gguf
+llama-server -m /m/a.gguf

@@ -1,0 +1,68 @@
+"""Text of shell scripts that has one meaning in practice, which needs no shell.
+
+These are the script's own folder, here-documents, and paths of Windows.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+# A script's own name, with links resolved or not.
+_OWN_NAME = r"(?:\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(?:\[0\])?\})"
+_OWN_FILE = rf"(?:{_OWN_NAME}|\$\((?:readlink-e?f|realpath){_OWN_NAME}\))"
+_OWN_FOLDER = rf"dirname{_OWN_FILE}"
+# Without blanks, quotes and `--`: `dirname FILE`, or `cd $(dirname FILE)/more && pwd`.
+_FOLDER_COMMAND = re.compile(
+    rf"{_OWN_FOLDER}|cd\$\({_OWN_FOLDER}\)(?P<more>(?:/[\w.-]+)*)/?"
+    r"(?:&?1?>/dev/null(?:2>&1)?)?&&pwd(?:-P)?"
+)
+_FOLDER_EXPANSION = re.compile(r"\$\{(?:0|BASH_SOURCE(?:\[0\])?)%/\*\}")
+_HERE_DELIMITER = re.compile(r"-?[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([\w.!-]+))")
+# A word that begins as a path of Windows does, or that ends as a file does which has backslashes.
+_WINDOWS_PATH = re.compile(
+    r"(?:[A-Za-z]:|\.{1,2})\\\w|\\\\\w|[\w .:-]*(?:\\[\w .-]+)+\.(?:exe|gguf)\b"
+)
+_WORD_START = re.compile(r"[^\s'\"=]*\Z")
+
+
+def own_folder(command: str, folder: Path | None) -> str | None:
+    """Return the output of a command that prints the script's folder; None for any other one.
+
+    `command` is the text of `$(...)`, or an expansion such as `${0%/*}`.
+    """
+    if folder is None:
+        return None
+    if _FOLDER_EXPANSION.fullmatch(command):
+        return str(folder)
+    found = _FOLDER_COMMAND.fullmatch(re.sub(r"[\"\s]|(?<=\s)--(?=\s)", "", command))
+    if found is None:
+        return None
+    return str(Path(f"{folder}{found['more'] or ''}").resolve())
+
+
+def here_document_end(text: str, start: int) -> tuple[str, int] | None:
+    """Return the delimiter of a here-document after `<<`, and where its word ends."""
+    found = _HERE_DELIMITER.match(text, start)
+    if found is None:
+        return None
+    return next(filter(None, found.groups())), found.end()
+
+
+def skip_here_document(text: str, start: int, delimiter: str) -> int | None:
+    """Return the start of the line after a here-document, or None if it has no end."""
+    position = start
+    while position < len(text):
+        end = text.find("\n", position)
+        end = len(text) if end < 0 else end
+        if text[position:end].lstrip("\t") == delimiter:
+            return end
+        position = end + 1
+    return None
+
+
+def is_windows_path(text: str, backslash: int) -> bool:
+    """Return whether the word around a backslash is a path of Windows, without quotes."""
+    before = _WORD_START.search(text, 0, backslash)
+    start = before.start() if before else backslash
+    return _WINDOWS_PATH.match(text, start) is not None

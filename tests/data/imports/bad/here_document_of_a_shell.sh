@@ -1,0 +1,3 @@
+ssh box bash -s <<EOF
+llama-server -m a.gguf
+EOF
