@@ -90,6 +90,12 @@ def as_fast(
     return f"{text} (95% interval {_factor(low)} to {_factor(high)})"
 
 
+def times_text(ratio: float, low: float | None = None, high: float | None = None) -> str:
+    """Format a speed ratio for a cell of a table, such as `1.80x (1.73 to 1.88)`."""
+    interval = "" if low is None or high is None else f" ({_factor(low)} to {_factor(high)})"
+    return f"{_factor(ratio)}x{interval}"
+
+
 def _factor(value: float) -> str:
     return f"{value:.2f}" if 0.1 <= value < 10 else number(value)  # noqa: PLR2004
 

@@ -110,7 +110,7 @@ def test_log_has_one_short_line_for_each_launch():
 
     assert phase.startswith("phase boundary (at most 12 launches)")
     assert ran == (
-        "#1 boundary, balanced n_cpu_moe=20 ubatch=512: 5.5 s/request, 1,000 pp/s, 40 tg/s"
+        "#1 boundary, n_cpu_moe=20 balanced ubatch=512: 5.5 s/request, 1,000 pp/s, 40 tg/s"
     )
     assert best.startswith("best so far: #1, 5.3 s/request, 1.42x as fast")
     assert failed.startswith("#2 boundary, settings of #1: out of memory at context")
@@ -138,7 +138,7 @@ def test_a_line_shows_what_differs_from_the_best_so_far():
 
     settings = [line.split(": ")[0].partition(", ")[2] for line in lines if line[0] == "#"]
     assert settings == [
-        "balanced n_cpu_moe=20 ubatch=512 cache_type=f16",
+        "n_cpu_moe=20 balanced ubatch=512 cache_type=f16",
         "ubatch=256",
         "cache_type=q8_0",
         "capacity ubatch=64",
@@ -165,7 +165,7 @@ def test_a_line_has_the_objective_first():
 
 
 def test_launch_of_a_probe_is_logged_as_fitting():
-    """It shows layout, count of host layers and headroom, also where they equal the best's."""
+    """It shows the count of host layers and headroom."""
     probed = [
         replace(one, purpose=purpose_of("boundary", role="fit_check"), measurement=measured)
         for one, measured in (
@@ -175,8 +175,8 @@ def test_launch_of_a_probe_is_logged_as_fitting():
     ]
     lines = log(*map(LaunchEnded, probed))
 
-    assert lines[0] == "#4 boundary, balanced n_cpu_moe=20 ubatch=512: fits"
-    assert lines[1] == "#5 boundary, balanced n_cpu_moe=19: fits, 900 MiB free on CUDA0"
+    assert lines[0] == "#4 boundary, n_cpu_moe=20 balanced ubatch=512: fits"
+    assert lines[1] == "#5 boundary, n_cpu_moe=19: fits, 900 MiB free on CUDA0"
 
 
 def measurement_without_speed() -> Measurement:
@@ -214,7 +214,7 @@ def test_view_shows_phase_launch_stage_and_time_left(width):
 
     assert lines[0].startswith("2/5 boundary · 1 of 12 launches"[:39])
     assert lines[1].startswith("launch 1 balanced: closing the")
-    assert lines[2].strip() == "balanced n_cpu_moe=20 ubatch=512"
+    assert lines[2].strip() == "n_cpu_moe=20 balanced ubatch=512"
     assert lines[3].strip() == "load 12 s"
     assert lines[4].startswith("best so far: #1, 5.3 s/request")
     assert max(map(len, lines)) <= width

@@ -88,3 +88,48 @@ def test_without_a_winner_the_screen_has_the_reason_and_the_study():
     assert "Nothing was proven" in lines[2]
     assert "cudaMalloc" in lines[3]
     assert lines[-1].split() == ["more", "autofit", "show", "results/x"]
+
+
+def test_a_very_long_command_is_left_to_its_file():
+    """A command with an override for each layer would fill the screen."""
+    argv = ["llama-server", *(f"--override-tensor=blk.{n}.ffn=CPU" for n in range(40))]
+    lines = screen(winner={**RESULT["winner"], "argv": argv})
+
+    assert len(lines) <= 20
+    assert "sh presets/winner.args" in lines
+
+
+def test_answers_have_a_line():
+    """It says what the settings do to the answers."""
+    answers = {"verdict": "equal", "words": ["answers match the baseline (192 of 192 tokens)"]}
+
+    assert "answers match the baseline (192 of 192 tokens)" in screen(answers=answers)
+
+
+@pytest.mark.parametrize("count", [2, 12])
+def test_trade_offs_fit_on_the_screen(count):
+    """The preset's row is the first, and shared settings are left out."""
+    params = [{"n_cpu_moe": 20 + n, "ubatch": 512, "threads": 8} for n in range(count)]
+    front = [
+        {"params": one, "pp_per_s": 1000.0 + n, "tg_per_s": 30.0 - n, "request_s": 5.0 + n,
+         "free_mib": {"CUDA0": 100.0 * n}, "is_preset": n == 1}
+        for n, one in enumerate(params)
+    ]  # fmt: skip
+    lines = screen(pareto=front, notes=NOTES, conditions=BUSY)
+    rows = [line for line in lines if "n_cpu_moe" in line]
+
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 80
+    assert "(preset) n_cpu_moe=21" in rows[0]
+    assert len(rows) == min(count, 5)
+    assert not any("ubatch" in row for row in rows)
+    assert any("7 more" in line for line in lines) == (count == 12)
+
+
+def test_the_title_has_the_memory_that_the_run_may_use():
+    """A limit of --device replaces the size of the card."""
+    stream = io.StringIO()
+    limited = header(options={"devices_mib": {"CUDA0": 6100.0}})
+    print_tune_result(RESULT, limited, Console(file=stream, width=80))
+
+    assert "6,100 MiB" in stream.getvalue().splitlines()[1]

@@ -86,13 +86,15 @@ def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 
     What comes after `--` is passed unchanged to every launch.
     """
     from autofit.cli.machine_ready import ready_machine  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.output.text.compare_screen import print_comparison  # noqa: PLC0415
     from autofit.output.text.console import make_console  # noqa: PLC0415
-    from autofit.output.text.study_text import print_comparison  # noqa: PLC0415
+    from autofit.study.study_folder import Study  # noqa: PLC0415
 
     run = read_run_options(given)
     with ready_machine(run.wait_s, "of a comparison"):
         result = _compare(run, **given)
-    print_comparison(result, make_console(sys.stderr if as_json else sys.stdout))
+    header = Study.open(Path(result["study"])).header
+    print_comparison(result, header, make_console(sys.stderr if as_json else sys.stdout))
     if as_json:
         click.echo(json.dumps(result))
     if result["because"] == "failure" and result["verdict"] == "undecided":

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -124,11 +125,12 @@ def run_probe(
 
 def print_result(result: dict[str, Any], *, as_json: bool) -> int:
     """Print the result of a probe on stdout, and return the exit code."""
-    from autofit.output.text.conclusion import make_conclusion  # noqa: PLC0415 - heavy, --help is quick
-    from autofit.output.text.console import make_console  # noqa: PLC0415
-    from autofit.output.text.study_text import print_conclusion  # noqa: PLC0415
+    from autofit.output.text.console import make_console  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.output.text.probe_screen import print_probe_result  # noqa: PLC0415
+    from autofit.study.study_folder import Study  # noqa: PLC0415
 
-    print_conclusion(make_conclusion(result), make_console(sys.stderr if as_json else sys.stdout))
+    header = Study.open(Path(result["study"])).header
+    print_probe_result(result, header, make_console(sys.stderr if as_json else sys.stdout))
     if as_json:
         click.echo(json.dumps(result))
     if any(row["fits"] is not None for row in result["boundary"]):

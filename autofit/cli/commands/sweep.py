@@ -6,7 +6,7 @@ import json
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,8 +98,9 @@ def command(
         )
     verdicts = plan.judge(records)
     document = plan.document(records, verdicts, night)
-    for line in _verdict_lines(verdicts, plan.suite.name):
-        click.echo(line, err="-" in targets)
+    _print_verdicts(
+        verdicts, plan, night, updates_baseline=update_baseline, to_stderr="-" in targets
+    )
     _write_reports(verdicts, document, night, sweep=plan.suite.name, junit=junit, summary=summary)
     if update_baseline:
         plan.update_baseline(records)
@@ -155,19 +156,25 @@ def _parse_shard(text: str) -> tuple[int, int]:
     return number, count
 
 
-def _verdict_lines(verdicts: Sequence[EntryVerdict], sweep: str) -> Iterator[str]:
-    """Yield the verdict on each entry, and what changed in it."""
-    from autofit.output.report.sweep_summary import headline  # noqa: PLC0415 - heavy
+def _print_verdicts(
+    verdicts: Sequence[EntryVerdict],
+    plan: SweepPlan,
+    night: NightFolder | None,
+    *,
+    updates_baseline: bool,
+    to_stderr: bool,
+) -> None:
+    from autofit.output.text.console import make_console  # noqa: PLC0415 - heavy
+    from autofit.output.text.sweep_screen import print_sweep_result  # noqa: PLC0415
 
-    yield f"sweep {sweep}: {headline(verdicts)}"
-    for verdict in verdicts:
-        yield f"{verdict.name}: {verdict.verdict}"
-        if verdict.verdict == "skipped":
-            yield from (f"  {note}" for note in verdict.notes)
-        for metric in verdict.metrics:
-            if metric.is_regression or metric.is_improvement or metric.verdict == "failing":
-                yield f"  {metric.verdict.replace('_', ' ')}: {metric.metric}: {metric.message}"
-        yield from (f"  environment change: {change}" for change in verdict.environment_changes)
+    baseline = str(plan.baseline_path)
+    if not plan.baseline.entries and not updates_baseline:
+        baseline += " does not exist yet; --update-baseline creates it"
+    links = [("baseline", baseline)]
+    if night is not None:
+        links.append(("summary", str(night.path / "summary.md")))
+    console = make_console(sys.stderr if to_stderr else sys.stdout)
+    print_sweep_result(verdicts, console, sweep=plan.suite.name, links=links)
 
 
 def _write_reports(

@@ -17,6 +17,7 @@ from autofit.errors import AutofitError
 from autofit.output.report.plots.gallery import plots
 from autofit.output.report.plots.plot_data import PlotData
 from autofit.output.text.best_so_far_text import study_conclusion
+from autofit.output.text.compare_screen import COMPARISON_HEAD, comparison_rows
 from autofit.output.text.conclusion import PORT, caveats
 from autofit.output.text.result_table import (
     BOUNDARY_HEAD,
@@ -28,7 +29,7 @@ from autofit.output.text.result_table import (
     SPENT_HEAD,
     SPENT_TITLE,
 )
-from autofit.output.text.study_text import COMPARISON_HEAD, comparison_rows, header_facts
+from autofit.output.text.study_text import header_facts
 from autofit.output.text.trial_row import command_line, grouped_notes, trial_rows
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader

@@ -35,19 +35,24 @@ _FLAT_SHARE = 0.1
 
 def markdown_summary(verdicts: Sequence[EntryVerdict], *, sweep: str) -> str:
     """Return the verdicts as Markdown: a table of all entries, worst first, then the details."""
-    ranked = sorted(verdicts, key=lambda one: _ORDER.index(one.verdict))
+    worst_first = ranked(verdicts)
     parts = [f"# Sweep {escape(sweep)}: {headline(verdicts)}"]
-    if ranked:
+    if worst_first:
         head = ("", "entry", "verdict", *(words for _, words in _SPEEDS), "trend")
-        parts.append(table(head, map(_row, ranked)))
+        parts.append(table(head, map(_row, worst_first)))
         parts.append(
             "Speeds are relative to the baseline: 0.94 means 0.94x as fast. Each interval is "
             "valid by itself, and p is corrected for the entry's other metrics. The trend has the "
             "seconds per request of the baseline's nights, then tonight's."
         )
-    for one in ranked:
+    for one in worst_first:
         parts += _details(one)
     return "\n\n".join(parts) + "\n"
+
+
+def ranked(verdicts: Sequence[EntryVerdict]) -> list[EntryVerdict]:
+    """Return the verdicts, the worst first."""
+    return sorted(verdicts, key=lambda one: _ORDER.index(one.verdict))
 
 
 def headline(verdicts: Sequence[EntryVerdict]) -> str:

@@ -11,8 +11,8 @@ from rich.text import Text
 from autofit.output.text.conclusion import Conclusion, make_conclusion
 from autofit.output.text.console import print_facts
 from autofit.output.text.result_table import metric_rows
+from autofit.output.text.screen_parts import headroom_texts, print_figures, print_head
 from autofit.output.text.trial_row import OWN_PARAMS, brief_params
-from autofit.output.text.tune_screen import headroom_texts, print_figures, title
 from autofit.session.best_so_far import BestSoFar, find_best_so_far
 from autofit.session.runner import resume_command
 from autofit.study.study_folder import Study
@@ -45,9 +45,7 @@ def print_best_so_far(study: Study, console: Console) -> bool:
     best = find_best_so_far(study)
     if best is None:
         return False
-    console.print()
-    console.print(Text(title(study.header), style="dim"))
-    console.print(Text(_headline(best), style="bold"))
+    print_head(study.header, _headline(best), console)
     free_mib = best.measurement.free_mib if best.measurement else {}
     console.print(Text(", ".join((*_marks(best), *headroom_texts(free_mib))), style="yellow"))
     sides = {_baseline_name(best): best.baseline_estimates, "best so far": best.estimates}

@@ -16,7 +16,7 @@ from autofit.output.text.result_table import (
     Row,
     boundary_row,
     cliff_row,
-    front_row,
+    front_rows,
     metric_rows,
     spent_rows,
 )
@@ -96,7 +96,7 @@ def make_conclusion(result: Mapping[str, Any] | None, folder: Path | None = None
         metrics=metric_rows(baseline.get("estimates") or {}, winner.get("estimates") or {}),
         boundary=tuple(boundary_row(row) for row in result.get("boundary") or ()),
         cliffs=tuple(cliff_row(row) for row in result.get("cliffs") or ()),
-        front=tuple(front_row(row) for row in result.get("pareto") or ()),
+        front=tuple(front_rows(result.get("pareto") or ())),
         spent=spent_rows(result),
         warnings=warnings,
         notes=notes,

@@ -12,6 +12,10 @@ from rich.text import Text
 
 # The lines of a file or a log are not wrapped.
 _LOG_COLUMNS = 10_000
+# A cell of at most this width is not cut in favour of the last cell of its row.
+_WHOLE_CELL = 24
+# Rich has this many blanks between two columns.
+_BETWEEN = 2
 # Rich pads the last column of a table.
 _TRAILING_BLANKS = re.compile(r"[ \t]+$", re.MULTILINE)
 
@@ -68,12 +72,33 @@ def print_table(
     *,
     right: Iterable[str] = (),
     styles: Iterable[str] = (),
+    cuts: bool = False,
 ) -> None:
-    """Print a table under an optional title; the columns named in `right` are right-aligned."""
+    """Print a table under an optional title; the columns named in `right` are right-aligned.
+
+    Long cells are wrapped, or with `cuts` each row has one line, whose last cell is cut first.
+    """
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    numeric, style = set(right), iter(styles)
-    for name in head:
-        table.add_column(name, justify="right" if name in numeric else "left", overflow="fold")
-    for row in rows:
+    numeric, style, cells = set(right), iter(styles), [*rows]
+    widths = _cut_widths(head, cells, console.width) if cuts else [None] * len(head)
+    for name, width in zip(head, widths, strict=True):
+        table.add_column(
+            name,
+            justify="right" if name in numeric else "left",
+            overflow="ellipsis" if cuts else "fold",
+            no_wrap=cuts,
+            width=width,
+        )
+    for row in cells:
         table.add_row(*(Text(cell) for cell in row), style=next(style, None))
     console.print(table)
+
+
+def _cut_widths(
+    head: Sequence[str], rows: Sequence[Sequence[str]], columns: int
+) -> list[int | None]:
+    """Return the width of each column; the last one gets what the others leave."""
+    *first, last = (max(map(len, column)) for column in zip(head, *rows, strict=True))
+    widths = [min(width, _WHOLE_CELL) for width in first]
+    left = columns - sum(widths) - _BETWEEN * len(widths)
+    return [*widths, max(1, min(last, left))]

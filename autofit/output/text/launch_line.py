@@ -14,8 +14,9 @@ from autofit.output.text.trial_row import (
     brief_settings,
     trial_row,
 )
+from autofit.session.finalist import FROZEN
 from autofit.text_format import one_line, params_line
-from autofit.trial.candidate import Candidate
+from autofit.trial.candidate import Candidate, Params
 from autofit.trial.metric import METRICS, Metric
 from autofit.trial.parameter_groups import HOST_LAYER_PARAMS, KV_TYPE_PARAMS
 from autofit.trial.purpose import TrialPurpose
@@ -77,7 +78,7 @@ def settings_text(
     """Return what identifies a launch's settings: a name, or how they differ from the best."""
     if purpose.side:
         return one_line(purpose.side)
-    own = brief_settings(candidate.params)
+    own = dict(brief_settings(candidate.params))
     if OWN_PARAMS.issuperset(candidate.params):
         return "own settings"
     if purpose.role == "baseline":
@@ -85,26 +86,30 @@ def settings_text(
     earlier = first.get(candidate.key)
     if earlier is not None and earlier.number != number:
         return f"settings of #{earlier.number}"
+    if layout == FROZEN:
+        return "own settings written out"
     known = brief_settings(best.candidate.params) if best is not None else {}
-    # The boundary of a layout is a count of host layers, so a probe always shows both.
-    is_fit_check = purpose.role == "fit_check"
-    shown = {
-        name: value
-        for name, value in own.items()
-        if known.get(name) != value or (is_fit_check and name in _HOST_LAYERS)
-    }
-    kv_types = [shown.get(name) for name in KV_TYPE_PARAMS]
-    if kv_types[0] is not None and kv_types[0] == kv_types[1]:
-        shown = {
-            "cache_type" if name == KV_TYPE_PARAMS[0] else name: value
-            for name, value in shown.items()
-            if name != KV_TYPE_PARAMS[1]
-        }
-    has_layout = bool(layout) and (is_fit_check or best is None or layout != best.layout)
-    parts = [one_line(layout)] if has_layout else []
-    parts += [params_line(shown)] if shown else []
-    parts += [f"without {one_line(name)}" for name in known if name not in own]
-    return " ".join(parts) or "as the best so far"
+    # A probe changes the count of host layers, so its lines always show it.
+    always = _HOST_LAYERS if purpose.role == "fit_check" else ()
+    shown = {n: value for n, value in own.items() if known.get(n) != value or n in always}
+    has_layout = bool(layout) and (best is None or layout != best.layout)
+    layers = {name: shown.pop(name) for name in _HOST_LAYERS if name in shown}
+    parts = [
+        params_line(layers),
+        one_line(layout) if has_layout else "",
+        params_line(_with_one_kv_type(shown)),
+        *(f"without {one_line(name)}" for name in known if name not in own),
+    ]
+    return " ".join(filter(None, parts)) or "as the best so far"
+
+
+def _with_one_kv_type(params: Params) -> Params:
+    """Return the params with one type for keys and values if both are the same."""
+    keys, values = (params.get(name) for name in KV_TYPE_PARAMS)
+    if keys is None or keys != values:
+        return params
+    renamed = {KV_TYPE_PARAMS[0]: "cache_type"}
+    return {renamed.get(n, n): value for n, value in params.items() if n != KV_TYPE_PARAMS[1]}
 
 
 def _role_text(purpose: TrialPurpose) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from autofit.model.sizes.unreported_memory import select_expert_settings
-from autofit.output.text.trial_row import brief_params
+from autofit.output.text.trial_row import common_params, params_cell
 from autofit.text_format import UNKNOWN, duration, estimate, headroom, number, one_line, param
 
 Row = tuple[str, ...]
@@ -22,7 +22,7 @@ BOUNDARY_TITLE = "fit boundary (layers with experts in RAM)"
 BOUNDARY_HEAD: Row = ("layout", "KV type", "ubatch", "fits", "fails", "outcome", "proven")
 CLIFF_HEAD: Row = ("parameter", "step", "loss", "layout", "KV type")
 FRONT_TITLE = "best trade-offs"
-FRONT_HEAD: Row = ("prompt tokens/s", "generated tokens/s", "s/request", "headroom", "settings")
+FRONT_HEAD: Row = ("prompt t/s", "generated t/s", "s/request", "headroom", "settings")
 SPENT_TITLE = "time spent"
 SPENT_HEAD: Row = ("phase", "length of test", "launches", "time", "share")
 _SPEED_NAMES = {
@@ -99,16 +99,23 @@ def _change(ratio: float | None) -> str:
     return UNKNOWN if ratio is None else f"{ratio - 1:+.0%}"
 
 
-def front_row(row: Mapping[str, Any]) -> Row:
-    """Return a candidate that no other beats in every respect, under `FRONT_HEAD`."""
-    settings = brief_params(row.get("params") or {}) or "the runtime's own settings"
-    return (
-        number(row.get("pp_per_s")),
-        number(row.get("tg_per_s")),
-        number(row.get("request_s")),
-        one_line(headroom(row.get("free_mib") or {})),
-        one_line(settings + " (the preset)" * bool(row.get("is_preset"))),
-    )
+def front_rows(front: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the candidates that no other beats in every respect, under `FRONT_HEAD`.
+
+    Settings that all of them share are left out.
+    """
+    params = [row.get("params") or {} for row in front]
+    common = common_params(params)
+    return [
+        (
+            number(row.get("pp_per_s")),
+            number(row.get("tg_per_s")),
+            number(row.get("request_s")),
+            one_line(headroom(row.get("free_mib") or {})),
+            one_line("(preset) " * bool(row.get("is_preset")) + params_cell(own, common)),
+        )
+        for row, own in zip(front, params, strict=True)
+    ]
 
 
 def spent_rows(result: Mapping[str, Any]) -> tuple[Row, ...]:

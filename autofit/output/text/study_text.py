@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.text import Text
 
 from autofit.errors import UsageError
 from autofit.output.text.best_so_far_text import study_conclusion
+from autofit.output.text.compare_screen import print_all_figures
 from autofit.output.text.conclusion import (
     Conclusion,
-    conditions_text,
     skipped_text,
 )
 from autofit.output.text.console import print_facts, print_table
@@ -23,7 +22,6 @@ from autofit.output.text.result_table import (
     FRONT_HEAD,
     FRONT_TITLE,
     METRIC_HEAD,
-    METRIC_NAMES,
     SPENT_HEAD,
     SPENT_TITLE,
 )
@@ -31,12 +29,10 @@ from autofit.output.text.trial_row import TrialRow, command_line, grouped_notes,
 from autofit.presets.preset_heading import workload_line
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
-from autofit.text_format import UNKNOWN, as_fast, duration, estimate, mib, one_line
+from autofit.text_format import mib, one_line
 
 TRIAL_HEAD = ("#", "phase", "layout", "outcome", "s/request", "pp/s", "tg/s", "time", "params")
 _NUMERIC = ("#", "s/request", "pp/s", "tg/s", "time")
-COMPARISON_HEAD = ("", "A", "B", "speed of B")
-_REQUESTS = (("first_request", "first request"), ("second_request", "second request"))
 
 
 def print_study(study: Study, console: Console) -> None:
@@ -44,6 +40,9 @@ def print_study(study: Study, console: Console) -> None:
     rows, common = trial_rows(study.trials(), study.header.workload)
     skipped = len(study.skipped())
     print_conclusion(study_conclusion(study), console)
+    if "because" in (study.result or {}):  # a comparison
+        console.print()
+        print_all_figures(study.result or {}, console)
     console.print()
     print_facts(console, header_facts(study.header))
     if rows:
@@ -131,46 +130,3 @@ def launch_cells(row: TrialRow) -> tuple[str, ...]:
         *(str(row.number), row.phase, row.layout, row.outcome, row.request_s),
         *(row.pp_per_s, row.tg_per_s, row.seconds, row.params),
     )
-
-
-def print_comparison(result: Mapping[str, Any], console: Console) -> None:
-    """Print the document of `compare --json` as text."""
-    console.print()
-    headline, *others = result["words"]
-    console.print(Text(one_line(headline), style="bold"))
-    for message in others:
-        console.print(Text(one_line(message)))
-    rows = ([one_line(cell) for cell in row] for row in comparison_rows(result))
-    console.print()
-    print_table(console, "", COMPARISON_HEAD, rows)
-    most = result["max_rounds"]
-    rounds = f"{result['rounds']} of at most {most} round{'s' * (most != 1)}"
-    time = duration(result["seconds"])
-    console.print(Text(f"{rounds}, {result['launches']} launches in {time}"))
-    if result.get("conditions"):
-        console.print(Text(conditions_text(result["conditions"])))
-    console.print(Text(f"study {one_line(result['study'])}"))
-
-
-def comparison_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield each figure of both sides as cells under `COMPARISON_HEAD`."""
-    a, b, ratios = result["a"], result["b"], result["ratios"]
-    yield "preset", a["name"], b["name"], ""
-    yield "runtime", a["runtime"], b["runtime"], ""
-    for key, name in METRIC_NAMES:
-        sides = (estimate(side["estimates"].get(key)) for side in (a, b))
-        yield (name, *sides, _speed(ratios.get(key)))
-    for request, request_name in _REQUESTS:
-        for key, unit in (("pp_per_s", "prompt tokens/s"), ("ttft_s", "s to first token")):
-            sides = (estimate(side[request].get(key)) for side in (a, b))
-            yield (f"{request_name}, {unit}", *sides, _speed(ratios.get(f"{request}_{key}")))
-    yield "seconds to load", estimate(a["load_s"]), estimate(b["load_s"]), ""
-    for device in dict.fromkeys((*a["peak_mib"], *b["peak_mib"])):
-        used = (mib(side["peak_mib"].get(device)) for side in (a, b))
-        yield (f"{device} at the peak", *used, "")
-        free = (mib(side["free_mib"].get(device)) for side in (a, b))
-        yield (f"{device} left free", *free, "")
-
-
-def _speed(ratio: Mapping[str, Any] | None) -> str:
-    return as_fast(ratio["median"], ratio["low"], ratio["high"]) if ratio else UNKNOWN

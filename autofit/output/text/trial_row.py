@@ -57,7 +57,7 @@ class TrialRow:
 
 def trial_rows(trials: Sequence[Trial], workload: Workload) -> tuple[list[TrialRow], str]:
     """Return the cells of all trials, and apart from them the params that all share."""
-    common = _common_params([trial.candidate.params for trial in trials])
+    common = common_params([trial.candidate.params for trial in trials])
     return [trial_row(trial, workload, common) for trial in trials], brief_params(common)
 
 
@@ -75,7 +75,7 @@ def trial_row(trial: Trial, workload: Workload, common: Params | None = None) ->
         phase=trial.phase,
         role=trial.purpose.role,
         layout=one_line(trial.purpose.side or trial.layout),
-        params=_params_cell(trial.candidate.params, common or {}),
+        params=params_cell(trial.candidate.params, common or {}),
         outcome=outcome_text(trial.outcome),
         is_completed=trial.is_completed,
         request_s=value("request_s"),
@@ -121,7 +121,8 @@ def _spans(numbers: Sequence[int]) -> str:
     return ", ".join(" to ".join(f"#{each}" for each in span) for span in spans)
 
 
-def _common_params(every: Sequence[Params]) -> Params:
+def common_params(every: Sequence[Params]) -> Params:
+    """Return the params that all candidates with explicit settings share."""
     several = [params for params in every if not OWN_PARAMS.issuperset(params)]
     if len(several) < 2:  # noqa: PLR2004 - a single one shares nothing
         return {}
@@ -129,7 +130,8 @@ def _common_params(every: Sequence[Params]) -> Params:
     return {k: v for k, v in first.items() if all(k in o and o[k] == v for o in others)}
 
 
-def _params_cell(params: Params, common: Params) -> str:
+def params_cell(params: Params, common: Params) -> str:
+    """Return a candidate's params without the common ones."""
     if not brief_params(params):
         return "runtime's own settings"
     own = {k: v for k, v in params.items() if k not in common or common[k] != v}

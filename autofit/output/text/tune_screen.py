@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,51 +18,53 @@ from autofit.output.text.conclusion import (
     make_conclusion,
 )
 from autofit.output.text.console import print_facts, print_table
-from autofit.study.study_header import StudyHeader
-from autofit.text_format import UNKNOWN, mib, number, one_line
-from autofit.trial.device import HOST_NAME
-
-_MAX_WARNINGS = 3
-_FIGURES = (
-    ("request", "request_s", "s"),
-    ("prompt", "pp_per_s", "tokens/s"),
-    ("generation", "tg_per_s", "tokens/s"),
-    ("first token", "ttft_s", "s"),
+from autofit.output.text.result_table import FRONT_HEAD, front_rows
+from autofit.output.text.screen_parts import (
+    FIGURES,
+    MAX_NOTICES,
+    SCREEN_LINES,
+    headroom_texts,
+    print_figures,
+    print_head,
+    print_links,
+    print_notices,
 )
+from autofit.study.study_header import StudyHeader
+from autofit.text_format import one_line
+
+_COLUMNS = 80
+# A longer command, such as one with an override for each layer, is left to its file.
+_MAX_COMMAND = 5 * _COLUMNS
+_MAX_FRONT = 5
+# Title, result, proof, and where the files are, with the blank lines.
+_FIXED_LINES = 7
 
 
 def print_tune_result(result: Mapping[str, Any], header: StudyHeader, console: Console) -> None:
     """Print the result of a tune; `autofit show` and the report have the rest."""
     found = make_conclusion(result)
     winner = result.get("winner") or {}
-    console.print()
-    console.print(Text(title(header), style="dim"))
-    console.print(Text(describe_speedup(result) if winner else found.headline, style="bold"))
+    front = _front_rows(result) if winner else []
+    command = _command(found, result)
+    print_head(header, describe_speedup(result) if winner else found.headline, console)
     if winner:
         console.print(Text(_proof(winner)))
-        _print_sides(result, winner, console)
+        for message in _answer_messages(result):
+            console.print(Text(message), no_wrap=True, overflow="ellipsis")
+        if front:
+            print_table(console, "", FRONT_HEAD, front, cuts=True)
+        else:
+            _print_sides(result, winner, console)
         print_facts(console, found.expert_facts)
-    notices = _notices(found)
-    for text, style in notices:
-        console.print(Text(text, style=style), no_wrap=True, overflow="ellipsis")
-    if found.command:
+    taken = _FIXED_LINES + len(_answer_messages(result)) + len(found.expert_facts)
+    taken += 1 + len(front or FIGURES) + math.ceil(len(command) / _COLUMNS)
+    most = max(0, min(MAX_NOTICES, SCREEN_LINES - taken))
+    hidden = print_notices(found.warnings, found.notes, console, most=most)
+    if command:
         console.print()
         # Only the terminal may break it: a line that rich breaks cannot be pasted.
-        console.print(Text(found.command), soft_wrap=True)
-    hidden = len(found.warnings) + len(found.notes) - len(notices)
-    print_facts(console, _links(result, hidden))
-
-
-def title(header: StudyHeader) -> str:
-    """Return model, workload, context and devices of a run."""
-    workload = header.workload
-    devices = "; ".join(map(_short_name, header.environment.devices)) or "CPU"
-    return one_line(f"{header.model_name}, {workload.name}, context {workload.context}, {devices}")
-
-
-def _short_name(device: str) -> str:
-    """Return a device without the vendor, so that a title with one device fits its line."""
-    return device.replace("NVIDIA ", "").replace("GeForce ", "")
+        console.print(Text(command), soft_wrap=True)
+    print_links(result, hidden, console, *_preset(result))
 
 
 def _proof(winner: Mapping[str, Any]) -> str:
@@ -68,13 +72,28 @@ def _proof(winner: Mapping[str, Any]) -> str:
     return ", ".join((proof, *headroom_texts(winner.get("free_mib") or {})))
 
 
-def headroom_texts(free_mib: Mapping[str, float | None]) -> list[str]:
-    """Return the memory that each device had left at the peak."""
-    return [
-        f"{mib(amount)} left on {one_line(name)}"
-        for name, amount in free_mib.items()
-        if name != HOST_NAME and amount is not None
-    ]
+def _answer_messages(result: Mapping[str, Any]) -> list[str]:
+    """Return what the winner's settings do to the answers, if these were compared."""
+    return [one_line(message) for message in (result.get("answers") or {}).get("words", ())][:1]
+
+
+def _front_rows(result: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
+    """Return the best trade-offs, the preset's first, without the settings that all share."""
+    front = sorted(result.get("pareto") or (), key=lambda row: not row.get("is_preset"))
+    rows = front_rows(front)
+    more = len(rows) - _MAX_FRONT
+    if more <= 0:
+        return rows
+    return [*rows[:_MAX_FRONT], ("", "", "", "", f"{more} more: see autofit show")]
+
+
+def _command(found: Conclusion, result: Mapping[str, Any]) -> str:
+    """Return the command to run, or one that runs its file if the command is very long."""
+    preset = result.get("preset")
+    if len(found.command) <= _MAX_COMMAND or not preset:
+        return found.command
+    file = Path(preset).with_suffix(".args")
+    return f"sh {shlex.quote(one_line(file))}"
 
 
 def _print_sides(result: Mapping[str, Any], winner: Mapping[str, Any], console: Console) -> None:
@@ -86,32 +105,7 @@ def _print_sides(result: Mapping[str, Any], winner: Mapping[str, Any], console: 
     print_figures(sides, console)
 
 
-def print_figures(sides: Mapping[str, Mapping[str, Any]], console: Console) -> None:
-    """Print the measured speeds, with a column for the estimates of each side."""
-    rows = [
-        (name, *(_figure(estimates.get(key), unit) for estimates in sides.values()))
-        for name, key, unit in _FIGURES
-        if any(estimates.get(key) for estimates in sides.values())
-    ]
-    if rows:
-        print_table(console, "", ("", *sides), rows)
-
-
-def _figure(estimate: Mapping[str, Any] | None, unit: str) -> str:
-    return f"{number(estimate.get('median'))} {unit}" if estimate else UNKNOWN
-
-
-def _notices(found: Conclusion) -> list[tuple[str, str]]:
-    """Return warnings, then the latest notes, as texts with styles; three at most."""
-    shown = [(warning, "yellow") for warning in found.warnings[:_MAX_WARNINGS]]
-    room = _MAX_WARNINGS - len(shown)
-    notes = found.notes[max(0, len(found.notes) - room) :] if room else ()
-    return [*shown, *((f"notice: {note}", "") for note in notes)]
-
-
-def _links(result: Mapping[str, Any], hidden: int) -> Iterator[tuple[str, str]]:
+def _preset(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if result.get("preset"):
         front = " (fewest seconds per request)" if result.get("pareto") else ""
         yield "preset", one_line(result["preset"]) + front
-    more = f" ({hidden} more notice{'s' * (hidden != 1)})" if hidden else ""
-    yield "more", one_line(f"autofit show {shlex.quote(str(result['study']))}") + more
