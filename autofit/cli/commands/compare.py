@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,9 @@ from autofit.cli.options.shared_options import (
 )
 from autofit.errors import AutofitError, NothingFitsError, RegressionError, UsageError
 from autofit.trial.metric import Metric
+
+if TYPE_CHECKING:
+    from autofit.study.study_header import StudyHeader
 
 
 @click.command("compare")
@@ -88,12 +91,10 @@ def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 
     from autofit.cli.machine_ready import ready_machine  # noqa: PLC0415 - heavy, --help is quick
     from autofit.output.text.compare_screen import print_comparison  # noqa: PLC0415
     from autofit.output.text.console import make_console  # noqa: PLC0415
-    from autofit.study.study_folder import Study  # noqa: PLC0415
 
     run = read_run_options(given)
     with ready_machine(run.wait_s, "of a comparison"):
-        result = _compare(run, **given)
-    header = Study.open(Path(result["study"])).header
+        result, header = _compare(run, **given)
     print_comparison(result, header, make_console(sys.stderr if as_json else sys.stdout))
     if as_json:
         click.echo(json.dumps(result))
@@ -132,8 +133,8 @@ def _compare(
     rounds: int,
     min_effect: float,
     seed: int,
-) -> dict[str, Any]:
-    """Compare, and return the result."""
+) -> tuple[dict[str, Any], StudyHeader]:
+    """Compare, and return the result with the header of its study."""
     from autofit.cli.run_setup import open_run  # noqa: PLC0415
     from autofit.compare.compared_tasks import ComparedTasks, label_presets  # noqa: PLC0415
     from autofit.compare.comparison import (  # noqa: PLC0415
@@ -217,4 +218,4 @@ def _compare(
             "notes": run.notices[1:],
         }
         run.conclude(result)
-    return result
+    return result, header

@@ -6,8 +6,7 @@ import json
 import shlex
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +20,9 @@ from autofit.cli.options.shared_options import (
 )
 from autofit.errors import NothingFitsError
 from autofit.session.task_options import TaskOptions
+
+if TYPE_CHECKING:
+    from autofit.study.study_header import StudyHeader
 
 
 @click.command("probe")
@@ -64,14 +66,14 @@ def command(
     if ubatch is not None:
         options = replace(options, pins={**options.pins, "ubatch": ubatch})
     with ready_machine(run.wait_s, f"of {options.model.stem}"):
-        result = run_probe(
+        result, header = run_probe(
             options,
             run,
             cache_types=_split_lists(kv),
             layouts=_split_lists(*layouts),
             asks=not yes,
         )
-    return print_result(result, as_json=as_json)
+    return print_result(result, header, as_json=as_json)
 
 
 def _split_lists(*texts: str) -> tuple[str, ...]:
@@ -86,8 +88,8 @@ def run_probe(
     cache_types: tuple[str, ...] = (),
     layouts: tuple[str, ...] = (),
     asks: bool = False,
-) -> dict[str, Any]:
-    """Probe a model and return the result.
+) -> tuple[dict[str, Any], StudyHeader]:
+    """Probe a model and return the result with the header of its study.
 
     If the machine is busy and `asks` is set, ask the user whether to go on.
     """
@@ -120,16 +122,14 @@ def run_probe(
         lines = make_lines(factory, memory, names, points)
         result = find_boundaries(task, lines, memory, runner, run.emit)
         run.conclude(result)
-    return result
+    return result, header
 
 
-def print_result(result: dict[str, Any], *, as_json: bool) -> int:
+def print_result(result: dict[str, Any], header: StudyHeader, *, as_json: bool) -> int:
     """Print the result of a probe on stdout, and return the exit code."""
     from autofit.output.text.console import make_console  # noqa: PLC0415 - heavy, --help is quick
     from autofit.output.text.probe_screen import print_probe_result  # noqa: PLC0415
-    from autofit.study.study_folder import Study  # noqa: PLC0415
 
-    header = Study.open(Path(result["study"])).header
     print_probe_result(result, header, make_console(sys.stderr if as_json else sys.stdout))
     if as_json:
         click.echo(json.dumps(result))
