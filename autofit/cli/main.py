@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -206,6 +207,10 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    if "_AUTOFIT_COMPLETE" in os.environ:
+        from autofit.cli.options.completion import register_bash  # noqa: PLC0415 - --help is quick
+
+        register_bash()
     try:
         status = autofit.main(args=arguments, prog_name="autofit", standalone_mode=False)
     except click.exceptions.Exit as error:

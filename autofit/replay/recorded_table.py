@@ -114,6 +114,16 @@ class RecordedTable:
         return found
 
 
+def find_tables() -> dict[str, Path]:
+    """Return the files of the bundled tables by name."""
+    found: dict[str, Path] = {}
+    for root in yaml_files.roots():
+        for folder in _FOLDERS:
+            for table in sorted((root / folder).glob("*.csv")):
+                found.setdefault(table.stem, table)
+    return found
+
+
 def find_table(name: str) -> Path:
     """Find the file of a table from its path, or from the name of a bundled table.
 
@@ -125,11 +135,7 @@ def find_table(name: str) -> Path:
         return path
     if "/" in name or path.suffix:
         raise UsageError(f"no such table: {path}", "use the path of a CSV file")
-    found: dict[str, Path] = {}
-    for root in yaml_files.roots():
-        for folder in _FOLDERS:
-            for table in sorted((root / folder).glob("*.csv")):
-                found.setdefault(table.stem, table)
+    found = find_tables()
     if name not in found:
         known = {stem: str(table.parent) for stem, table in found.items()}
         raise yaml_files.unknown_name("table", name, known)

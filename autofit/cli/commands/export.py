@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from autofit.cli.options.completion import complete_words
 from autofit.cli.options.paths import check_target
+from autofit.cli.options.study_argument import complete_studies
 from autofit.errors import UsageError
 
 # A copy of the formats' names, because importing the formats would make --help slow.
@@ -23,19 +25,20 @@ def _check_format(context: click.Context, parameter: click.Parameter, value: str
     raise UsageError(message, f"known: {', '.join(FORMATS)}")
 
 
-def _complete(context: click.Context, parameter: click.Parameter, word: str) -> list[str]:
-    del context, parameter
-    return [name for name in _NAMES.split("|") if name.startswith(word)]
-
-
 @click.command("export")
-@click.argument("sources", nargs=-1, required=True, metavar="STUDY|PLAN...")
+@click.argument(
+    "sources",
+    nargs=-1,
+    required=True,
+    metavar="STUDY|PLAN...",
+    shell_complete=complete_studies,
+)
 @click.option(
     "--format",
     "format_name",
     metavar=_NAMES,
     callback=_check_format,
-    shell_complete=_complete,
+    shell_complete=complete_words(lambda: _NAMES.split("|")),
     help="The kind of file.",
 )
 @click.option(

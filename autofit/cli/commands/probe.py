@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autofit.cli.options.completion import complete_words, kv_types, layouts
 from autofit.cli.options.shared_options import (
     RunOptions,
     read_run_options,
@@ -27,12 +28,19 @@ if TYPE_CHECKING:
 
 @click.command("probe")
 @task_options
-@click.option("--kv", default="", metavar="TYPE,...", help="Only these KV cache types.")
+@click.option(
+    "--kv",
+    default="",
+    metavar="TYPE,...",
+    shell_complete=complete_words(kv_types, is_list=True),
+    help="Only these KV cache types.",
+)
 @click.option(
     "--layout",
     "layouts",
     multiple=True,
     metavar="NAME",
+    shell_complete=complete_words(layouts),
     help="Only this layout: balanced, capacity, first_device, single, single:DEVICE. Repeat "
     "for several.",
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autofit.cli.options.completion import complete_tables
 from autofit.cli.options.model_argument import MODEL
 from autofit.errors import UsageError
 from autofit.session.task_options import parse_devices
@@ -22,7 +23,7 @@ _UNITS = {"request_s": "s", "ttft": "s", "pp": "t/s", "tg": "t/s"}
 
 
 @click.command("replay")
-@click.argument("table")
+@click.argument("table", shell_complete=complete_tables)
 @click.option(
     "--objective",
     type=click.Choice(METRICS),

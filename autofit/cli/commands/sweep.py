@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autofit.cli.options.completion import complete_names
 from autofit.cli.options.paths import check_target, deliver
 from autofit.cli.options.shared_options import wait_option
 from autofit.errors import AutofitError, RegressionError, UsageError
@@ -26,7 +27,7 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
 @click.command("sweep")
-@click.argument("suite")
+@click.argument("suite", shell_complete=complete_names("suite"))
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--baseline",

@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
+from autofit.cli.options.completion import (
+    complete_names,
+    complete_parameters,
+    complete_words,
+    devices,
+    kv_types,
+)
 from autofit.cli.options.model_argument import MODEL, choose_model, hf_option
 from autofit.errors import UsageError
 from autofit.session.task_options import (
@@ -23,43 +29,9 @@ from autofit.session.task_options import (
     parse_wrapper,
 )
 
-Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-
 _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 _NO_LIMIT = "without limit"
 _COUNT = click.IntRange(1, 2**31 - 1)  # an int of the runtime
-
-
-def complete_names(kind: str) -> Completer:
-    """Return a function that completes paths, and names of a kind of YAML file.
-
-    A shell runs autofit for each completion, so only file names are read.
-    """
-
-    def complete(_ctx: click.Context, _option: click.Parameter, word: str) -> list[CompletionItem]:
-        from autofit import yaml_files  # noqa: PLC0415 - heavy, --help is quick
-
-        if "/" in word or word.startswith("."):
-            return [CompletionItem(word, type="file")]
-        return [
-            CompletionItem(name, help=str(path.parent))
-            for name, path in sorted(yaml_files.available(kind).items())
-            if name.startswith(word)
-        ]
-
-    return complete
-
-
-def complete_parameters(
-    _ctx: click.Context, _option: click.Parameter, word: str
-) -> list[CompletionItem]:
-    """Return the parameters of all runtimes that begin with some text, as `NAME=` for `--set`."""
-    if "=" in word:
-        return []
-    from autofit.runtime.dialect.dialect_file import load_all_dialects  # noqa: PLC0415 - heavy
-
-    known = {name for dialect in load_all_dialects().values() for name in dialect.parameters}
-    return [CompletionItem(f"{name}=") for name in sorted(known) if name.startswith(word)]
 
 
 _OPTIONS = (
@@ -94,6 +66,7 @@ _OPTIONS = (
         "device",
         multiple=True,
         metavar="NAME[=MIB]",
+        shell_complete=complete_words(devices),
         help="Use this device, with all its free memory or at most this much (12288, 12GiB). "
         "Repeat for several, in order.",
     ),
@@ -112,6 +85,7 @@ _OPTIONS = (
         "--kv-floor",
         default="q8_0",
         show_default=True,
+        shell_complete=complete_words(kv_types),
         help="The narrowest KV cache type that may be used.",
     ),
 )

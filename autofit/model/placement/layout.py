@@ -110,7 +110,7 @@ def plan_layouts(
         UsageError: a device that does not exist, or an invalid value.
     """
     used = used_devices(base, devices)
-    names = ["balanced", "capacity", "first_device"] if len(used) > 1 else []
+    names = [*LAYOUTS] if len(used) > 1 else []
     names += [f"{SINGLE}{device.name}" for device in used]
     found = [plan_layout(inventory, base, used, name, None, speeds=speeds) for name in names]
     return [layout for layout in found if layout.name != "first_device" or len(layout.slices) != 1]
@@ -190,6 +190,8 @@ _RULES: dict[str, _Rule] = {
     "capacity": _capacity,
     "first_device": _first_device,
 }
+# The layouts of several devices.
+LAYOUTS = tuple(_RULES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
