@@ -27,6 +27,7 @@ from autofit.runtime.server.request_plan import (
 from autofit.search.problem import Problem
 from autofit.search.space_file import read_space
 from autofit.session.candidate_factory import CandidateFactory
+from autofit.session.relevant_space import relevant_space
 from autofit.session.search_problem import search_problem
 from autofit.session.task import Task, fitted_space, usable_devices
 from autofit.trial.candidate import Candidate
@@ -62,6 +63,15 @@ class SearchMachine:
         host = case.machine.host
         cores = host.cores - host.efficiency_cores
         requests = tuple(Request(prompt, predicted) for prompt, predicted in case.requests)
+        cores_here = Cores(host.cores, host.cores, host.cores, cores, host.sockets)
+        workload = Workload("bench", case.context, 1, requests)
+        space = fitted_space(
+            read_space("moe", cores=cores, all_cores=host.cores),
+            runtime,
+            model,
+            kv_floor="q8_0",
+            pins={},
+        )
         self.simulation = Simulation(case.machine, case.model)
         idle = self.simulation.truth({"context": case.context, "n_gpu_layers": 0}, [(64, 8)])
         self.task = Task(
@@ -69,16 +79,10 @@ class SearchMachine:
             model_path=model.path,
             inventory=model,
             devices=usable_devices(devices, {}),
-            cores=Cores(host.cores, host.cores, host.cores, cores),
+            cores=cores_here,
             host_available_mib=idle.host_free_mib + idle.host_used_mib,
-            workload=Workload("bench", case.context, 1, requests),
-            space=fitted_space(
-                read_space("moe", cores=cores, all_cores=host.cores),
-                runtime,
-                model,
-                kv_floor="q8_0",
-                pins={},
-            ),
+            workload=workload,
+            space=relevant_space(space, model, workload, devices, cores_here),
         )
 
     def memory_model(self, *, is_cold: bool = False) -> MemoryModel:

@@ -15,8 +15,8 @@ _STRIDE = 6
 # the first values of what takes no memory, and those tried with all.
 _HOPEFUL, _PROMISING = 2.0, 1.25
 # What changes the memory of a point; all combinations of the rest share a placement.
-_MEMORY = ("ubatch", "cache_type", "prefetch_slots", "moe_cache_mib")
-_PLAIN = 2  # the first of these every runtime has
+_MEMORY = ("ubatch", "cache_type", "flash_attn", "op_offload", "prefetch_slots", "moe_cache_mib")
+_PLAIN = 4  # the first of these every runtime has
 
 # A layout, what changes memory, and a number of host layers.
 Spot = tuple[str, tuple, int]

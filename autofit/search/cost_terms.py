@@ -5,7 +5,8 @@
 
 A prompt token takes time for computing on the devices (`compute`), for its share of every pass
 over the devices' weights (`pass`) and of every upload of host experts (`upload`), and for
-computing on the processor (`host`). A generated token takes time for reading weights on the
+computing on the processor (`host`). Without uploads the processor computes all host experts
+(`processor`). A generated token takes time for reading weights on the
 devices (`device`, `device_experts`), weights in host memory (`host`), and the KV cache (`cache`).
 
 A term is coefficient times amount. The amount follows from the point. The coefficients are
@@ -27,6 +28,7 @@ from autofit.memory.demand import kv_bytes, number
 from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE
 from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.priors import ALL_TERMS, effects_of
+from autofit.search.problem import ModelTraffic
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 
 # `request` is the sum of both parts, for launches that measured the whole cost only.
@@ -39,9 +41,13 @@ _PASS_S = 4e-3
 _READBACK_S = 60e-6
 _TOKEN_S = 2e-3
 # Two operations per weight, 4.5 bits (0.56 bytes) per weight, 25e12 operations per second.
-_COMPUTE_S_PER_BYTE = 2 / 0.56 / 25e12
+_BYTES_PER_WEIGHT = 0.56
+_COMPUTE_S_PER_BYTE = 2 / _BYTES_PER_WEIGHT / 25e12
 # A device computes large batches of host layers, so little of them is left for the processor.
-_HOST_COMPUTE_S_PER_BYTE = 2 / 0.56 / 100e12
+_HOST_COMPUTE_S_PER_BYTE = 2 / _BYTES_PER_WEIGHT / 100e12
+# What a core computes of quantized weights in a batch, and its deviation.
+_CORE_OPERATIONS_PER_S = 40e9
+_USUAL_CORES = 8
 _TERM_SD = 0.7
 _HOST_COMPUTE_SD = 1.5
 # Unusual types of machines: prior probability, factor on all standard deviations, and factors on
@@ -56,6 +62,18 @@ _UNUSUAL_MACHINES: tuple[tuple[float, float, Mapping[str, float]], ...] = (
 _LEVEL_SD, _UNKNOWN_LEVEL_SD = 0.5, 2.0
 
 _DEFAULT_UBATCH, _DEFAULT_BATCH = 512, 2048
+_OFF = frozenset({"off", "false", "0"})
+
+
+def cpu_prompt_s(traffic: ModelTraffic, cores: int) -> float:
+    """Return the expected seconds of the processor for a prompt token and a host layer."""
+    operations = 2 / _BYTES_PER_WEIGHT * traffic.read_bytes
+    return operations / ((cores or _USUAL_CORES) * _CORE_OPERATIONS_PER_S)
+
+
+def upload_s(traffic: ModelTraffic, link_gb_s: float | None) -> float:
+    """Return the expected seconds of one upload of a host layer's experts."""
+    return traffic.movable_bytes / (link_gb_s * 1e9 if link_gb_s else _LINK_BYTES_PER_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +173,14 @@ def _prompt_terms(grid: PointGrid, rows: Rows, tokens: float) -> list[_Term]:
     traffic = grid.problem.traffic
     layers = _host_layers(grid, rows)
     passes = _passes_per_token(grid, rows)
+    is_uploaded = _uploads(grid, rows)
+    uploads = tokens * passes * layers * is_uploaded * _link_slowness(grid, rows)
     active = traffic.fixed_read_bytes + traffic.layers * traffic.read_bytes
     resident = traffic.fixed_read_bytes + traffic.layers * traffic.movable_bytes / 2
-    return [
+    terms = [
         _Term("prompt", "compute", active * _COMPUTE_S_PER_BYTE, np.full(len(rows), tokens)),
         _Term("prompt", "pass", _PASS_S + resident / _DEVICE_BYTES_PER_S, tokens * passes),
-        _Term(
-            "prompt",
-            "upload",
-            traffic.movable_bytes / _LINK_BYTES_PER_S,
-            tokens * passes * layers * _link_slowness(grid, rows),
-        ),
+        _Term("prompt", "upload", upload_s(traffic, None), uploads),
         _Term(
             "prompt",
             "host",
@@ -174,6 +189,21 @@ def _prompt_terms(grid: PointGrid, rows: Rows, tokens: float) -> list[_Term]:
             _HOST_COMPUTE_SD,
         ),
     ]
+    if grid.column_of("op_offload") is not None:
+        seconds = cpu_prompt_s(traffic, grid.problem.hardware.cores)
+        computed = tokens * layers * (1.0 - is_uploaded)
+        terms.append(_Term("prompt", "processor", seconds, computed))
+    return terms
+
+
+def _uploads(grid: PointGrid, rows: Rows) -> Floats:
+    """Return 1 for rows whose host experts are uploaded for large batches, else 0."""
+    column = grid.column_of("op_offload")
+    if column is None:
+        is_off = str(grid.problem.space.pinned.get("op_offload", "on")).lower() in _OFF
+        return np.full(len(rows), 0.0 if is_off else 1.0)
+    is_on = [str(value).lower() not in _OFF for value in grid.axes[column].values]
+    return np.array(is_on, dtype=float)[rows[:, column]]
 
 
 def _generation_terms(grid: PointGrid, rows: Rows, tokens: float) -> list[_Term]:

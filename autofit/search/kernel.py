@@ -27,7 +27,7 @@ _LAYERS_SCALE_SHARE = 1 / 6
 _KV_SCALE_BYTES = 0.5
 # Distances along minor axes, which rarely matter, are multiplied by these weights, and so are
 # distances between layouts over the same devices.
-MINOR_AXIS_WEIGHTS = {"batch": 0.3, "threads": 0.5, "threads_batch": 0.5}
+MINOR_AXIS_WEIGHTS = {"batch": 0.3, "threads": 0.5, "threads_batch": 0.5, "numa": 0.5}
 _SAME_DEVICES_WEIGHT = 0.5
 _POINT_SHARE = 0.2
 _POINT_DECAY = 1.0

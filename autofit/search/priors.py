@@ -57,6 +57,8 @@ class Effect:
 _UPLOAD_BY_LOAD_MODE = {"none": 0.0, "dio": 0.0, "mlock": 0.2}
 _MAPPED_UPLOAD = 0.4
 _PREFETCHED_UPLOAD = -0.15
+_NO_FLASH_ATTENTION = 0.1
+_NUMA = {"distribute": -0.1, "isolate": 0.1}
 # Some cores often use the whole bandwidth of system RAM, so half of them are expected to lose
 # little. Threads on efficiency cores are expected to hold all others back.
 _HALF_THE_READERS = 0.1
@@ -76,8 +78,16 @@ def _prefetched_upload(value: ParamValue, _: Problem) -> float:
     return _PREFETCHED_UPLOAD if number(value) > 0 else 0.0
 
 
-def _no_flash_attention(value: ParamValue, _: Problem) -> float:
-    return 0.1 if str(value) == "off" else 0.0
+def _no_flash_attention(value: ParamValue, problem: Problem) -> float:
+    """Return the effect of attention without flash attention, which old cards compute faster."""
+    if str(value) != "off":
+        return 0.0
+    return 0.0 if problem.hardware.has_old_cards else _NO_FLASH_ATTENTION
+
+
+def _numa(value: ParamValue, _: Problem) -> float:
+    """Return the effect of placing threads and memory by node, or of using one node only."""
+    return _NUMA.get(str(value), 0.0)
 
 
 def _fewer_threads(value: ParamValue, problem: Problem) -> float:
@@ -104,6 +114,7 @@ _generation = partial(Prior, "generation")
 _KV = (_prompt(ALL_TERMS, 0.03), _generation(ALL_TERMS, 0.03), _generation("cache", 0.3))
 _THREADS = (
     _prompt("host", 0.3, _fewer_threads),
+    _prompt("processor", 0.15, _fewer_threads),
     _prompt(ALL_TERMS, 0.02),
     _generation("host", 0.12, _fewer_readers),
     _generation(ALL_TERMS, 0.02),
@@ -134,6 +145,8 @@ _PRIORS: Mapping[str, tuple[Prior, ...]] = {
         _generation(ALL_TERMS, 0.1, _no_flash_attention),
     ),
     "threads": _THREADS,
+    "numa": (_prompt("processor", 0.2, _numa), _generation("host", 0.25, _numa)),
+    "op_offload": (_generation(ALL_TERMS, 0.01),),
     "threads_batch": (_prompt("host", 0.3), _prompt(ALL_TERMS, 0.02)),
     "prefetch_slots": _PREFETCH,
     "prefetch_weights": _PREFETCH,

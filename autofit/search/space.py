@@ -100,6 +100,7 @@ class Space:
         layouts: the values of the layout axis. Without any, host layers are not searched.
         constraints: conditions that every point satisfies.
         pinned: runtime parameters with a fixed value.
+        is_refused: returns whether the runtime refuses a combination of parameters.
     """
 
     name: str
@@ -108,15 +109,17 @@ class Space:
     layouts: tuple[str, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     pinned: Params = field(default_factory=dict)
+    is_refused: Callable[[Params], bool] = lambda _: False
 
     def axis(self, name: str) -> Axis | None:
         """Return the axis of that name, or None if there is none."""
         return next((axis for axis in self.axes if axis.name == name), None)
 
     def allows(self, point: Point) -> bool:
-        """Return whether a point satisfies every constraint."""
+        """Return whether a point satisfies every constraint, and the runtime accepts it."""
         values = {**self.pinned, **point}
-        return all(constraint.is_satisfied(values) for constraint in self.constraints)
+        is_allowed = all(constraint.is_satisfied(values) for constraint in self.constraints)
+        return is_allowed and not self.is_refused(self.params_of(point))
 
     def params_of(self, point: Point) -> dict[str, ParamValue]:
         """Return the runtime parameters of a point, without those that place layers."""

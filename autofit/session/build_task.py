@@ -19,6 +19,7 @@ from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.program_inspector import list_devices
 from autofit.search.space import Space
 from autofit.search.space_file import read_space, read_workload
+from autofit.session.relevant_space import relevant_space
 from autofit.session.requirement import Requirement
 from autofit.session.task import Task, fitted_space, usable_devices
 from autofit.session.task_options import TaskOptions
@@ -70,6 +71,7 @@ def build_task(
     name = options.space or _default_space(model, devices)
     space = read_space(name, cores=cores.performance, all_cores=cores.physical)
     fitted = fitted_space(space, found, model, kv_floor=options.kv_floor, pins=options.pins)
+    fitted = relevant_space(fitted, model, workload, devices, cores)
     refuse_reserved_args(options.extra_args, found, fitted if searches else None)
     return Task(
         runtime=found.with_devices(present),

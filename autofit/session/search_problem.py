@@ -15,6 +15,7 @@ from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.requirement import Requirement
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
+from autofit.trial.device import lacks_matrix_cores
 from autofit.trial.measurement import Measurement, Sample
 from autofit.trial.metric import cost, is_higher_better
 from autofit.trial.workload import Workload
@@ -42,6 +43,7 @@ def _hardware(task: Task, layouts: Sequence[str]) -> Hardware:
     first = {layout: uploading_device(layout, task.devices) for layout in layouts}
     return Hardware(
         cores=task.cores.performance,
+        has_old_cards=any(lacks_matrix_cores(device) for device in task.devices),
         upload_gb_s={
             layout: link for layout, name in first.items() if (link := links.get(name)) is not None
         },

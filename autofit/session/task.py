@@ -12,6 +12,7 @@ from autofit.memory.calibration import CalibrationStore
 from autofit.memory.memory_model import MemoryModel
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.kv_cache import KV_TYPES, kv_element_bytes
+from autofit.runtime.command.argv_writer import find_refused
 from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.planner.planner import RuntimePlanner
 from autofit.search.space import Axis, Space
@@ -220,6 +221,7 @@ def fitted_space(
         # A dense model has no experts to prefetch or cache.
         for name in EXPERT_MEMORY_PARAMS:
             fitted = fitted.with_values(name, lambda _: False)
+    fitted = replace(fitted, is_refused=lambda params: find_refused(runtime, params) is not None)
     if next(fitted.points(), None) is None:
         rules = ", ".join(f"{c.left} {c.comparison} {c.right}" for c in fitted.constraints)
         raise UsageError(

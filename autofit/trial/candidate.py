@@ -25,6 +25,8 @@ PARAM_ORDER = (
     "load_mode",
     "threads",
     "threads_batch",
+    "numa",
+    "op_offload",
     "op_offload_min_batch",
     *PREFETCH_PARAMS,
     "moe_cache_mib",

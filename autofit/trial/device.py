@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+# The lowest compute capability of NVIDIA cards with matrix cores.
+_MATRIX_CORES = 7.0
 HOST_NAME = "host"  # the name of the host's memory among devices
 
 
@@ -25,6 +27,12 @@ class Device:
     is_unified: bool = False
     link_gb_s: float | None = None
     compute_capability: float | None = None
+
+
+def lacks_matrix_cores(device: Device) -> bool | None:
+    """Return whether a card has no matrix cores, or None if that is unknown."""
+    capability = device.compute_capability
+    return None if capability is None else capability < _MATRIX_CORES
 
 
 def backend_of(device_name: str) -> str:

@@ -52,6 +52,16 @@ def test_overrides_come_before_n_cpu_moe() -> None:
     assert words.index("--override-tensor") < words.index("--n-cpu-moe")
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [("off", []), ("distribute", ["--numa", "distribute"]), ("isolate", ["--numa", "isolate"])],
+)
+def test_a_value_of_null_leaves_its_flag_out(value: str, words: list[str]) -> None:
+    """The runtime has no word for memory that is not placed."""
+    assert command({"numa": value}, purpose="preset")[: len(words)] == words
+    assert ("--numa" in command({"numa": value})) == bool(words)
+
+
 def test_fixed_words_depend_on_the_purpose() -> None:
     """Only measuring turns caches off, and a preset has neither port nor log level."""
     params: dict[str, ParamValue] = {"context": 4096}

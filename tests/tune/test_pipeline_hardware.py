@@ -12,7 +12,9 @@ from session.task_sample import runner, task
 from tune.whole_tune import tune as run_tune
 from tune_machine import TuneMachine
 
-from autofit.search.space_file import read_workload
+from autofit.machine.cpu import Cores
+from autofit.search.space_file import read_space, read_workload
+from autofit.session.relevant_space import relevant_space
 from autofit.session.task import Task
 
 
@@ -31,6 +33,14 @@ def tune(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return run
 
 
+FIXED = "layouts: [{layout}]\nparameters:\n  ubatch: {{values: [512]}}\n{more}"
+
+
+def space(layout: str, more: str = '  flash_attn: {values: ["on"]}\n') -> str:
+    """A space with one ubatch."""
+    return FIXED.format(layout=layout, more=more)
+
+
 def test_the_card_with_the_fast_link_comes_first(tune, tmp_path):
     """The first card in the list has a slow link, so the winner names the other one first."""
     links = (1.5, 24.0)
@@ -47,12 +57,55 @@ def test_the_card_with_the_fast_link_comes_first(tune, tmp_path):
         devices = tuple(replace(device, link_gb_s=link) for device, link in known)
         return replace(about, devices=devices)
 
-    result = tune(
-        machine,
-        "layouts: [first_device]\nparameters:\n  ubatch: {values: [512]}\n"
-        '  flash_attn: {values: ["on"]}\n',
-        of,
-    )
+    result = tune(machine, space("first_device"), of)
 
     assert result["winner"]["params"]["devices"] == "CUDA1,CUDA0"
+    assert result["winner"]["proven"]
+
+
+def test_a_fast_processor_computes_what_a_slow_link_would_upload(tune, tmp_path):
+    """The winner leaves large batches of host experts to the processor."""
+    machine = TuneMachine(tmp_path, 1500.0)
+    (card,) = machine.machine.devices
+    host = replace(machine.machine.host, gflops_per_core=400.0, memory_gb_s=300.0, cores=32)
+    machine.change(devices=(replace(card, link_gb_s=0.3),), host=host)
+
+    def of(about: Task) -> Task:
+        devices = tuple(replace(device, link_gb_s=0.3) for device in about.devices)
+        cores = Cores(logical=64, usable=64, physical=32, performance=32)
+        found = read_space(str(machine.space), cores=32)
+        found = relevant_space(found, about.inventory, about.workload, devices, cores)
+        return replace(about, devices=devices, cores=cores, space=found)
+
+    result = tune(machine, space("single", "  op_offload: {values: [true, false]}\n"), of)
+
+    assert result["winner"]["params"]["op_offload"] is False
+    assert "--no-op-offload" in result["winner"]["argv"]
+    assert result["winner"]["proven"]
+
+
+@pytest.mark.parametrize(("capability", "values"), [("6.1", {"on", "off"}), ("8.6", {"on"})])
+def test_cards_without_matrix_cores_are_recognized_by_their_list(tmp_path, capability, values):
+    """The runtime prints the compute capability of CUDA cards when it lists its devices."""
+    machine = TuneMachine(tmp_path, 1500.0)
+    (card,) = machine.machine.devices
+    machine.change(devices=(replace(card, capability=capability),))
+    workload = read_workload(str(machine.workload))
+
+    about = task(machine.model, machine.server, workload, space="moe")
+
+    assert about.devices[0].compute_capability == float(capability)
+    assert {point["flash_attn"] for point in about.space.points()} == values
+
+
+def test_attention_without_flash_attention_is_tuned_on_old_cards(tune, tmp_path):
+    """Such cards compute it sooner, and the winner has it off with an f16 cache."""
+    machine = TuneMachine(tmp_path, 1500.0)
+    (card,) = machine.machine.devices
+    old = replace(card, capability="6.1", flash_share=0.0005)
+    machine.change(devices=(old,))
+
+    result = tune(machine, space("single", '  flash_attn: {values: ["on", "off"]}\n'), lambda t: t)
+
+    assert result["winner"]["params"]["flash_attn"] == "off"
     assert result["winner"]["proven"]

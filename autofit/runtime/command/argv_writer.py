@@ -14,7 +14,7 @@ from typing import Literal
 
 from autofit.runtime.dialect.dialect import Spelling
 from autofit.runtime.discovery.found_runtime import Runtime, format_value
-from autofit.trial.candidate import Candidate, LaunchPlan, Limits, ParamValue
+from autofit.trial.candidate import Candidate, LaunchPlan, Limits, Params, ParamValue
 from autofit.trial.outcome import Rejected, RejectedReason
 
 # measure    explicit settings, without features that disturb a measurement
@@ -91,8 +91,13 @@ def find_unsupported(runtime: Runtime, candidate: Candidate) -> UnsupportedSetti
             known = ", ".join(runtime.values(name))
             message = f"{name}: this program does not know {format_value(value)} (known: {known})"
             return UnsupportedSetting(name, message, "bad_value")
+    return find_refused(runtime, candidate.params)
+
+
+def find_refused(runtime: Runtime, params: Params) -> UnsupportedSetting | None:
+    """Return the first combination of settings that the runtime refuses, or None."""
     values = dict(runtime.dialect.defaults)
-    values |= {name: format_value(value) for name, value in candidate.params.items()}
+    values |= {name: format_value(value) for name, value in params.items()}
     for refusal in runtime.dialect.refuse:
         if refusal.matches(values):
             combination = ", ".join(f"{name} {values[name]}" for name in refusal.when)
@@ -112,15 +117,15 @@ def spell_params(runtime: Runtime, candidate: Candidate) -> tuple[tuple[str, ...
         text = spell_value(spelling, value)
         if spelling.words is not None:
             words += spelling.words[format_value(value)]
-        elif spelling.flag is not None:
-            words += (spelling.flag, text or "")
+        elif spelling.flag is not None and text is not None:
+            words += (spelling.flag, text)
         elif spelling.env is not None and text is not None:
             variables[spelling.env] = text
     return tuple(words), variables
 
 
 def spell_value(spelling: Spelling, value: ParamValue) -> str | None:
-    """Return a value as a flag or variable accepts it, or None if the variable stays unset."""
+    """Return a value as a flag or variable accepts it, or None if that is left out."""
     text = format_value(value)
     written = spelling.values.get(text, text)
     return None if written is None else written.replace(",", spelling.join)

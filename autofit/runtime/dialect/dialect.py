@@ -120,8 +120,8 @@ class Spelling:
         _require_one(flag=self.flag, words=self.words, env=self.env)
         if self.env is None and (self.text is not None or self.files):
             raise ValueError("`text` and `files` are only allowed together with `env`")
-        if self.env is None and None in self.values.values():
-            raise ValueError("a value can be null only together with `env`")
+        if self.words is not None and None in self.values.values():
+            raise ValueError("a value can be null only together with `flag` or `env`")
 
     @property
     def flags(self) -> tuple[str, ...]:
