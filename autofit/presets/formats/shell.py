@@ -25,6 +25,8 @@ _STARTER_SWITCHES = re.compile(r"-[a-z]|--wait|--fork")
 _ROOT_STARTERS = frozenset({"sudo", "doas"})
 _ROOT_OPTIONS_WITH_VALUE = frozenset({"-u", "-g", "-h", "-p", "-C", "-T", "-D", "-R"})
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
+# They start a command, which is their last arguments or one of them as text.
+_SESSIONS = frozenset({"tmux", "screen", "su", "runuser", "script"})
 _DEEPEST = 4
 # Commands that may name a server without starting it.
 _MENTIONERS = frozenset(
@@ -130,9 +132,13 @@ def command_server(
     if contained is not None:
         own = {**variables, **contained.env}
         return replace(contained, env=own, notices=(*notices, *contained.notices))
-    if len(rest) == 1 or PurePosixPath(rest[0] if rest else "").name not in _SHELLS:
+    starter = PurePosixPath(rest[0] if rest else "").name
+    inner = None
+    if starter in _SESSIONS:
+        rest, inner = _session_command(rest)
+    if inner is None and (len(rest) == 1 or starter not in _SHELLS):
         return ServerEntry(name, tuple(rest), variables, notices=notices)
-    inner = _inner_text(rest)
+    inner = inner or _inner_text(rest)
     if inner is None or depth >= _DEEPEST:
         fault = f"it runs another script: give that script instead ({' '.join(rest[1:3])})"
         return ServerEntry(name, tuple(rest), variables, notices=notices, faults=(fault,))
@@ -175,6 +181,16 @@ def _remove_env_options(rest: list[str], env: dict[str, str]) -> None:
             env.clear()
         elif option in ("-u", "--unset") and rest:
             env.pop(rest.pop(0), None)
+
+
+def _session_command(argv: Sequence[str]) -> tuple[list[str], str | None]:
+    """Return the command that a session program starts, or its text."""
+    for index, argument in enumerate(argv):
+        if is_program(argument):
+            return list(argv[index:]), None
+        if any(map(is_program, argument.split()[:-1])):
+            return list(argv), argument
+    return list(argv), None
 
 
 def _inner_text(argv: Sequence[str]) -> str | None:

@@ -301,14 +301,34 @@ class _Parser:
             del unused[variable]
         for name, parameter in self.dialect.parameters.items():
             for spelling in parameter.spellings:
-                listed = self.help.get(spelling.flag) if spelling.flag else None
-                used = spelling.env or (listed.env if listed else None)
-                if used in unused:
-                    text, given = unused.pop(used), self.params.pop(name, None)
-                    self.set_param(name, spelling, text)
-                    if given is not None:
-                        self.params[name] = self.combine(name, self.params[name], given)
+                if spelling.words is None:
+                    self.add_value_variable(name, spelling, unused)
+                elif parameter.type == "boolean":
+                    self.add_switch_variables(name, spelling, unused)
         return unused
+
+    def add_value_variable(self, name: str, spelling: Spelling, unused: dict[str, str]) -> None:
+        """Set a parameter to the value of its variable, unless a flag decides."""
+        listed = self.help.get(spelling.flag) if spelling.flag else None
+        variable = spelling.env or (listed.env if listed else None)
+        if variable in unused:
+            text, given = unused.pop(variable), self.params.pop(name, None)
+            self.set_param(name, spelling, text)
+            if given is not None:
+                self.params[name] = self.combine(name, self.params[name], given)
+
+    def add_switch_variables(self, name: str, spelling: Spelling, unused: dict[str, str]) -> None:
+        """Set a parameter that flags without a value spell to the value of its variable."""
+        for flag in spelling.flags:
+            listed = self.help.get(flag)
+            variable = listed.env if listed else None
+            if variable is None:
+                continue
+            # With any value, the negative form switches off.
+            off = unused.pop(variable.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1), None)
+            text = unused.pop(variable, None)
+            if text is not None or off is not None:
+                self.params.setdefault(name, off is None and text in TRUE_WORDS)
 
 
 def _join(*lists: str) -> str:
