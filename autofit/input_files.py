@@ -27,6 +27,8 @@ def open_regular(path: Path) -> BinaryIO:
     Raises:
         OSError: it cannot be opened, or is something else; `strerror` says what.
     """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "its name has a NUL character", str(path))
     # The first look prevents that a device is opened, the second that another file is read.
     require_regular(path, os.stat(path))  # noqa: PTH116 - a path of raw bytes is possible
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -71,7 +73,7 @@ def read_json(path: Path, largest_bytes: int = LARGEST_JSON_BYTES) -> Any:  # no
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - JSON can be anything
-    """Return the data of a JSON document, with finite numbers of at most 64 bits.
+    """Return the data of a JSON document: finite numbers of at most 64 bits, valid texts.
 
     Raises:
         ValueError: it is no JSON, nested too deeply, or has another number.
@@ -85,6 +87,9 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - JSON can be anything
         )
     except RecursionError as error:
         raise _too_deep() from error
+    if b"\\ud" in (text if isinstance(text, bytes) else text.encode("utf-8", "replace")).lower():
+        # Paths of raw bytes have surrogates, but no file and no terminal takes other ones.
+        json.dumps(data, ensure_ascii=False).encode("utf-8", "surrogateescape")
     level = [data]
     for _ in range(_DEEPEST):
         level = [inner for outer in level for inner in _content(outer)]

@@ -37,6 +37,17 @@ def one_line(text: object) -> str:
     return "".join(shown)
 
 
+def without_control(text: str) -> str:
+    """Return a text without characters that a terminal would execute.
+
+    Line breaks and the raw bytes of paths stay.
+    """
+    return "".join(
+        c if c == "\n" or c.isprintable() or unicodedata.category(c) == "Cs" else one_line(c)
+        for c in text
+    )
+
+
 def mib(value: float | None) -> str:
     """Format an amount of memory: in MiB below 10 GiB, in GiB above."""
     if value is None:

@@ -51,6 +51,7 @@ def test_a_large_file_is_not_read(tmp_path):
     [
         "NaN", "-Infinity", "1e999", "-1e999", "9" * 400, "9" * 100_000, "-" + "9" * 21, "[" * 100,
         "[" * 100_000, '{"a":' * 100_000, '{"a":[' * 60 + "1" + "]}" * 60, "", "{", "\x00", "[1,]",
+        r'"\ud800"', r'{"\uDBFF": 1}',
     ],
 )  # fmt: skip
 def test_json_that_is_no_plain_data_is_refused(text):
@@ -72,7 +73,8 @@ _PLAIN = st.recursive(
     | st.booleans()
     | st.integers(-(1 << 63), 1 << 63)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
+    | st.text()
+    | st.just("\udcff"),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=20,
 )

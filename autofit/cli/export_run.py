@@ -16,6 +16,7 @@ import click
 
 from autofit.cli.options.paths import deliver
 from autofit.cli.options.study_argument import open_study, print_damage
+from autofit.cli.say import say
 from autofit.errors import AutofitError, UsageError
 from autofit.input_files import parse_json, read_input, read_json, read_stream
 from autofit.machine.lock import machine_lock
@@ -78,7 +79,7 @@ def run_export(
     elif old is not None:
         _refuse_other_models(format_name, presets, old, output)
     for notice in notices:
-        click.echo(f"notice: {notice}", err=True)
+        say(f"notice: {notice}", err=True)
     checks = _verify(format_name, text, presets, found[0][1]) if verifies else None
     document: dict[str, Any] = {
         "format": format_name,
@@ -170,7 +171,7 @@ def _verify(
         write_durably(file, text)
         checks = verify_preset(format_name, file, presets, runtime, Path(folder))
     for check in checks:
-        click.echo(check.line, err=True)
+        say(check.line, err=True)
     return checks
 
 
@@ -183,7 +184,7 @@ def _write(
             deliver(text, output)
         return None
     if old == text:
-        click.echo(f"{output} is unchanged, because it already has this preset", err=True)
+        say(f"{output} is unchanged, because it already has this preset", err=True)
         return None
     backup = None
     if old is not None:
@@ -191,9 +192,9 @@ def _write(
             raise AutofitError(f"another program has changed {output} meanwhile", "export again")
         backup = f"{output}.bak"
         deliver(old, backup, like=Path(output).expanduser())
-        click.echo(f"kept the older file as {backup}", err=True)
+        say(f"kept the older file as {backup}", err=True)
     deliver(text, output, is_program=find_format(format_name).is_program)
-    click.echo(f"wrote {output}", err=True)
+    say(f"wrote {output}", err=True)
     return backup
 
 
@@ -249,12 +250,10 @@ def _read_source(
         made_on=datetime.now().astimezone().date(),
     )
     if fault:
-        click.echo(f"notice: the tune's runtime cannot be used: {fault}", err=True)
+        say(f"notice: the tune's runtime cannot be used: {fault}", err=True)
         return replace(preset, help=None), found
     if with_absolute_paths(preset.arguments, preset.help, preset.folder) != preset.arguments:
-        click.echo(
-            f"notice: relative file names in the arguments start in {preset.folder}", err=True
-        )
+        say(f"notice: relative file names in the arguments start in {preset.folder}", err=True)
     return replace(preset, command=found.command), found
 
 

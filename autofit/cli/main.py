@@ -24,6 +24,7 @@ from autofit.cli.output_streams import (
     open_streams,
     silence,
 )
+from autofit.cli.say import say
 from autofit.errors import AutofitError, Interrupted, UsageError
 
 # Each command's module and line in `autofit --help`, in the order in which new users need them.
@@ -111,7 +112,7 @@ def _print_version(ctx: click.Context, _option: click.Parameter, is_asked: bool)
     """Print the facts about this installation that belong in a bug report."""
     if not is_asked or ctx.resilient_parsing:
         return
-    click.echo("\n".join((f"autofit {__version__}", *_build_facts())))
+    say("\n".join((f"autofit {__version__}", *_build_facts())))
     ctx.exit()
 
 
@@ -288,6 +289,6 @@ def _fail(error: AutofitError, arguments: list[str]) -> int:
 def _print(text: str, stream: TextIO) -> None:
     """Print a text, or drop it if the stream has no reader."""
     try:
-        click.echo(text, file=stream)
+        say(text, file=stream)
     except OSError:
         silence(stream)

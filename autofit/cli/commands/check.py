@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from autofit.cli.say import say
 from autofit.errors import RegressionError, UsageError
 
 _YAML_SUFFIXES = (".yaml", ".yml")
@@ -85,7 +86,7 @@ def _check_files(paths: tuple[Path, ...]) -> None:
             has_unknown = True
             faults.append(f"{path}:1: not a search space, workload, dialect or suite")
             continue
-        click.echo(f"{path}: a {'faulty' if checked.faults else 'good'} {checked.kind}")
+        say(f"{path}: a {'faulty' if checked.faults else 'good'} {checked.kind}")
         if checked.faults:
             faults.append(checked.faults)
             has_unknown = has_unknown or checked.kind == "file"
@@ -108,11 +109,11 @@ def _check_preset(given: str, section: str | None, runtime: str | None, *, as_js
     else:
         for need in check.needs:
             needed = f"{mib(need.needed_mib)} ({need.source})"
-            click.echo(f"{need.name}: needs {needed}, {mib(need.free_mib)} free")
-        click.echo(f"{check.preset.label}: {'does not fit now' if check.reasons else 'fits'}")
+            say(f"{need.name}: needs {needed}, {mib(need.free_mib)} free")
+        say(f"{check.preset.label}: {'does not fit now' if check.reasons else 'fits'}")
     for note in check.notes:
-        click.echo(f"notice: {one_line(note)}", err=True)
+        say(f"notice: {one_line(note)}", err=True)
     for reason in check.reasons:
-        click.echo(f"autofit: {one_line(reason.message)}", err=True)
-        click.echo(f"hint: {one_line(reason.hint)}", err=True)
+        say(f"autofit: {one_line(reason.message)}", err=True)
+        say(f"hint: {one_line(reason.hint)}", err=True)
     return RegressionError.exit_code if check.reasons else 0

@@ -17,6 +17,7 @@ from autofit.cli.options.shared_options import (
     run_options,
     wait_option,
 )
+from autofit.cli.say import say
 from autofit.errors import AutofitError, NothingFitsError, RegressionError, UsageError
 from autofit.trial.metric import Metric
 
@@ -107,8 +108,8 @@ def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 
 
 def _report_failure(message: str, error: type[AutofitError], result: dict[str, Any]) -> int:
     """Print on stderr why the exit code is not 0, because stdout already has its one document."""
-    click.echo(f"autofit: {message}", err=True)
-    click.echo(f"hint: `autofit show {shlex.quote(result['study'])}` lists the launches", err=True)
+    say(f"autofit: {message}", err=True)
+    say(f"hint: `autofit show {shlex.quote(result['study'])}` lists the launches", err=True)
     return error.exit_code
 
 

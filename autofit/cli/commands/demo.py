@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autofit.cli.options.shared_options import RunOptions
+from autofit.cli.say import say
 from autofit.session.task_options import TaskOptions
 from autofit.text_format import number
 
@@ -85,7 +86,7 @@ def command(study: Path | None, *, resume: bool, verbose: bool, as_json: bool) -
         kv_floor="q8_0",
         extra_args=(),
     )
-    click.echo(f"tuning {model.name} (random weights) on this machine's CPU", err=True)
+    say(f"tuning {model.name} (random weights) on this machine's CPU", err=True)
     done = tune_model(
         options,
         # Speeds of random weights are only an example: other runs may disturb them.

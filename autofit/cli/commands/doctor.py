@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autofit.cli.say import say
 from autofit.errors import NothingFitsError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def command(runtime: str | None, rpc: str, *, as_json: bool) -> int:
         click.echo(json.dumps(examination.to_dict()))
     else:
         for line in _lines(examination):
-            click.echo(line)
+            say(line)
     return 0 if examination.would_work else NothingFitsError.exit_code
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from autofit.cli.say import say
 from autofit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,8 +78,9 @@ def command(log: str, status: str | None, dialect: str, *, as_json: bool) -> Non
         }
         click.echo(json.dumps(document, indent=2))
     else:
+        say(_headline(diagnosis), bold=True)
         for line in _lines(diagnosis):
-            click.echo(line)
+            say(line)
 
 
 @contextmanager
@@ -120,7 +122,6 @@ def _refuse_binary(stream: BufferedReader, log: str) -> None:
 
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:
-    yield click.style(_headline(diagnosis), bold=True)
     rows = [("child", f"port {diagnosis.child}" if diagnosis.child else "")]
     rows += [("evidence", diagnosis.evidence)]
     rows += [("try", advice) for advice in diagnosis.advice]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autofit.cli.options.paths import check_target, deliver
+from autofit.cli.say import say
 from autofit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,13 +61,13 @@ def command(
     if as_json:
         click.echo(document)
     elif output != "-":
-        click.echo("\n".join(import_lines(found, output)))
+        say("\n".join(import_lines(found, output)))
     if output is None or (output == "-" and as_json):
         return
     is_json = Path(output).suffix == ".json"
     deliver(document if is_json else import_script(found), output, is_program=not is_json)
     if output != "-":
-        click.echo(f"wrote {output}", err=True)
+        say(f"wrote {output}", err=True)
 
 
 def _parse(preset: ParsedPreset, path: str | None, dialect: str | None) -> PresetCommand:

@@ -7,6 +7,8 @@ import sys
 
 import click
 
+from autofit.cli.say import say
+
 
 @click.command("models")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
@@ -31,9 +33,9 @@ def command(*, as_json: bool) -> None:
         click.echo(json.dumps({"models": rows}))
         return
     for line in model_lines(models):
-        click.echo(line)
+        say(line)
     if not models:
-        click.echo(
+        say(
             "no cached model: `llama-server -hf OWNER/NAME:QUANT` or `hf download` makes one",
             file=sys.stderr,
         )

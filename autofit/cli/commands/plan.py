@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autofit.cli.options.shared_options import read_task_options, task_options
+from autofit.cli.say import say
 from autofit.errors import NothingFitsError
 from autofit.session.task_options import TaskOptions
 
@@ -42,8 +43,8 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
     if plan.recommended is not None:
         return 0
     place = "these devices" if task.devices else "system RAM"
-    click.echo(f"autofit: no layout fits {place}", err=True)
-    click.echo(
+    say(f"autofit: no layout fits {place}", err=True)
+    say(
         "hint: try a smaller --context, --set cache_type=q8_0, or --set ubatch=512",
         err=True,
     )

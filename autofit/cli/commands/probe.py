@@ -19,6 +19,7 @@ from autofit.cli.options.shared_options import (
     task_options,
     wait_option,
 )
+from autofit.cli.say import say
 from autofit.errors import NothingFitsError
 from autofit.session.task_options import TaskOptions
 
@@ -153,6 +154,6 @@ def print_result(result: dict[str, Any], header: StudyHeader, *, as_json: bool) 
             f"`autofit show {study}` lists the launches; try a smaller --context, a smaller "
             "--ubatch or a narrower --kv"
         )
-    click.echo(f"autofit: {message}", err=True)
-    click.echo(f"hint: {hint}", err=True)
+    say(f"autofit: {message}", err=True)
+    say(f"hint: {hint}", err=True)
     return NothingFitsError.exit_code

@@ -16,6 +16,7 @@ from autofit.cli.options.shared_options import (
     run_options,
     task_options,
 )
+from autofit.cli.say import say
 from autofit.errors import UsageError
 from autofit.input_files import parse_json
 from autofit.trial.candidate import Params
@@ -67,7 +68,7 @@ def command(
     if as_json:
         click.echo(json.dumps(result))
     else:
-        click.echo("\n".join(result["words"]))
+        say("\n".join(result["words"]))
     return 0
 
 

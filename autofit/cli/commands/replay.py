@@ -11,6 +11,7 @@ import click
 
 from autofit.cli.options.completion import complete_tables
 from autofit.cli.options.model_argument import MODEL
+from autofit.cli.say import say
 from autofit.errors import UsageError
 from autofit.session.task_options import parse_devices
 from autofit.text_format import number
@@ -73,7 +74,7 @@ def command(
         click.echo(json.dumps(result, indent=2))
     else:
         for line in _lines(result):
-            click.echo(line)
+            say(line)
 
 
 def _read_machine(model: Path | None, devices: tuple[str, ...]) -> TableMachine | None:

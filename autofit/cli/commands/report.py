@@ -9,6 +9,7 @@ import click
 
 from autofit.cli.options.paths import check_target, deliver
 from autofit.cli.options.study_argument import open_study, print_damage, study_argument
+from autofit.cli.say import say
 from autofit.errors import AutofitError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def command(study: Path, html: str | None) -> None:
     from autofit.output.report.html_report import html_report  # noqa: PLC0415 - --help is quick
     from autofit.output.report.markdown_report import markdown_report  # noqa: PLC0415
     from autofit.presets.preset_source import written_preset  # noqa: PLC0415
+    from autofit.text_format import without_control  # noqa: PLC0415
 
     if html is not None:
         check_target(html)
@@ -38,10 +40,10 @@ def command(study: Path, html: str | None) -> None:
     if html is None:
         deliver(text, "-")
         return
-    deliver(html_report(opened, preset=preset), html)
+    deliver(without_control(html_report(opened, preset=preset)), html)
     print_damage(opened)
     if html != "-":
-        click.echo(f"wrote {html}", err=True)
+        say(f"wrote {html}", err=True)
 
 
 def _write_markdown(study: Study, text: str) -> None:
@@ -49,4 +51,4 @@ def _write_markdown(study: Study, text: str) -> None:
     try:
         study.write_output("report.md", text)
     except AutofitError as error:
-        click.echo(f"notice: report.md was not written: {error.message}", err=True)
+        say(f"notice: report.md was not written: {error.message}", err=True)

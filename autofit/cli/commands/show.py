@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autofit.cli.options.study_argument import open_study, optional_study_argument, print_damage
+from autofit.cli.say import say
 from autofit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def command(study: Path | None, number: int | None, port: int, *, as_json: bool)
     """
     opened = open_study(study)
     if study is None:
-        click.echo(f"notice: the newest study, {opened.path}", err=True)
+        say(f"notice: the newest study, {opened.path}", err=True)
     if number is not None:
         _print_launch(opened, number, port, as_json=as_json)
     elif as_json:
@@ -72,15 +73,16 @@ def _document(study: Study) -> dict[str, Any]:
 def _print_launch(study: Study, number: int, port: int, *, as_json: bool) -> None:
     from autofit.output.text.study_text import launch_command  # noqa: PLC0415
     from autofit.process.environment import removed_variables, system_config, user_config  # noqa: PLC0415
+    from autofit.text_format import without_control  # noqa: PLC0415
 
     print_damage(study)
     unset = removed_variables({}, also_remove=_dialect_variables(study.header.dialect_source))
     line = launch_command(study, number, port=port, unset=unset)
     for config in (user_config(), system_config()):
         if config is not None:
-            click.echo(f"notice: {config} also changes the server of this command", err=True)
+            say(f"notice: {config} also changes the server of this command", err=True)
     if not as_json:
-        click.echo(os.fsencode(line))  # paths that are not UTF-8 keep their bytes
+        click.echo(os.fsencode(without_control(line)))  # paths that are not UTF-8 keep their bytes
         return
     trial = next(trial for trial in study.trials() if trial.number == number)
     document = {

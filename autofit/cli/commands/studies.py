@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from autofit.cli.options.study_argument import newest_studies
+from autofit.cli.say import say
 from autofit.errors import AutofitError
 
 
@@ -42,9 +43,9 @@ def command(*, as_json: bool) -> None:
     ]
     widths = [max((len(cells[index]) for cells in table), default=0) for index in (0, 1)]
     for name, model, result in table:
-        click.echo(f"{name:<{widths[0]}}  {model:<{widths[1]}}  {result}")
+        say(f"{name:<{widths[0]}}  {model:<{widths[1]}}  {result}")
     if not rows:
-        click.echo("there is no study yet: `autofit tune MODEL` makes one", file=sys.stderr)
+        say("there is no study yet: `autofit tune MODEL` makes one", file=sys.stderr)
 
 
 def _read_row(path: Path) -> _Row:

@@ -15,6 +15,7 @@ import click
 from autofit.cli.options.completion import complete_names
 from autofit.cli.options.paths import check_target, deliver
 from autofit.cli.options.shared_options import wait_option
+from autofit.cli.say import say
 from autofit.errors import AutofitError, RegressionError, UsageError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def command(
     _write_reports(verdicts, document, night, sweep=plan.suite.name, junit=junit, summary=summary)
     if update_baseline:
         plan.update_baseline(records)
-        click.echo(f"updated {plan.baseline_path}", err=True)
+        say(f"updated {plan.baseline_path}", err=True)
     if as_json:
         click.echo(json.dumps(document))
     return _report_code(document)
@@ -140,7 +141,7 @@ def _find_records(
         folder=folder,
         resume=resume,
         locks_machine=locks_machine,
-        report=lambda line: click.echo(line, err=True),
+        report=lambda line: say(line, err=True),
         command=sys.argv[1:],
     )
     return sweep.measure()
@@ -210,13 +211,13 @@ def _report_code(document: dict[str, Any]) -> int:
     """Return the exit code for the verdicts, and print its reason on stderr."""
     worse, broken = document["regressions"], document["broken"]
     if worse:
-        click.echo(f"autofit: worse than before: {', '.join(worse)}", err=True)
+        say(f"autofit: worse than before: {', '.join(worse)}", err=True)
     if broken:
-        click.echo(f"autofit: not measured: {', '.join(broken)}", err=True)
+        say(f"autofit: not measured: {', '.join(broken)}", err=True)
         again = "--resume measures them again"
         if document["folder"] is None:
             again = "measure them with --resume in their shard, and merge again"
-        click.echo(f"hint: the report gives the reason; {again}", err=True)
+        say(f"hint: the report gives the reason; {again}", err=True)
     if worse:
         return RegressionError.exit_code
     return AutofitError.exit_code if broken else 0

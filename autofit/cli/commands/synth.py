@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from autofit.cli.say import say
 from autofit.model.synth.architectures import ARCHITECTURES
 from autofit.model.synth.random_model import WEIGHT_TYPES, SynthSpec, write_model
 from autofit.units import MIB
@@ -60,4 +61,4 @@ def command(out: Path, **sizes: Any) -> None:  # noqa: ANN401 - click's keyword 
     blocks are recurrent. qwen3moe with --experts 0 is a dense qwen3.
     """
     write_model(SynthSpec(**sizes), out)
-    click.echo(f"{out}: {out.stat().st_size / MIB:,.0f} MiB", err=True)
+    say(f"{out}: {out.stat().st_size / MIB:,.0f} MiB", err=True)

@@ -19,6 +19,7 @@ from autofit.cli.options.shared_options import (
     task_options,
     wait_option,
 )
+from autofit.cli.say import say
 from autofit.errors import NothingFitsError, UsageError
 from autofit.session.task_options import TaskOptions
 from autofit.trial.metric import Metric
@@ -98,8 +99,8 @@ def print_result(result: dict[str, Any], study: Study, *, as_json: bool) -> int:
         click.echo(json.dumps(result))
     if result["winner"] is not None:
         return 0
-    click.echo("autofit: no settings were proven to work", err=True)
-    click.echo(
+    say("autofit: no settings were proven to work", err=True)
+    say(
         f"hint: `autofit show {shlex.quote(result['study'])}` lists the launches; try a smaller "
         "--context, a narrower --kv-floor or a smaller model",
         err=True,
@@ -114,8 +115,8 @@ def print_commands(commands: Iterable[tuple[str, str]], *, as_json: bool) -> Non
         click.echo(json.dumps({"commands": listed}))
         return
     for about, line in commands:
-        click.echo(f"# {about}")
-        click.echo(line)
+        say(f"# {about}")
+        say(line)
 
 
 def tune_model(
@@ -168,7 +169,7 @@ def tune_model(
     run = TuneRun(task, options, run_options, max_launches, seed, checks_answers)
     if dry_run:
         for notice in task.notices:
-            click.echo(f"notice: {notice}", err=True)
+            say(f"notice: {notice}", err=True)
         print_commands(run.commands(), as_json=as_json)
         return None
     if asks and run_options.wait_s is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from autofit.cli.say import say
 from autofit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def print_damage(study: Study) -> None:
     """Print on stderr the launches of a study that cannot be read."""
     study.trials()
     for notice in study.notices:
-        click.echo(f"notice: {notice}", err=True)
+        say(f"notice: {notice}", err=True)
 
 
 def _study_folders() -> tuple[Path, ...]:

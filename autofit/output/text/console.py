@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -20,11 +22,30 @@ _BETWEEN = 2
 _TRAILING_BLANKS = re.compile(r"[ \t]+$", re.MULTILINE)
 
 
+# One column each, so that tables stay aligned: control characters, and those that reorder text.
+_NO_CONTROL = {
+    code: "\ufffd"
+    for code in (*range(0x2070), *range(0xD800, 0xE000))
+    if unicodedata.category(chr(code)) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    and chr(code) not in "\n\t"
+}
+
+
 class _PipedConsole(Console):
     """A console whose lines do not end in blanks unless it is a terminal.
 
     A closed pipe raises its error, so that the caller decides. Rich would exit.
     """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render in the same way as rich, without the control characters of foreign text."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.translate(_NO_CONTROL) == segment.text:
+                yield segment
+            else:
+                yield Segment(segment.text.translate(_NO_CONTROL), segment.style)
 
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
         """Print in the same way as rich."""

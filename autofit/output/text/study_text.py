@@ -54,7 +54,9 @@ def print_study(study: Study, console: Console) -> None:
             print_facts(console, [("the same in all", common)])
     for row in rows:
         if not row.is_completed and row.evidence:
-            console.print(Text(f"#{row.number} {row.outcome}: {row.evidence}", style="dim"))
+            console.print(
+                Text(one_line(f"#{row.number} {row.outcome}: {row.evidence}"), style="dim")
+            )
     if skipped:
         console.print(Text(skipped_text(skipped)))
     for notice in (*grouped_notes(rows), *study.notices):

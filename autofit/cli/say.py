@@ -1,0 +1,15 @@
+"""Printing of texts that may contain what others wrote: names, logs, studies, answers."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+import click
+
+from autofit.text_format import one_line
+
+
+def say(text: str, *, err: bool = False, file: TextIO | None = None, bold: bool = False) -> None:
+    """Print a text whose lines have no effect on a terminal: control characters become escapes."""
+    plain = "\n".join(map(one_line, text.split("\n")))
+    click.echo(click.style(plain, bold=True) if bold else plain, err=err, file=file)
