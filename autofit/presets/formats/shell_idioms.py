@@ -1,11 +1,14 @@
 """Text of shell scripts that has one meaning in practice, which needs no shell.
 
-These are the script's own folder, here-documents, and paths of Windows.
+These are the script's own folder, arithmetic, here-documents, and paths of Windows.
 """
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 # A script's own name, with links resolved or not.
@@ -18,6 +21,15 @@ _FOLDER_COMMAND = re.compile(
     r"(?:&?1?>/dev/null(?:2>&1)?)?&&pwd(?:-P)?"
 )
 _FOLDER_EXPANSION = re.compile(r"\$\{(?:0|BASH_SOURCE(?:\[0\])?)%/\*\}")
+_ARITHMETIC = re.compile(r"\((.{1,80})\)", re.DOTALL)
+_NAME = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\b\}?")
+_OPERATIONS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 _HERE_DELIMITER = re.compile(r"-?[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([\w.!-]+))")
 # A word that begins as a path of Windows does, or that ends as a file does which has backslashes.
 _WINDOWS_PATH = re.compile(
@@ -39,6 +51,31 @@ def own_folder(command: str, folder: Path | None) -> str | None:
     if found is None:
         return None
     return str(Path(f"{folder}{found['more'] or ''}").resolve())
+
+
+def arithmetic(command: str, values: Mapping[str, str]) -> str | None:
+    """Return the value of `$((...))` with whole numbers; None for any other command.
+
+    `command` is the text of `$(...)`. Variables have their `values`.
+    """
+    found = _ARITHMETIC.fullmatch(command)
+    if found is None:
+        return None
+    text = _NAME.sub(lambda name: values.get(name[1], name[0]), found[1])
+    try:
+        return str(_number(ast.parse(text.strip(), mode="eval").body))
+    except (SyntaxError, TypeError, ValueError, ZeroDivisionError, RecursionError):
+        return None
+
+
+def _number(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
+            value = _OPERATIONS[type(op)](_number(left), _number(right))
+            return int(value)
+    raise TypeError(type(node).__name__)
 
 
 def here_document_end(text: str, start: int) -> tuple[str, int] | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from autofit.errors import UsageError
 from autofit.presets.formats.preset_format import open_preset_file
 from autofit.presets.formats.shell_idioms import (
+    arithmetic,
     here_document_end,
     is_windows_path,
     own_folder,
@@ -196,9 +197,9 @@ class _ShellParser:
         command = self.text[self.position : end]
         shown = " ".join(self.text[self.position - len(start) : end + 1].split())
         self.position = end + 1
-        folder = own_folder(command, self.own_folder)
-        if folder is not None:
-            return folder
+        output = own_folder(command, self.own_folder) or arithmetic(command, self.state.values)
+        if output is not None:
+            return output
         return mark_unknown(f"line {line}: only a shell can evaluate {shown[:40]}")
 
     def _closing_parenthesis(self) -> int:
