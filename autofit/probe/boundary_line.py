@@ -9,7 +9,7 @@ from autofit.errors import UsageError
 from autofit.memory.boundary_search import BoundarySearch
 from autofit.memory.dominance import shows_full_host
 from autofit.memory.memory_model import MemoryModel
-from autofit.model.placement.layout import SINGLE, plan_layout
+from autofit.model.placement.layout import SINGLE, TENSOR, plan_layout
 from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE, kv_element_bytes
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point, Space
 from autofit.session.candidate_factory import CandidateFactory, reported_host_layers
@@ -157,7 +157,8 @@ def choose_layouts(factory: CandidateFactory, names: Sequence[str]) -> tuple[str
     Raises:
         UsageError: there is no such layout, or no layout at all.
     """
-    known = factory.layout_names()
+    # A layout that keeps nothing on the host has no boundary.
+    known = tuple(name for name in factory.layout_names() if name != TENSOR)
     if not known:
         devices = factory.task.devices
         raise UsageError(

@@ -25,6 +25,8 @@ HOST_LAYERS_AXIS = "host_expert_layers"
 
 # The prefix of layouts that use one device; the name of the device follows it.
 _SINGLE = "single"
+# The layout that has a part of every layer on each device.
+TENSOR_LAYOUT = "tensor"
 
 _COMPARISONS: dict[str, Callable[[ParamValue, ParamValue], bool]] = {
     "<=": operator.le,

@@ -17,7 +17,7 @@ from autofit.trial.candidate import ParamValue
 from autofit.trial.parameter_groups import LARGEST_VALUE, PLACEMENT_PARAMS
 from autofit.trial.workload import Request, Workload
 
-LAYOUTS = ("balanced", "capacity", "first_device", "single")
+LAYOUTS = ("balanced", "capacity", "first_device", "single", "tensor")
 _LAYOUT_SCHEMA: JsonDict = {"enum": list(LAYOUTS)}
 
 # The physical cores of the fastest kind, less or divided by a number; or all physical cores.

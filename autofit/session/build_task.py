@@ -185,7 +185,7 @@ def _searched_params(
             yield word, "leave it out: autofit sets it in every launch except the baseline"
     searched = {name for axis in space.axes for name in axis.params}
     if space.layouts:
-        searched |= set(PLACEMENT_PARAMS)
+        searched |= {*PLACEMENT_PARAMS, "split_mode"}
     for name, value in command.params.items():
         if name in space.pinned:
             yield name, f"leave it out: --set {name}={space.pinned[name]} already sets it"

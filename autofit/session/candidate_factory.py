@@ -6,15 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autofit.errors import UsageError
+from autofit.machine.rpc_servers import split_endpoint
 from autofit.memory.demand import without_free_settings
 from autofit.model.placement.device_orders import device_orders
-from autofit.model.placement.layout import SINGLE, plan_layout
+from autofit.model.placement.layout import SINGLE, TENSOR, plan_layout
 from autofit.model.placement.slice_costs import find_tensor_split
 from autofit.runtime.command.argv_writer import find_unsupported
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate, Params
+from autofit.trial.device import backend_of
 from autofit.trial.parameter_groups import EXPERT_MEMORY_PARAMS, PLACEMENT_PARAMS
+from autofit.units import MIB
 
 
 @dataclass(slots=True)
@@ -36,11 +39,12 @@ class CandidateFactory:
         singles = [f"{SINGLE}{device.name}" for device in devices]
         if len(devices) == 1:
             return tuple(singles)
-        rules = [name for name in names if name != "single"]
+        rules = [name for name in names if name not in ("single", TENSOR)]
         orders = device_orders(devices, is_order_chosen=self.task.chooses_devices)
         others = [",".join(device.name for device in order) for order in orders[1:]]
         ordered = [f"{rule}:{order}" for order in others for rule in rules]
-        return (*rules, *ordered, *(singles if "single" in names else ()))
+        divided = (TENSOR,) if TENSOR in names and can_divide_layers(self.task) else ()
+        return (*rules, *ordered, *(singles if "single" in names else ()), *divided)
 
     def most_host_layers(self) -> int:
         """Return the largest number of host layers: all with experts, or all of a dense model."""
@@ -87,6 +91,23 @@ def _has_nothing_to_fetch(point: Point) -> bool:
     if point.get(HOST_LAYERS_AXIS) != 0:
         return False
     return any(point.get(name) for name in EXPERT_MEMORY_PARAMS)
+
+
+def can_divide_layers(task: Task) -> bool:
+    """Return whether every layer may be divided over all devices.
+
+    The runtime must be able to, the devices must be local and of one kind, and the model must
+    have room on them as a whole.
+    """
+    devices = task.devices
+    usable_mib = sum(device.usable_mib for device in devices)
+    return (
+        task.runtime.supports("split_mode", TENSOR)
+        and "split_mode" not in task.space.pinned
+        and len({backend_of(device.name) for device in devices}) == 1
+        and not any(split_endpoint(device.description) for device in devices)
+        and task.inventory.total_bytes / MIB < usable_mib
+    )
 
 
 def pinned_placement(task: Task) -> Params:

@@ -143,8 +143,8 @@ def cache_total(log: Log, launch: Launch) -> None:
     """The KV cache as a whole, and recurrent state."""
     settings, model = launch.settings, launch.model
     shares = (*launch.placement.shares, launch.placement.cpu)
-    layers = sum(share.full_layers + share.swa_layers for share in shares)
-    swa = sum(share.swa_layers for share in shares)
+    layers = round(sum(share.full_layers + share.swa_layers for share in shares))
+    swa = round(sum(share.swa_layers for share in shares))
     cells = settings.context * (layers - swa) + swa_cells(model, settings) * swa
     keys = cells * model.n_head_kv * model.head_k * KV_BYTES[settings.cache_type_k] / 1024**2
     values = cells * model.n_head_kv * model.head_v * KV_BYTES[settings.cache_type_v] / 1024**2

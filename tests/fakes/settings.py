@@ -220,6 +220,11 @@ def make_settings(params: Params, machine: Machine, model: Model) -> Settings:
     asked, context, slot_context = _contexts(params, model, parallel, unified=unified)
     batch = min(asked, _number(params, "batch", 2048))
     flash_attn, type_k, type_v = _flash_attn(params, model.head_k, model.head_v)
+    if params.get("split_mode") == "tensor":
+        if not flash_attn:
+            raise RefusedError("SPLIT_MODE_TENSOR requires flash_attn to be enabled")
+        if {type_k, type_v} & {"q4_1", "q5_0", "q5_1", "iq4_nl"}:
+            raise RefusedError(f"SPLIT_MODE_TENSOR does not support {type_k}/{type_v} KV caches")
     devices = _devices(params, machine)
     layers = _number(params, "n_gpu_layers", -1)
     threads = _number(params, "threads", -1)

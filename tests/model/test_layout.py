@@ -396,3 +396,23 @@ def test_a_layout_of_unknown_devices_or_rules_is_refused(measured, name):
     """There is no such layout."""
     with pytest.raises(ValueError, match="no layout"):
         plan_layout(measured, SERVED, CARDS, name, 10)
+
+
+def test_divided_layers_are_on_all_devices(wide):
+    """Each device has a part of every layer and of the cache, and nothing is on the host."""
+    equal, unequal = devices(12288, 12288), devices(14336, 2048)
+    layout = plan_layout(wide, SMALL, equal, "tensor", None)
+    uneven = plan_layout(wide, SMALL, unequal, "tensor", None)
+    whole = plan_layout(wide, SMALL, devices(65536), "single:CUDA0", None)
+
+    assert layout.fits
+    assert layout.params["split_mode"] == "tensor"
+    assert layout.params["tensor_split"] == "1,1"
+    assert layout.host_expert_layers == 0
+    first, second = layout.estimate.devices
+    assert first.weights_mib == second.weights_mib
+    (alone,) = whole.estimate.devices
+    assert first.weights_mib + second.weights_mib == pytest.approx(alone.weights_mib, rel=0.01)
+    assert first.kv_mib + second.kv_mib == pytest.approx(alone.kv_mib, rel=0.01)
+    large, small = (int(part) for part in str(uneven.params["tensor_split"]).split(","))
+    assert large / small == pytest.approx(14336 / 2048, rel=0.1)

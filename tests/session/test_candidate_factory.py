@@ -154,3 +154,21 @@ def test_layouts_of_unequal_links_come_in_both_orders(about):
     )
     chosen = replace(about, devices=unequal, chooses_devices=True)
     assert CandidateFactory(chosen).layout_names() == CandidateFactory(about).layout_names()
+
+
+def test_layers_are_divided_only_where_the_model_has_room_as_a_whole(about):
+    """Large local devices of one kind may have a part of every layer, and then nothing else."""
+    large = tuple(replace(device, usable_mib=20000.0) for device in about.devices)
+    roomy = replace(about, devices=large)
+    mixed = replace(roomy, devices=(large[0], replace(large[1], name="Vulkan0")))
+    pinned = replace(roomy, space=replace(about.space, pinned={"split_mode": "layer"}))
+
+    assert "tensor" in CandidateFactory(roomy).layout_names()
+    tight = replace(about, devices=tuple(replace(d, usable_mib=1200.0) for d in about.devices))
+    for other in (tight, mixed, pinned):
+        assert "tensor" not in CandidateFactory(other).layout_names()
+
+    problem = problem_of(roomy)
+    point = {LAYOUT_AXIS: "tensor", HOST_LAYERS_AXIS: 0, **next(problem.space.points())}
+    assert problem.candidate_of(point).params["split_mode"] == "tensor"
+    assert problem.candidate_of({**point, HOST_LAYERS_AXIS: 1}) is None

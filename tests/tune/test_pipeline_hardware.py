@@ -109,3 +109,19 @@ def test_attention_without_flash_attention_is_tuned_on_old_cards(tune, tmp_path)
 
     assert result["winner"]["params"]["flash_attn"] == "off"
     assert result["winner"]["proven"]
+
+
+def test_layers_are_divided_over_equal_cards(tune, tmp_path):
+    """The model has room on two cards as a whole, and both compute every layer at once."""
+    machine = TuneMachine(tmp_path, 6000.0, 6000.0)
+    cards = [replace(card, hop_us=2.0, memory_gb_s=60.0) for card in machine.machine.devices]
+    machine.change(devices=tuple(cards))
+
+    result = tune(machine, space("balanced, tensor"), lambda about: about)
+
+    params = result["winner"]["params"]
+    assert params.get("split_mode") == "tensor", result
+    assert params["devices"] == "CUDA0,CUDA1"
+    assert params["tensor_split"] == "1,1"
+    assert {"--split-mode", "tensor"} <= set(result["winner"]["argv"])
+    assert result["winner"]["proven"]

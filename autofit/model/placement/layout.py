@@ -6,6 +6,7 @@
 | capacity        | the fewest host expert layers in total, memory used evenly                 |
 | first_device    | all host expert layers in the first device's slice, from its first layer   |
 | single:<device> | one device, the experts of the first layers on the host                    |
+| tensor          | every device has a part of every layer, and nothing is on the host         |
 
 A name such as `capacity:CUDA1,CUDA0` limits a rule to these devices, in this order. The first
 device computes large batches on host experts, so it should have the fastest link.
@@ -30,13 +31,15 @@ from autofit.model.placement.slices import SliceProblem, Slices, SliceSolver
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
 from autofit.model.sizes.tensor_placement import offloaded_units, used_devices
-from autofit.trial.candidate import Candidate, Params
+from autofit.trial.candidate import Candidate, Params, ParamValue
 from autofit.trial.device import Device
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 from autofit.units import MIB
 
 SINGLE = "single:"
+TENSOR = "tensor"
 _UNHOSTED_MODES: tuple[ExpertMode, ...] = ("pipelined", "unpipelined")
+_PART_MIB = 256.0  # of memory for each part of a tensor split
 _CORRECTIONS = 4  # attempts to reduce budgets by the excess of the estimate over the solver's sum
 _NARROW = 2  # units that a first device should have room for
 # Above this a device can have much unused memory, so one layer can be partly on the host.
@@ -136,9 +139,11 @@ def plan_layout(
     used = {device.name: device for device in used_devices(base, devices)}
     rule, _, named = name.partition(":")
     order = named.split(",") if named else list(used)
-    if not order or not used.keys() >= set(order) or rule not in (*_RULES, SINGLE[:-1]):
+    if not order or not used.keys() >= set(order) or rule not in (*_RULES, SINGLE[:-1], TENSOR):
         raise ValueError(f"there is no layout {name} for {', '.join(d.name for d in devices)}")
     ordered = tuple(used[device] for device in order)
+    if rule == TENSOR:
+        return _tensor_layout(inventory, base, ordered, name)
     planner = _Planner(
         inventory=inventory,
         base=base,
@@ -147,6 +152,35 @@ def plan_layout(
         shares=tuple((speeds or {}).get(device.name, 1.0) for device in ordered),
     )
     return planner.plan(host_expert_layers)
+
+
+def _tensor_layout(
+    inventory: ModelInventory, base: Candidate, devices: tuple[Device, ...], name: str
+) -> Layout:
+    """Return the layout with a part of every layer on each device.
+
+    Parts are equal, because all devices wait for the slowest. If a device has no memory for that,
+    they are in proportion to memory.
+    """
+
+    def with_parts(parts: Sequence[int]) -> Layout:
+        params: dict[str, ParamValue] = {
+            "devices": ",".join(device.name for device in devices),
+            "n_gpu_layers": inventory.units,
+            "split_mode": TENSOR,
+            "tensor_split": ",".join(map(str, parts)),
+        }
+        candidate = base.with_params(**{**dict.fromkeys(PLACEMENT_PARAMS), **params})
+        layers = (0, inventory.block_count - 1)
+        slices = (DeviceSlice(device=d.name, layers=layers, output=True) for d in devices)
+        estimate = estimate_memory(inventory, candidate, devices)
+        return Layout(name=name, params=params, slices=tuple(slices), estimate=estimate)
+
+    equal = with_parts([1] * len(devices))
+    if equal.fits:
+        return equal
+    uneven = with_parts([max(1, round(device.usable_mib / _PART_MIB)) for device in devices])
+    return uneven if uneven.fits else equal
 
 
 _Rule = Callable[[SliceSolver, int | None, Sequence[float]], Slices | None]

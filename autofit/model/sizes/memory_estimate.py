@@ -13,7 +13,7 @@ from typing import Literal
 from autofit.model.sizes.compute_buffer import compute_buffer_bytes
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.run_settings import RunSettings
-from autofit.model.sizes.tensor_placement import HOST, Placement, place_tensors
+from autofit.model.sizes.tensor_placement import HOST, Placement, place_tensors, read_split
 from autofit.model.sizes.unreported_memory import (
     context_mib,
     expert_cache_mib,
@@ -173,7 +173,33 @@ def estimate_memory(
                 expert_cache_mib=cache,
             )
         )
+    if candidate.get_str("split_mode", "layer") == "tensor" and len(rows) > 1:
+        rows = _divided_rows(rows, candidate, inventory)
     return MemoryEstimate(devices=tuple(rows), host=host, is_pipelined=run.copies > 1)
+
+
+def _divided_rows(
+    rows: Sequence[DeviceEstimate], candidate: Candidate, inventory: ModelInventory
+) -> list[DeviceEstimate]:
+    """Return the rows of devices that have a part of every layer: its weights and its cache.
+
+    Every device computes all layers, so it needs the largest of the compute buffers.
+    """
+    split = read_split(candidate) or [max(row.usable_mib, 1.0) for row in rows]
+    shares = [part / sum(split) for part in split[: len(rows)]]
+    weights, kv = sum(row.weights_mib for row in rows), sum(row.kv_mib for row in rows)
+    return [
+        replace(
+            row,
+            layers=(0, inventory.block_count - 1),
+            output=True,
+            weights_mib=share * weights,
+            kv_mib=share * kv,
+            compute_mib=max(one.compute_mib for one in rows),
+            other_mib=max(one.other_mib for one in rows),
+        )
+        for row, share in zip(rows, shares, strict=True)
+    ]
 
 
 def _estimate_host(

@@ -201,7 +201,7 @@ def _place_units(
     on_host = (HOST,) * (inventory.units - offloaded)
     if not offloaded:
         return on_host
-    split = _read_split(candidate)[: len(used)]
+    split = read_split(candidate)[: len(used)]
     split += [0.0] * (len(used) - len(split))
     if sum(split) <= 0:
         split = [max(device.usable_mib, 0.0) for device in used]
@@ -210,7 +210,12 @@ def _place_units(
     return on_host + split_units(split, offloaded)
 
 
-def _read_split(candidate: Candidate) -> list[float]:
+def read_split(candidate: Candidate) -> list[float]:
+    """Return a candidate's share of each device; empty if it has none.
+
+    Raises:
+        UsageError: the text is not a list of numbers.
+    """
     text = candidate.get_str("tensor_split", "").replace("/", ",")
     try:
         return [float(share) for share in text.split(",") if share]
