@@ -7,13 +7,16 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 _ROW = re.compile(r"^(\S+) (\d+) (\d+) (\d+) *$", re.MULTILINE)
 _CACHE = re.compile(r"llama_kv_cache: size = +([\d.]+) MiB \(")
+_BUFFER = re.compile(r"(\S+) +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
+_COLUMNS = {"model": 0, "KV": 1, "RS": 1, "compute": 2}
+_REMOTE = re.compile(r"RPC\d+\[(.+)\]")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def fit_print(folder: Path, model: Path, *arguments: str) -> FitPrint:
 
 
 def server_log(folder: Path, model: Path, log_path: Path, *arguments: str) -> str:
-    """The log of a server from its start until its graph is planned; then it is killed."""
+    """The log of a server from its start until the model is loaded; then it is killed."""
     argv = [str(folder / "llama-server"), "-m", str(model), "--port", str(free_port())]
     argv += ["--no-warmup", "--no-repack", "-lv", "4", *arguments]
     with log_path.open("wb") as log:
@@ -56,7 +59,7 @@ def server_log(folder: Path, model: Path, log_path: Path, *arguments: str) -> st
     try:
         for _ in range(600):
             text = log_path.read_text(errors="replace")
-            if "compute buffer size" in text:
+            if "model loaded" in text:  # a remote device may fail if its client ends earlier
                 return text
             assert process.poll() is None, text[-1000:]
             time.sleep(0.05)
@@ -64,6 +67,17 @@ def server_log(folder: Path, model: Path, log_path: Path, *arguments: str) -> st
     finally:
         process.kill()
         process.wait(10)
+
+
+def buffers_mib(log: str, addresses: Sequence[str]) -> dict[str, list[float]]:
+    """Return weights, cache and compute buffer by device, `RPC0` first, and of the `Host`."""
+    rows: dict[str, list[float]] = {}
+    for name, kind, size in _BUFFER.findall(log):
+        remote = _REMOTE.fullmatch(name)
+        device = f"RPC{addresses.index(remote[1])}" if remote else "Host"
+        row = rows.setdefault(device, [0.0, 0.0, 0.0])
+        row[_COLUMNS[kind]] += float(size)
+    return rows
 
 
 def free_port() -> int:

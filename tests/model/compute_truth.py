@@ -80,8 +80,8 @@ class BufferComparison:
 
     @property
     def is_close(self) -> bool:
-        """True if the error is at most 15 % or 32 MiB."""
-        return abs(self.computed_mib - self.server_mib) <= max(32, 0.15 * self.server_mib)
+        """True if the error is at most 3 % or 8 MiB."""
+        return abs(self.computed_mib - self.server_mib) <= max(8, 0.03 * self.server_mib)
 
 
 def models(folder: Path) -> dict[str, ModelInventory]:

@@ -203,18 +203,15 @@ def _allocate(tensor: Tensor, regions: dict[int, _Region]) -> None:
 def _overwrite_operand(tensor: Tensor) -> bool:
     """Let a result overwrite an operand that no other result needs; return whether it does."""
     for source in tensor.sources:
-        owner = source.view_of or source
-        is_last = source.children == 1 and source.views == 0
-        if source is not owner:
-            is_last = is_last and owner.views == 1 and owner.children == 0
         if (
-            is_last
-            and owner.offset >= 0
-            and not owner.is_kept
-            and owner.place == tensor.place
-            and source.nbytes == owner.nbytes == tensor.nbytes
+            source.children == 1
+            and source.views == 0
+            and source.offset >= 0  # never true for a view
+            and not source.is_kept
+            and source.place == tensor.place
+            and source.nbytes == tensor.nbytes
         ):
-            tensor.offset, owner.offset = owner.offset, -1
+            tensor.offset, source.offset = source.offset, -1
             return True
     return False
 
