@@ -24,6 +24,7 @@ from autofit.presets.command_options import with_absolute_paths
 from autofit.presets.formats.registry import find_format, write_preset
 from autofit.presets.merge.merge_preset import merge_presets, models_in
 from autofit.presets.preset import Preset
+from autofit.presets.preset_heading import HIDDEN_NOTICE
 from autofit.presets.preset_source import (
     best_so_far_preset,
     completed_trial,
@@ -113,6 +114,8 @@ def _notices(format_name: str, presets: Sequence[Preset]) -> list[str]:
         about = f"{preset.model_name}: " if len(presets) > 1 else ""
         if not preset.proven:
             notices.append(f"{about}these settings are NOT proven at full context")
+        if preset.has_hidden_values:
+            notices.append(about + HIDDEN_NOTICE)
         if format_name in preset.rules.formats:
             notices += [about + notice for notice in find_format(format_name).notices(preset)]
     if len({preset.command for preset in presets}) > 1 and format_name == "ini":

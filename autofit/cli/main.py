@@ -257,13 +257,16 @@ def _describe_bug(error: Exception) -> AutofitError:
         with tempfile.NamedTemporaryFile(
             "w", prefix="autofit-fault-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
-            from autofit.runtime.command.redaction import redact_command  # noqa: PLC0415
-
-            file.write(
-                " ".join(redact_command(sys.argv))
-                + "\n\n"
-                + "".join(traceback.format_exception(error))
+            from autofit.runtime.command.redaction import (  # noqa: PLC0415
+                hidden_values,
+                hide_values,
+                redact_command,
             )
+
+            shown = redact_command(sys.argv)
+            trace = "".join(traceback.format_exception(error))
+            file.write(f"{' '.join(shown)}\n\n")
+            file.write(hide_values(trace, hidden_values(sys.argv, shown)))
     except OSError:
         return AutofitError(text, "please report this fault")
     return AutofitError(text, f"please report this fault, and attach {file.name}")

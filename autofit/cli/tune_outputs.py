@@ -39,7 +39,7 @@ def refused_formats(task: Task, header: StudyHeader, folder: Path) -> Iterator[s
     plan = plan_launch(task, candidate, purpose="preset")
     if isinstance(plan, UnsupportedSetting):
         return
-    winner = {"params": candidate.params, "argv": plan.argv, "env": plan.env}
+    winner = {"params": candidate.params, "argv": plan.shown.argv, "env": plan.shown.env}
     yield from _preset_texts(_preset(header, {"winner": winner}, task.runtime, folder))[1]
 
 

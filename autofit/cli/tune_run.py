@@ -60,7 +60,7 @@ class TuneRun:
         if isinstance(plan, UnsupportedSetting):
             return f"# cannot be launched: {plan.message}"
         unset = removed_variables({}, also_remove=self.task.runtime.dialect.variables)
-        return command_line(plan.argv, plan.env, port=_PORT, unset=unset)
+        return command_line(plan.shown.argv, plan.shown.env, port=_PORT, unset=unset)
 
     def execute(self, argv: Sequence[str]) -> tuple[dict[str, Any], Study]:
         """Run the tune, write study, presets and reports; return the result and the study."""

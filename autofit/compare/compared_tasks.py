@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,9 @@ from autofit.compare.comparison import SIDES, SideName
 from autofit.errors import UsageError
 from autofit.presets.formats.variable_expansion import without_marks
 from autofit.presets.read_preset import ParsedPreset, shorten_apart
-from autofit.runtime.command.redaction import redact_command, redact_variables
+from autofit.runtime.command.redaction import redact_text, redact_variables
 from autofit.session.task import Task
-from autofit.session.task_setup import read_environment, study_header
+from autofit.session.task_setup import read_environment, shown_conditions, study_header
 from autofit.study.fingerprint import file_digest
 from autofit.study.study_header import StudyHeader
 from autofit.trial.workload import Workload
@@ -82,9 +83,7 @@ class ComparedTasks:
             options={
                 name: {
                     "params": dict(task.baseline.params),
-                    "args": [*task.baseline_args, *task.extra_args],
-                    "env": dict(task.env),
-                    "wrapper": list(task.wrapper),
+                    **shown_conditions(task),
                     "rpc": task.rpc,
                     "build": read_environment(task).build,
                     "model": file_digest(task.inventory.files),
@@ -106,7 +105,8 @@ def label_presets(a: ParsedPreset, b: ParsedPreset) -> tuple[str, str]:
 
 def _command_text(preset: ParsedPreset) -> str:
     variables = (f"{name}={value}" for name, value in redact_variables(preset.server.env).items())
-    return without_marks(" ".join((*variables, *redact_command(preset.server.argv))))
+    command = redact_text(shlex.join(preset.server.argv))
+    return without_marks(" ".join((*variables, command)))
 
 
 def _slot_count(task: Task) -> int:

@@ -10,6 +10,11 @@ from typing import Any
 from autofit.presets.formats.shell import script
 from autofit.presets.preset_command import PresetCommand
 from autofit.presets.read_preset import ParsedPreset
+from autofit.runtime.command.redaction import (
+    redact_arguments,
+    redact_variables,
+    redact_wrapper,
+)
 from autofit.text_format import mib, one_line, params_line
 from autofit.units import MIB
 
@@ -27,29 +32,41 @@ def import_document(found: PresetCommand) -> dict[str, Any]:
         "model_path": str(found.model) if found.model else None,
         "model_is_there": _exists(found.model),
         "params": dict(command.params),
-        "passed_through": list(command.rest),
+        "passed_through": list(_shown_rest(found)),
         "left_out": list(dict.fromkeys((*command.address, *command.left_out))),
         "rpc": command.rpc or None,
-        "env": found.env,
-        "wrapper": list(found.wrapper),
+        "env": redact_variables(found.env),
+        "wrapper": list(redact_wrapper(found.wrapper)),
         "notices": list(found.notices),
-        "argv": list(found.argv),
+        "argv": list(_shown_argv(found)),
     }
+
+
+def _shown_rest(found: PresetCommand) -> tuple[str, ...]:
+    """Return the arguments that are passed through, without secrets."""
+    return redact_arguments(found.command.rest, found.runtime.help)
+
+
+def _shown_argv(found: PresetCommand) -> tuple[str, ...]:
+    """Return the whole command without secrets."""
+    own = found.argv[len(found.wrapper) : len(found.argv) - len(found.command.rest)]
+    return (*redact_wrapper(found.wrapper), *own, *_shown_rest(found))
 
 
 def import_lines(found: PresetCommand, output: str | None = None) -> Iterator[str]:
     """Yield the parts of the command for people; `output` is the file that is written."""
     preset, command = found.preset, found.command
+    variables = redact_variables(command.env)
     kind = f"{preset.kind} `{preset.section}`" if preset.section else preset.kind
     rows = [
         ("read from", f"{preset.label} ({kind})"),
         ("program", shlex.join(found.program)),
         ("model", _model_text(found.model)),
         ("settings", params_line(command.params) or "none: the runtime decides"),
-        ("passed through", shlex.join(command.rest)),
+        ("passed through", shlex.join(_shown_rest(found))),
         ("remote devices", command.rpc),
-        ("variables", " ".join(f"{n}={shlex.quote(v)}" for n, v in command.env.items())),
-        ("runs under", shlex.join(found.wrapper)),
+        ("variables", " ".join(f"{n}={shlex.quote(v)}" for n, v in variables.items())),
+        ("runs under", shlex.join(redact_wrapper(found.wrapper))),
         ("chosen by autofit", " ".join(dict.fromkeys(command.address))),
     ]
     width = max(len(name) for name, _ in rows) + 2
@@ -63,9 +80,9 @@ def import_lines(found: PresetCommand, output: str | None = None) -> Iterator[st
 def import_script(found: PresetCommand) -> str:
     """Return the command as a script that autofit reads back as the same command."""
     comments = (f"read by autofit from {found.preset.label}", *found.notices)
-    program = [*found.wrapper, *found.program]
+    program = [*redact_wrapper(found.wrapper), *found.program]
     lines = ["#!/bin/sh", *(f"# {one_line(comment)}" for comment in comments)]
-    return script(lines, found.env, program, found.argv[len(program) :])
+    return script(lines, redact_variables(found.env), program, _shown_argv(found)[len(program) :])
 
 
 def _exists(model: Path | None) -> bool:

@@ -17,6 +17,7 @@ from autofit.presets.command_options import (
     parse_options,
     with_absolute_paths,
 )
+from autofit.runtime.command.redaction import HIDDEN
 from autofit.runtime.dialect.dialect import PresetRules
 from autofit.runtime.discovery.help_text import HelpText
 from autofit.study.fingerprint import Environment
@@ -99,6 +100,12 @@ class Preset:
     def argv(self) -> tuple[str, ...]:
         """The whole command, to be started in any folder."""
         return (*self.wrapper, *self.command, *self.served_arguments)
+
+    @property
+    def has_hidden_values(self) -> bool:
+        """True if stars stand for a value that autofit does not write down."""
+        texts = (*self.wrapper, *self.arguments, *self.env.values())
+        return any(HIDDEN in text for text in texts)
 
     def is_tunable(self, spellings: Sequence[str]) -> bool:
         """Return whether a tune may choose a flag or variable with these spellings."""

@@ -29,6 +29,7 @@ from autofit.presets.formats.variable_expansion import unknown_reasons
 from autofit.presets.read_preset import ParsedPreset, refuse_faults
 from autofit.runtime.command.argv_reader import ParsedCommand, parse_command
 from autofit.runtime.command.argv_writer import spell_value
+from autofit.runtime.command.redaction import redact_text
 from autofit.runtime.dialect.dialect_file import load_all_dialects
 from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.found_runtime import Runtime, format_value
@@ -152,12 +153,11 @@ def parse_preset_command(
     refused = [] if is_other_build else list(refused_keys(preset.router_keys, runtime.help))
     if refused:
         notices.append(f"the router of this build refuses the file for the key {refused[0]}")
+    shown = redact_text(" ".join(downloads), runtime.help)
     if cached is not None:
-        notices.append(f"{' '.join(downloads)} is in the cache: {cached}")
+        notices.append(f"{shown} is in the cache: {cached}")
     elif downloads:
-        notices.append(
-            f"{' '.join(downloads)} is left out: autofit serves model files, without downloads"
-        )
+        notices.append(f"{shown} is left out: autofit serves model files, without downloads")
     unlisted = ", ".join(dict.fromkeys(_unlisted_flags(rest, runtime.help)))
     if unlisted:
         notices.append(f"the help of {runtime.program.name} does not list {unlisted}")

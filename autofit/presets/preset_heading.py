@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autofit.presets.preset import Preset
+from autofit.runtime.command.redaction import HIDDEN
 from autofit.text_format import headroom, mib, one_line, speedup_text
 from autofit.trial.workload import Request, Workload
 
@@ -17,6 +18,7 @@ _WORKLOAD = re.compile(
 )
 _MEMORY = re.compile(r"([^\s,]+) (\d+) MiB")
 _REQUEST = re.compile(r"(\d+)\+(\d+) \(weight ([-+.e\d]+)\)")
+HIDDEN_NOTICE = f"{HIDDEN} stands for a value that autofit does not write down: put it in"
 _FIRST = "Written by autofit "
 _USED = "used at the peak: "
 # The beginnings of every line, so that a later export finds the lines of an earlier one.
@@ -47,6 +49,7 @@ def heading(preset: Preset, notices: Sequence[str] = ()) -> list[str]:
         f"devices: {devices}; driver: {environment.driver or 'none'}",
         f"build: {environment.build}",
         f"check: {environment.check_value}",
+        *([f"NOTE: {HIDDEN_NOTICE}"] if preset.has_hidden_values else []),
         *(f"NOTE: {notice}" for notice in notices),
     ]
     return [one_line(line) for line in lines]

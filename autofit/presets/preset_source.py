@@ -139,8 +139,8 @@ def trial_preset(
     measured = trial.measurement
     winner = {
         "params": dict(trial.candidate.params),
-        "argv": plan.argv,
-        "env": plan.env,
+        "argv": plan.shown.argv,
+        "env": plan.shown.env,
         "estimates": metric_estimates([measured] if measured else [], header.workload),
         "peak_mib": measured.peak_mib if measured else {},
         "taken_mib": measured.taken_mib() if measured else {},

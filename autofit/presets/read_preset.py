@@ -18,7 +18,7 @@ from autofit.presets.formats.shell import shell_servers
 from autofit.presets.formats.variable_expansion import without_marks, without_private
 from autofit.presets.preset_heading import heading_metadata
 from autofit.presets.server_entry import ServerEntry, is_program
-from autofit.runtime.command.redaction import redact_command
+from autofit.runtime.command.redaction import redact_text
 from autofit.trial.workload import Workload
 
 _BATCH_SUFFIXES = (".bat", ".cmd", ".ps1")
@@ -72,7 +72,7 @@ def read_preset(
     if not given.strip():
         raise UsageError("the preset must not be empty", _HINT)
     path = _existing_path(given)
-    label = given if path else shorten(redact_command([given])[0])
+    label = given if path else shorten(redact_text(given))
     metadata: Mapping[str, Any]
     with _named_faults(label):
         if path is None:

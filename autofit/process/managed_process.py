@@ -9,13 +9,14 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from autofit.errors import AutofitError, Interrupted
 from autofit.process.bounded_log import BoundedLog
+from autofit.process.secret_filter import SecretFilter
 from autofit.process.supervision import PIPE_BYTES, Supervised, open_pipe
 
 _GRACE_S = 10.0
@@ -64,10 +65,12 @@ class ManagedProcess:
         cwd: Path | None = None,
         tail_lines: int = 200,
         grace_s: float = _GRACE_S,
+        secrets: Collection[str] = (),
     ) -> Self:
         """Start a program with a new log file.
 
-        `grace_s` is the time between SIGTERM and SIGKILL at the end of `with`.
+        `grace_s` is the time between SIGTERM and SIGKILL at the end of `with`. `secrets` are
+        texts that the log and the tail must not have.
 
         Raises:
             UsageError: the program does not exist, or cannot run here.
@@ -75,7 +78,7 @@ class ManagedProcess:
         """
         log = _open_log(log_path)
         read_fd, write_fd = open_pipe()
-        output = OutputReader(read_fd, log, tail_lines)
+        output = OutputReader(read_fd, log, tail_lines, SecretFilter(secrets))
         try:
             supervised = Supervised(argv, env=env, cwd=cwd, stdout_fd=write_fd, stderr_fd=write_fd)
         except BaseException:
@@ -216,12 +219,15 @@ class OutputReader:
     If the log file cannot be written, `fault` has the reason, and reading continues.
     """
 
-    def __init__(self, pipe_fd: int, log: BoundedLog, tail_lines: int) -> None:
+    def __init__(
+        self, pipe_fd: int, log: BoundedLog, tail_lines: int, secrets: SecretFilter
+    ) -> None:
         """Start reading, and take over the descriptor and the log."""
         self.fault: OSError | None = None
         self._pipe_fd = pipe_fd
         self._log = log
         self._tail = OutputTail(tail_lines)
+        self._secrets = secrets
         self._lock = threading.Lock()
         self._drained = threading.Event()
         self._is_closing = False
@@ -271,6 +277,7 @@ class OutputReader:
                 if self._wake_fd in ready:
                     os.read(self._wake_fd, 64)
                     self._drained.set()
+            self._take(self._secrets.end())
         finally:
             self._drained.set()
             os.close(self._pipe_fd)
@@ -287,10 +294,13 @@ class OutputReader:
             if not data:
                 return False
             left -= len(data)
-            self._write(data)
-            with self._lock:
-                self._tail.feed(data)
+            self._take(self._secrets.feed(data))
         return True
+
+    def _take(self, data: bytes) -> None:
+        self._write(data)
+        with self._lock:
+            self._tail.feed(data)
 
     def _write(self, data: bytes) -> None:
         if self.fault is not None:

@@ -189,8 +189,8 @@ class TrialRunner:
             as_served=purpose.phase in ("confirm", "prove"),
         )
         self.emit(LaunchStarted(number, purpose, candidate, layout))
-        argv: Sequence[str] = plan.argv if isinstance(plan, LaunchPlan) else ()
-        env = plan.env if isinstance(plan, LaunchPlan) else {}
+        argv: Sequence[str] = plan.shown.argv if isinstance(plan, LaunchPlan) else ()
+        env = plan.shown.env if isinstance(plan, LaunchPlan) else {}
         started = Trial(
             number=number,
             purpose=purpose,

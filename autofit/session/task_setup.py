@@ -22,7 +22,12 @@ from autofit.memory.memory_model import MemoryModel
 from autofit.model.sizes.unreported_memory import context_mib, opens_context_to_list
 from autofit.process.environment import scrubbed_environment
 from autofit.runtime.command.argv_writer import Purpose, UnsupportedSetting, make_launch_plan
-from autofit.runtime.command.redaction import redact_command
+from autofit.runtime.command.redaction import (
+    redact_arguments,
+    redact_command,
+    redact_variables,
+    redact_wrapper,
+)
 from autofit.runtime.diagnosis.memory_evidence import ExpectedSlots
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.discovery.found_runtime import Runtime
@@ -173,9 +178,19 @@ def study_header(
         objective=task.objective,
         environment=read_environment(task),
         seed=seed,
-        argv=redact_command(argv),
+        argv=redact_command(argv, task.runtime.help),
         options=options,
     )
+
+
+def shown_conditions(task: Task) -> dict[str, Any]:
+    """Return the arguments, variables and wrapper of a task without secrets, as JSON data."""
+    given = (*task.baseline_args, *task.extra_args)
+    return {
+        "args": list(redact_arguments(given, task.runtime.help)),
+        "env": redact_variables(task.env),
+        "wrapper": list(redact_wrapper(task.wrapper)),
+    }
 
 
 def search_header(
@@ -192,13 +207,13 @@ def search_header(
             "devices_mib": options.devices_mib,
             "rpc": task.rpc,
             "pins": options.pins,
-            "env": dict(task.env),
-            "wrapper": list(task.wrapper),
+            "env": redact_variables(task.env),
+            "wrapper": list(redact_wrapper(task.wrapper)),
             "kv_floor": options.kv_floor,
-            "extra_args": list(options.extra_args),
+            "extra_args": list(redact_arguments(options.extra_args, task.runtime.help)),
             "baseline": {
                 "params": dict(task.baseline.params),
-                "args": list(task.baseline_args),
+                "args": list(redact_arguments(task.baseline_args, task.runtime.help)),
             },
             **_dialect_file(task.runtime.dialect),
         },

@@ -24,7 +24,7 @@ from autofit.session.rounds import Contender, round_purpose, run_rounds
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions
-from autofit.session.task_setup import read_environment, study_header
+from autofit.session.task_setup import read_environment, shown_conditions, study_header
 from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule
 from autofit.study.study_header import StudyHeader
 from autofit.trial.candidate import Candidate, Params
@@ -67,9 +67,7 @@ class RemeasuredSettings:
             argv=argv,
             options={
                 "params": dict(self.candidate.params),
-                "args": [*first.baseline_args, *first.extra_args],
-                "env": dict(first.env),
-                "wrapper": list(first.wrapper),
+                **shown_conditions(first),
                 "rpc": first.rpc,
                 "builds": [read_environment(task).build for task in self.tasks],
             },

@@ -22,7 +22,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from autofit import yaml_files
 from autofit.errors import UsageError
-from autofit.runtime.command.redaction import redact_command, redact_variables
+from autofit.runtime.command.redaction import redact_command, redact_text, redact_variables
 from autofit.runtime.dialect.dialect_file import load_dialect, load_parameter_types
 from autofit.search.space_file import Count, read_space, read_workload
 from autofit.session.budget import parse_duration_s
@@ -117,7 +117,7 @@ class SuiteEntry:
         # The folder of a text may differ between machines.
         parts += [f"text {Path(workload.text).name}"] if workload.text else []
         parts += [shlex.join(redact_command(self.args))] if self.args else []
-        parts += [f"under {self.wrapper}"] if self.wrapper else []
+        parts += [f"under {redact_text(self.wrapper)}"] if self.wrapper else []
         parts += [f"{name}={value}" for name, value in sorted(redact_variables(self.env).items())]
         return "; ".join(parts)
 

@@ -133,9 +133,20 @@ class LaunchPlan:
 
     `argv` begins with the wrapper, if any, and the program; `{port}` in it stands for the port
     that is chosen at the launch. `env` has only what is added to the scrubbed environment.
+    `shown_argv` and `shown_env` are the same without secrets, for everything that is stored or
+    printed; None if there are none.
     """
 
     candidate: Candidate
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    shown_argv: tuple[str, ...] | None = None
+    shown_env: Mapping[str, str] | None = None
+
+    @property
+    def shown(self) -> LaunchPlan:
+        """The plan without secrets, which cannot be launched."""
+        argv = self.argv if self.shown_argv is None else self.shown_argv
+        env = self.env if self.shown_env is None else self.shown_env
+        return LaunchPlan(self.candidate, argv, env, self.limits)

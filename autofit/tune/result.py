@@ -116,6 +116,7 @@ class TuneResult:
         )
         if isinstance(plan, UnsupportedSetting):  # the proof had exactly these settings
             raise TypeError(plan.message)
+        plan = plan.shown
         measured = proof.trial.measurement
         # The baseline with explicit settings has the measurements of the baseline.
         source = self.baseline.candidate if finalist.is_baseline else candidate

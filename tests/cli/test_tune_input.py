@@ -181,7 +181,7 @@ def test_unknown_names_list_the_known(refused, option, kind):
         (["--baseline", "llama-server -m /other/name.gguf"], "serves /other/name.gguf"),
         (["--baseline", "no-such-preset.sh"], "no such preset"),
         (["--baseline", "llama-server --models-dir /models"], "starts a router"),
-        (["--baseline", "X=1 llama-server", "--env", "X=2"], "sets X=1, but --env sets X=2"),
+        (["--baseline", "X=1 llama-server", "--env", "X=2"], "sets X to another value"),
         (["--baseline", "numactl -N 0 llama-server", "--wrapper", "nice"], "`numactl -N 0`"),
         (["--baseline", "llama-server --rpc host:1", "--rpc", "host:2"], "has `host:1`"),
         (["--section", "big"], "--section needs --baseline"),

@@ -62,4 +62,5 @@ def _launch_document(task: Task, options: TaskOptions, plan: Plan) -> dict[str, 
     if isinstance(launch, UnsupportedSetting):
         return None
     header = search_header(task, options, seed=0, argv=sys.argv)
-    return {"argv": list(launch.argv), "env": dict(launch.env), "task": header.to_dict()}
+    shown = launch.shown
+    return {"argv": list(shown.argv), "env": dict(shown.env), "task": header.to_dict()}

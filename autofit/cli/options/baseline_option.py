@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,11 @@ from autofit.model.sizes.kv_cache import kv_element_bytes, kv_types
 from autofit.presets.command_options import flag_groups
 from autofit.presets.preset_command import PresetCommand, read_preset_command
 from autofit.presets.read_preset import read_preset
+from autofit.runtime.command.redaction import (
+    redact_arguments,
+    redact_variables,
+    redact_wrapper,
+)
 from autofit.session.build_task import always_flags
 from autofit.session.task_options import TaskOptions
 from autofit.trial.candidate import Candidate
@@ -52,14 +56,14 @@ def _conditions(own: PresetCommand, options: TaskOptions) -> dict[str, Any]:
     for name, value in env.items():
         if options.env.get(name, value) != value:
             raise UsageError(
-                f"--baseline sets {name}={value}, but --env sets {name}={options.env[name]}",
+                f"--baseline sets {name} to another value than --env",
                 "all launches have the same variables: remove one of the two",
             )
     found: dict[str, Any] = {}
     if set(env) - set(options.env):
         found["env"] = {**env, **options.env}
     own_values: tuple[tuple[str, str | tuple[str, ...], str], ...] = (
-        ("wrapper", own.wrapper, shlex.join(own.wrapper)),
+        ("wrapper", own.wrapper, " ".join(redact_wrapper(own.wrapper))),
         ("rpc", own.command.rpc, own.command.rpc),
     )
     for name, own_value, shown in own_values:
@@ -88,10 +92,12 @@ def _task_params(own: PresetCommand, options: TaskOptions) -> dict[str, Any]:
 
 def _notices(taken: dict[str, Any], own: PresetCommand, options: TaskOptions) -> Iterator[str]:
     if "env" in taken:
-        shown = " ".join(f"{n}={v}" for n, v in taken["env"].items() if n not in options.env)
+        added = {n: v for n, v in taken["env"].items() if n not in options.env}
+        shown = " ".join(f"{name}={value}" for name, value in redact_variables(added).items())
         yield f"every launch has the baseline's variables: {shown}"
     if "wrapper" in taken:
-        yield f"every launch runs under `{shlex.join(taken['wrapper'])}`, as the baseline does"
+        shown = " ".join(redact_wrapper(taken["wrapper"]))
+        yield f"every launch runs under `{shown}`, as the baseline does"
     if "rpc" in taken:
         yield f"every launch uses the remote devices {taken['rpc']}, as the baseline does"
     task = ", ".join(f"{name} {taken[name]}" for name in _TASK_PARAMS if name in taken)
@@ -105,10 +111,9 @@ def _notices(taken: dict[str, Any], own: PresetCommand, options: TaskOptions) ->
         if group not in known and group[0].partition("=")[0] not in set_by_autofit
     ]
     if others:
-        yield (
-            f"only the baseline has `{shlex.join(word for group in others for word in group)}`; "
-            "options for every launch go after `--`"
-        )
+        words = [word for group in others for word in group]
+        shown = " ".join(redact_arguments(words, own.runtime.help))
+        yield f"only the baseline has `{shown}`; options for every launch go after `--`"
     narrow = min(kv_types(Candidate(own.command.params)), key=kv_element_bytes)
     if 0 < kv_element_bytes(narrow) < kv_element_bytes(options.kv_floor):
         yield (

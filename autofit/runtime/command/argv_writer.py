@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from autofit.runtime.command.redaction import (
+    redact_arguments,
+    redact_variables,
+    redact_wrapper,
+)
 from autofit.runtime.dialect.dialect import Spelling
 from autofit.runtime.discovery.found_runtime import Runtime, format_value
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits, Params, ParamValue
@@ -63,21 +68,26 @@ def make_launch_plan(
     launch = runtime.dialect.launch
     is_preset = purpose in _PRESETS
     words, variables = spell_params(runtime, candidate)
-    argv = (
-        *wrapper,
+    own_words = (
         *runtime.command,
         *((launch.rpc, rpc) if rpc and launch.rpc else ()),
         *(launch.model, str(model_path.absolute())),
         *(() if is_preset else launch.address),
         *words,
         *_fixed_words(runtime, purpose),
-        *extra_args,
     )
+    own_env = {**runtime.env, **({} if is_preset else launch.env), **variables}
     return LaunchPlan(
         candidate=candidate,
-        argv=argv,
-        env={**runtime.env, **({} if is_preset else launch.env), **variables, **(env or {})},
+        argv=(*wrapper, *own_words, *extra_args),
+        env={**own_env, **(env or {})},
         limits=limits or Limits(),
+        shown_argv=(
+            *redact_wrapper(wrapper),
+            *own_words,
+            *redact_arguments(extra_args, runtime.help),
+        ),
+        shown_env={**own_env, **redact_variables(env or {})},
     )
 
 

@@ -7,6 +7,7 @@ each run is a launch.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,12 @@ from autofit.input_files import read_input
 from autofit.process.environment import scrubbed_environment
 from autofit.process.managed_process import ManagedProcess
 from autofit.runtime.command.argv_writer import find_unsupported, spell_params
+from autofit.runtime.command.redaction import (
+    launch_secrets,
+    redact_arguments,
+    redact_variables,
+    redact_wrapper,
+)
 from autofit.runtime.diagnosis.diagnose import diagnose
 from autofit.runtime.dialect.dialect import DivergenceRules
 from autofit.runtime.discovery.found_runtime import Runtime
@@ -96,16 +103,24 @@ class DivergenceLauncher:
         given = (*words, *fixed, *own, *launcher.extra_args)
         remote = (launch.rpc, launcher.rpc) if launcher.rpc and launch.rpc else ()
         task = rules.keep if self.is_reference else rules.score
-        argv = (
-            *launcher.wrapper,
-            *command,
-            *remote,
-            *(launch.model, str(launcher.model_path.absolute())),
-            *read_companion_help(runtime, command).filter_words(given, runtime.help),
-            *(self._fill_in(word) for word in task),
+        start = (*command, *remote, launch.model, str(launcher.model_path.absolute()))
+        help_text = read_companion_help(runtime, command)
+        accepted = help_text.filter_words(given, runtime.help)
+        end = tuple(self._fill_in(word) for word in task)
+        env = {**runtime.env, **launch.env, **variables}
+        return LaunchPlan(
+            candidate,
+            (*launcher.wrapper, *start, *accepted, *end),
+            {**env, **launcher.env},
+            launcher.limits,
+            shown_argv=(
+                *redact_wrapper(launcher.wrapper),
+                *start,
+                *redact_arguments(accepted, help_text),
+                *end,
+            ),
+            shown_env={**env, **redact_variables(launcher.env)},
         )
-        env = {**runtime.env, **launch.env, **variables, **launcher.env}
-        return LaunchPlan(candidate, argv, env, launcher.limits)
 
     def _fill_in(self, word: str) -> str:
         values = {"base": self.base, "text": self.text, "chunks": self.chunks}
@@ -136,6 +151,7 @@ class DivergenceLauncher:
             env=scrubbed_environment(plan.env, also_remove=variables),
             log_path=log_path,
             grace_s=plan.limits.stop_s,
+            secrets=launch_secrets(plan, os.environ),
         ) as process:
 
             def is_ready() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import psutil
 from autofit.machine.cgroup import Cgroup
 from autofit.process.environment import scrubbed_environment
 from autofit.process.managed_process import ManagedProcess, Readiness
+from autofit.runtime.command.redaction import launch_secrets
 from autofit.runtime.dialect.dialect import Dialect
 from autofit.runtime.server.client import Client
 from autofit.trial.candidate import LaunchPlan
@@ -70,6 +72,7 @@ def start_server(plan: LaunchPlan, dialect: Dialect, log_path: Path) -> Iterator
         env=scrubbed_environment(plan.env, also_remove=dialect.variables),
         log_path=log_path,
         grace_s=plan.limits.stop_s,
+        secrets=launch_secrets(plan, os.environ),
     ) as process:
         yield RunningServer(process, client, plan.limits.load_s)
 
