@@ -10,7 +10,7 @@ GROUPS_STAMP := $(VENV)/.groups-installed
 AGAIN = echo "once more, one at a time; a test that passes now is unsteady:" && \
 	$(BIN)/python -m pytest -v --last-failed -m "not slow"
 
-.PHONY: demo test slow bench check docs clean
+.PHONY: demo test slow bench screens check docs clean
 
 $(STAMP): pyproject.toml
 	@echo "installing autofit and a prebuilt llama.cpp into $(VENV) (a few minutes, once)"
@@ -41,6 +41,10 @@ slow: $(GROUPS_STAMP)
 # Tables of numbers, printed; each script takes --output FILE to keep one.
 bench: $(GROUPS_STAMP)
 	for script in benchmarks/bench_*.py; do PYTHONPATH=.:tests $(BIN)/python $$script || exit 1; done
+
+# The captures of docs/screens.md, about three minutes.
+screens: $(GROUPS_STAMP)
+	PYTHONPATH=.:tests $(BIN)/python benchmarks/make_screens.py
 
 check: $(GROUPS_STAMP)
 	$(BIN)/ruff format --check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 UNKNOWN = "unknown"
@@ -46,6 +47,16 @@ def without_control(text: str) -> str:
         c if c == "\n" or c.isprintable() or unicodedata.category(c) == "Cs" else one_line(c)
         for c in text
     )
+
+
+def shown_path(path: object) -> str:
+    """Return a path as a user would type it: relative if it is below the working directory."""
+    full = Path(str(path))
+    try:
+        is_below = full.is_absolute() and full.is_relative_to(Path.cwd())
+        return one_line(full.relative_to(Path.cwd()) if is_below else full)
+    except OSError:  # the working directory was removed
+        return one_line(full)
 
 
 def mib(value: float | None) -> str:

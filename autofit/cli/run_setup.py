@@ -188,9 +188,12 @@ def _best_so_far_if_stopped(study: Study) -> Iterator[None]:
     """Print the best so far of a tune on stderr if an error or the user ends it."""
     try:
         yield
-    except (Exception, KeyboardInterrupt):
+    except (Exception, KeyboardInterrupt) as error:
+        # The hint of a stop says how to go on.
+        is_stop = isinstance(error, Interrupted)
         with suppress(AutofitError, OSError):
-            print_best_so_far(study, make_console(sys.stderr))
+            console = make_console(sys.stderr)
+            print_best_so_far(study, console, says_how_to_go_on=not is_stop)
         raise
 
 

@@ -7,8 +7,9 @@ the sweep, and a resumed sweep does not repeat the launches that are in its stud
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,6 +54,8 @@ _LOCK_POLL_S = 1.0
 _WAIT_S = 1.0
 _LEAST_LEFT_S = 5.0
 
+# The line of a launch in the output of a command.
+_LAUNCH = re.compile(r"#(\d+) ")
 _MEMORY_FAILURES = {OutOfMemory.kind, Spilled.kind}
 
 
@@ -112,6 +115,7 @@ class EntryRun:
         before: the entry's record in the baseline.
         budget_s: the time for measuring.
         reproduce: a shell command.
+        report: called with the line of each launch that ends.
     """
 
     entry: SuiteEntry
@@ -120,6 +124,7 @@ class EntryRun:
     before: EntryRecord | None
     budget_s: float
     reproduce: str
+    report: Callable[[str], None] = lambda _: None
     _limit_s: float = 0.0
     _deadline: float = 0.0
 
@@ -282,9 +287,11 @@ class EntryRun:
                 log_path=self._log(command),
                 grace_s=_GRACE_S,
             ) as process:
-                code = process.wait(_WAIT_S)
+                last, code = 0, process.wait(_WAIT_S)
                 while code is None and time.monotonic() < self._deadline:
+                    last = self._report_launches(process.tail(), last)
                     code = process.wait(_WAIT_S)
+                self._report_launches(process.tail(), last)
                 is_late = code is None
         except AutofitError:
             # If a process cannot be killed, only its entry is lost, too.
@@ -298,6 +305,15 @@ class EntryRun:
             return _CommandEnd()
         lines = process.tail()
         return _CommandEnd(code, _reported_error(lines), _last_message(lines))
+
+    def _report_launches(self, lines: Sequence[str], last: int) -> int:
+        """Report the launches after the one with number `last`, and return the new last."""
+        for line in lines:
+            number = _LAUNCH.match(line)
+            if number and int(number[1]) > last:
+                last = int(number[1])
+                self.report(line)
+        return last
 
     def _log(self, command: EntryCommand) -> Path:
         return self.folder / f"{command.name}.log"

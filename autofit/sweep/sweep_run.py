@@ -27,6 +27,7 @@ from autofit.text_format import duration
 
 # Nothing can be measured in less time than this.
 _LEAST_S = 5.0
+_LINE_COLUMNS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,12 +247,13 @@ class Sweep:
             left_s = self._left_s(night)
             later = [other for other in entries[index + 1 :] if other.name not in done]
             budget_s = grant_budget_s(entry, later, left_s)
-            title = f"[{index + 1}/{len(entries)}] {entry.name}"
+            place = f"[{index + 1}/{len(entries)}]"
+            title = f"{place} {entry.name}"
             if left_s is not None and budget_s < min(_LEAST_S, entry.full_budget_s):
                 record = self.plan.not_run(entry, "the budget of the whole sweep is used up")
             else:
                 self.report(f"{title}: {entry.mode} (budget {duration(budget_s)})")
-                record = self._run_entry(night, entry, budget_s)
+                record = self._run_entry(night, entry, budget_s, place)
             night.write_record(record)
             is_absent = record.status == "missing_hardware"
             status = "not on this machine" if is_absent else record.status.replace("_", " ")
@@ -266,7 +268,9 @@ class Sweep:
         done = (night.record(entry.name) for entry in self.plan.entries)
         return self.plan.suite.budget_s - sum(record.seconds for record in done if record)
 
-    def _run_entry(self, night: NightFolder, entry: SuiteEntry, budget_s: float) -> EntryRecord:
+    def _run_entry(
+        self, night: NightFolder, entry: SuiteEntry, budget_s: float, place: str
+    ) -> EntryRecord:
         if entry.model == DEMO_MODEL:
             make_demo_model()
         return EntryRun(
@@ -276,6 +280,7 @@ class Sweep:
             before=self.plan.before(entry),
             budget_s=budget_s,
             reproduce=self.plan.reproduce(entry),
+            report=lambda line: self.report(f"{place} {line}"[:_LINE_COLUMNS]),
         ).run()
 
 

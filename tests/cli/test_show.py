@@ -169,7 +169,7 @@ def test_studies_are_listed_newest_first(cli, two_studies):
     (damaged / "study.json").write_text("{")
     os.utime(damaged / "study.json", (1e8, 1e8))
 
-    lines = [line.split() for line in cli("studies").out.splitlines()]
+    _, *lines = [line.split() for line in cli("studies").out.splitlines()]
     rows = json.loads(cli("studies", "--json").out)["studies"]
 
     assert [line[0] for line in lines] == ["new", "old", "damaged"]

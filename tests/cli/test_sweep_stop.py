@@ -41,6 +41,7 @@ def test_a_killed_sweep_resumes_without_repeating_a_launch(nights, tmp_path):
     done = nights.sweep("--resume")
 
     assert done.code == 0, done.err
+    assert any(line.startswith("[2/2] #1 ") for line in done.err.splitlines())
     study = Study.open(folder / "remeasure")
     launched = _launched(nights)
     assert launched["first"] == before["first"] == 1

@@ -149,3 +149,15 @@ def test_command_of_a_launch(tmp_path):
     with pytest.raises(UsageError, match="no trial 99") as caught:
         launch_command(study, 99, port=8123)
     assert "up to 17" in caught.value.hint
+
+
+def test_on_a_narrow_terminal_each_launch_has_one_line(tmp_path):
+    """A table of nine columns would take several lines for each of them."""
+    stream = io.StringIO()
+    print_study(make_study(tmp_path / "study"), Console(file=stream, width=80))
+    lines = stream.getvalue().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("launches; "))
+
+    launches = lines[start + 1 : start + 18]
+    assert [line.split()[0] for line in launches] == [f"#{n}" for n in range(1, 18)]
+    assert max(map(len, launches)) <= 80

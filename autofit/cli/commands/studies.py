@@ -35,15 +35,16 @@ def command(*, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"studies": [asdict(row) for row in rows]}))
         return
-    from autofit.text_format import UNKNOWN, one_line  # noqa: PLC0415 - --help is quick
+    from autofit.output.text.console import make_console, print_table  # noqa: PLC0415 - --help is quick
+    from autofit.text_format import UNKNOWN, one_line  # noqa: PLC0415
 
-    table = [
+    cells = [
         (one_line(Path(row.study).name), one_line(row.model or UNKNOWN), one_line(row.result))
         for row in rows
     ]
-    widths = [max((len(cells[index]) for cells in table), default=0) for index in (0, 1)]
-    for name, model, result in table:
-        say(f"{name:<{widths[0]}}  {model:<{widths[1]}}  {result}")
+    if cells:
+        head = ("study", "model", "result")
+        print_table(make_console(sys.stdout), "", head, cells, cuts=True)
     if not rows:
         say("there is no study yet: `autofit tune MODEL` makes one", file=sys.stderr)
 

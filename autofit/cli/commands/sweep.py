@@ -168,13 +168,14 @@ def _print_verdicts(
 ) -> None:
     from autofit.output.text.console import make_console  # noqa: PLC0415 - heavy
     from autofit.output.text.sweep_screen import print_sweep_result  # noqa: PLC0415
+    from autofit.text_format import shown_path  # noqa: PLC0415
 
-    baseline = str(plan.baseline_path)
+    baseline = shown_path(plan.baseline_path)
     if not plan.baseline.entries and not updates_baseline:
         baseline += " does not exist yet; --update-baseline creates it"
     links = [("baseline", baseline)]
     if night is not None:
-        links.append(("summary", str(night.path / "summary.md")))
+        links.append(("summary", shown_path(night.path / "summary.md")))
     console = make_console(sys.stderr if to_stderr else sys.stdout)
     print_sweep_result(verdicts, console, sweep=plan.suite.name, links=links)
 

@@ -16,7 +16,7 @@ from autofit.output.text.trial_row import OWN_PARAMS, brief_params
 from autofit.session.best_so_far import BestSoFar, find_best_so_far
 from autofit.session.runner import resume_command
 from autofit.study.study_folder import Study
-from autofit.text_format import as_fast, headroom, one_line, param
+from autofit.text_format import as_fast, headroom, one_line, param, shown_path
 
 
 def study_conclusion(study: Study) -> Conclusion:
@@ -40,7 +40,7 @@ def study_conclusion(study: Study) -> Conclusion:
     )
 
 
-def print_best_so_far(study: Study, console: Console) -> bool:
+def print_best_so_far(study: Study, console: Console, *, says_how_to_go_on: bool = True) -> bool:
     """Print the best so far of a tune without a winner, or return False if there is none."""
     best = find_best_so_far(study)
     if best is None:
@@ -54,7 +54,8 @@ def print_best_so_far(study: Study, console: Console) -> bool:
     print_figures(sides, console)
     settings = brief_params(best.trial.candidate.params) or "the runtime's own"
     console.print()
-    print_facts(console, [("settings", settings), *_links(study)])
+    links = _links(study)[0 if says_how_to_go_on else 1 :]
+    print_facts(console, [("settings", settings), *links])
     return True
 
 
@@ -82,9 +83,9 @@ def _baseline_name(best: BestSoFar) -> str:
 
 
 def _links(study: Study) -> list[tuple[str, str]]:
-    path = shlex.quote(str(study.path))
+    path = shlex.quote(shown_path(study.path))
     return [
         ("continue", one_line(resume_command(study))),
-        ("use it", one_line(f"autofit export {path} --unproven --format shell -o FILE")),
-        ("more", one_line(f"autofit show {path}")),
+        ("use it", f"autofit export {path} --unproven --format shell -o FILE"),
+        ("more", f"autofit show {path}"),
     ]

@@ -119,7 +119,10 @@ def _cut_widths(
     head: Sequence[str], rows: Sequence[Sequence[str]], columns: int
 ) -> list[int | None]:
     """Return the width of each column; the last one gets what the others leave."""
-    *first, last = (max(map(len, column)) for column in zip(head, *rows, strict=True))
+    whole = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    *first, last = whole
+    if sum(whole) + _BETWEEN * len(first) <= columns:
+        return [*whole]
     widths = [min(width, _WHOLE_CELL) for width in first]
     left = columns - sum(widths) - _BETWEEN * len(widths)
     return [*widths, max(1, min(last, left))]

@@ -18,7 +18,7 @@ from autofit.output.text.screen_parts import (
     print_notices,
 )
 from autofit.study.study_header import StudyHeader
-from autofit.text_format import UNKNOWN, one_line
+from autofit.text_format import UNKNOWN, shown_path
 
 _HEAD = ("layout", "KV type", "ubatch", "fits", "fails", "proven", "left where it fits")
 _MAX_ROWS = 8
@@ -35,7 +35,7 @@ def print_probe_result(result: Mapping[str, Any], header: StudyHeader, console: 
     print_table(console, BOUNDARY_TITLE, _HEAD, rows, cuts=True)
     hidden = print_notices(found.warnings, found.notes, console, most=2)
     console.print()
-    model = one_line(shlex.quote(header.model_path))
+    model = shlex.quote(shown_path(header.model_path))
     print_links(result, hidden, console, ("next", f"autofit tune {model}"))
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from autofit.output.text.console import print_facts, print_table
 from autofit.study.study_header import StudyHeader
-from autofit.text_format import UNKNOWN, mib, number, one_line
+from autofit.text_format import UNKNOWN, mib, number, one_line, shown_path
 from autofit.trial.device import HOST_NAME
 
 MAX_NOTICES = 3
@@ -92,5 +92,5 @@ def print_links(
 ) -> None:
     """Print where files are, and the command that shows the rest with `hidden` notices."""
     more = f" ({hidden} more notice{'s' * (hidden != 1)})" if hidden else ""
-    show = one_line(f"autofit show {shlex.quote(str(result['study']))}") + more
+    show = f"autofit show {shlex.quote(shown_path(result['study']))}{more}"
     print_facts(console, [*links, ("more", show)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -15,6 +15,7 @@ from autofit.output.text.conclusion import (
     skipped_text,
 )
 from autofit.output.text.console import print_facts, print_table
+from autofit.output.text.launch_line import launch_line
 from autofit.output.text.result_table import (
     BOUNDARY_HEAD,
     BOUNDARY_TITLE,
@@ -25,19 +26,30 @@ from autofit.output.text.result_table import (
     SPENT_HEAD,
     SPENT_TITLE,
 )
-from autofit.output.text.trial_row import TrialRow, command_line, grouped_notes, trial_rows
+from autofit.output.text.trial_row import (
+    OWN_PARAMS,
+    TrialRow,
+    command_line,
+    grouped_notes,
+    trial_rows,
+)
 from autofit.presets.preset_heading import workload_line
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
 from autofit.text_format import mib, one_line
+from autofit.trial.metric import Metric
+from autofit.trial.trial import Trial
 
 TRIAL_HEAD = ("#", "phase", "layout", "outcome", "s/request", "pp/s", "tg/s", "time", "params")
+# On a narrower terminal a launch is a line.
+_TABLE_COLUMNS = 120
 _NUMERIC = ("#", "s/request", "pp/s", "tg/s", "time")
 
 
 def print_study(study: Study, console: Console) -> None:
     """Print the conclusion of a study, then its task and all its trials."""
-    rows, common = trial_rows(study.trials(), study.header.workload)
+    trials = study.trials()
+    rows, common = trial_rows(trials, study.header.workload)
     skipped = len(study.skipped())
     print_conclusion(study_conclusion(study), console)
     if "because" in (study.result or {}):  # a comparison
@@ -45,7 +57,11 @@ def print_study(study: Study, console: Console) -> None:
         print_all_figures(study.result or {}, console)
     console.print()
     print_facts(console, header_facts(study.header))
-    if rows:
+    if rows and console.width < _TABLE_COLUMNS:
+        console.print(Text("\nlaunches; each with what differs from the first one with settings"))
+        for line, row in zip(_launch_lines(study, trials, console.width), rows, strict=True):
+            console.print(Text(line, style="" if row.is_completed else "yellow"))
+    elif rows:
         console.print()
         styles = ["" if row.is_completed else "yellow" for row in rows]
         cells = map(launch_cells, rows)
@@ -61,6 +77,18 @@ def print_study(study: Study, console: Console) -> None:
         console.print(Text(skipped_text(skipped)))
     for notice in (*grouped_notes(rows), *study.notices):
         console.print(Text(f"notice: {one_line(notice)}"))
+
+
+def _launch_lines(study: Study, trials: Sequence[Trial], columns: int) -> Iterator[str]:
+    """Yield each launch as one line."""
+    header = study.header
+    metric: Metric = header.objective  # type: ignore[assignment]
+    reference = next((t for t in trials if not OWN_PARAMS.issuperset(t.candidate.params)), None)
+    first: dict[str, Trial] = {}
+    for trial in trials:
+        best = None if trial is reference else reference
+        yield launch_line(trial, header.workload, metric, best=best, first=first, columns=columns)
+        first.setdefault(trial.candidate.key, trial)
 
 
 def print_conclusion(found: Conclusion, console: Console) -> None:

@@ -30,7 +30,7 @@ from autofit.output.text.screen_parts import (
     print_notices,
 )
 from autofit.study.study_header import StudyHeader
-from autofit.text_format import one_line
+from autofit.text_format import one_line, shown_path
 
 _COLUMNS = 80
 # A longer command, such as one with an override for each layer, is left to its file.
@@ -93,7 +93,7 @@ def _command(found: Conclusion, result: Mapping[str, Any]) -> str:
     if len(found.command) <= _MAX_COMMAND or not preset:
         return found.command
     file = Path(preset).with_suffix(".args")
-    return f"sh {shlex.quote(one_line(file))}"
+    return f"sh {shlex.quote(shown_path(file))}"
 
 
 def _print_sides(result: Mapping[str, Any], winner: Mapping[str, Any], console: Console) -> None:
@@ -108,4 +108,4 @@ def _print_sides(result: Mapping[str, Any], winner: Mapping[str, Any], console: 
 def _preset(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if result.get("preset"):
         front = " (fewest seconds per request)" if result.get("pareto") else ""
-        yield "preset", one_line(result["preset"]) + front
+        yield "preset", shown_path(result["preset"]) + front
