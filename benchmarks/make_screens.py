@@ -66,7 +66,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @dataclass(frozen=True)
 class Capture:
-    """What a command wrote to a terminal."""
+    """The text that a command wrote to a terminal."""
 
     text: str
 
