@@ -8,7 +8,7 @@ from typing import Self
 
 import psutil
 
-from autofit.machine.kernel_files import read_fields, read_number, read_text
+from autofit.machine.kernel_files import read_fields, read_number, read_text, to_number
 from autofit.units import MIB
 
 _NO_LIMIT_BYTES = 1 << 60  # version 1 writes a huge number if there is no limit
@@ -52,7 +52,8 @@ class Cgroup:
         memory: tuple[Path, ...] = ()
         cpu: tuple[Path, ...] = ()
         for line in read_text(root / "proc" / str(pid) / "cgroup").splitlines():
-            _, controllers, path = line.split(":", 2)
+            _, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
             names = set(controllers.split(",")) if controllers else {""}
             if "" in names:
                 memory = memory or _chain(root, mounts.get(""), path, "memory.max")
@@ -90,9 +91,9 @@ class Cgroup:
         """
         files = [folder / name for folder in self.memory_folders[:1] for name in _OOM_FILES]
         for path in (*files, self.vmstat):
-            count = read_fields(read_text(path), " ").get("oom_kill", "")
-            if count.isdigit():
-                return int(count)
+            count = to_number(read_fields(read_text(path), " ").get("oom_kill", ""))
+            if count is not None:
+                return count
         return None
 
 
@@ -101,12 +102,14 @@ def _mounts(root: Path, pid: int | str) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for line in read_text(root / "proc" / str(pid) / "mountinfo").splitlines():
         left, _, right = line.partition(" - ")
-        inside, mounted = left.split()[3:5]
-        kind, _, options = right.split(" ", 2)
+        places, (kind, *options) = left.split()[3:5], right.split(" ", 2)
+        if len(places) < 2 or not options:  # noqa: PLR2004 - a line of another form
+            continue
+        inside, mounted = places
         if kind == "cgroup2":
             found.setdefault("", (inside, mounted))
         elif kind == "cgroup":
-            for controller in options.split()[-1].split(","):
+            for controller in options[-1].split()[-1].split(","):
                 found.setdefault(controller, (inside, mounted))
     return found
 
@@ -132,11 +135,8 @@ def _memory(folder: Path) -> CgroupMemory:
     used = read_number(folder / ("memory.current" if is_v2 else "memory.usage_in_bytes"))
     stat = read_fields(read_text(folder / "memory.stat"), " ")
     prefix = "" if is_v2 else "total_"
-    cached = [
-        int(value)
-        for age in ("active", "inactive")
-        if (value := stat.get(f"{prefix}{age}_file", "")).isdigit()
-    ]
+    counts = [to_number(stat.get(f"{prefix}{age}_file", "")) for age in ("active", "inactive")]
+    cached = [count for count in counts if count is not None]
     return CgroupMemory(
         limit / MIB if limit is not None and limit < _NO_LIMIT_BYTES else None,
         used / MIB if used is not None else None,

@@ -9,13 +9,16 @@ from pathlib import Path
 import psutil
 
 from autofit.machine.cgroup import Cgroup
-from autofit.machine.kernel_files import read_number, read_text
+from autofit.machine.kernel_files import read_number, read_text, to_number
 
 _CPU_FOLDER = Path("sys/devices/system/cpu")
 # Equal cores may differ a little in their highest clock.
 _SAME_CLOCK = 0.8
 # The sensors of processors, by the names of their drivers.
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
+
+
+_MOST_CPUS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,9 @@ def _parse_cpu_list(text: str) -> set[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        if first.isdigit():
-            found |= set(range(int(first), int(last or first) + 1))
+        start, end = to_number(first), to_number(last or first)
+        if start is not None and end is not None and end < _MOST_CPUS:
+            found |= set(range(start, end + 1))
     return found
 
 

@@ -20,7 +20,11 @@ def read_text(path: Path) -> str:
 
 def read_number(path: Path) -> int | None:
     """Return the only number in a file, or None if there is none."""
-    text = read_text(path)
+    return to_number(read_text(path))
+
+
+def to_number(text: str) -> int | None:
+    """Return the number that a text consists of, or None if it is something else."""
     return int(text) if len(text) <= _MOST_DIGITS and text.isdecimal() else None
 
 

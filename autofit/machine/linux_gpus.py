@@ -23,7 +23,13 @@ from autofit.machine.gpu import (
     normal_pci_id,
     pcie_gb_s,
 )
-from autofit.machine.kernel_files import read_fields, read_mib, read_number, read_text
+from autofit.machine.kernel_files import (
+    read_fields,
+    read_mib,
+    read_number,
+    read_text,
+    to_number,
+)
 from autofit.machine.memory_counter import UNKNOWN, MemoryCounter
 from autofit.units import MIB
 
@@ -176,9 +182,9 @@ def rocm_order(root: Path = Path("/")) -> tuple[str, ...]:
         (node for node in nodes if node.name.isdigit()), key=lambda node: int(node.name)
     ):
         fields = read_fields(read_text(folder / "properties"), " ")
-        if int(fields.get("simd_count", 0)) > 0:  # CPUs are nodes too
-            location = int(fields.get("location_id", 0))
-            domain = int(fields.get("domain", 0))
+        if to_number(fields.get("simd_count", "")):  # CPUs are nodes too
+            location = to_number(fields.get("location_id", "")) or 0
+            domain = to_number(fields.get("domain", "")) or 0
             bus, slot, function = location >> 8 & 0xFF, location >> 3 & 0x1F, location & 0x7
             order.append(f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}")
     return tuple(order)
@@ -302,7 +308,7 @@ class IntelMemory:
 
 def _to_mib(value: str) -> float:
     number, _, unit = value.partition(" ")
-    return int(number) * _MIB_PER_UNIT.get(unit, 0.0) if number.isdigit() else 0.0
+    return (to_number(number) or 0) * _MIB_PER_UNIT.get(unit, 0.0)
 
 
 def _descendants() -> Callable[[], Iterable[int]]:

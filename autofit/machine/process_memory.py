@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from autofit.machine.kernel_files import read_fields, read_text
+from autofit.machine.kernel_files import read_fields, read_text, to_number
 from autofit.units import MIB
 
 _KIB_PER_MIB = 1024
@@ -80,7 +80,7 @@ class ProcessTree:
         if "RssAnon" not in status or not stat:  # it is gone, a zombie, or there is no /proc
             return None if self._proc.exists() else _resident_memory(pid)
         anonymous, file, shared, swapped = (
-            int(status.get(name, "0").split()[0]) / _KIB_PER_MIB
+            (to_number(status.get(name, "").partition(" ")[0]) or 0) / _KIB_PER_MIB
             for name in ("RssAnon", "RssFile", "RssShmem", "VmSwap")
         )
         faults = int(stat.rpartition(")")[2].split()[_MAJOR_FAULTS])

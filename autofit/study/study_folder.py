@@ -33,6 +33,7 @@ from autofit.study.durable_file import (
     sync_folder,
     write_durably,
 )
+from autofit.study.stored_result import StoredResult
 from autofit.study.study_document import (
     DAMAGED,
     SCHEMA,
@@ -346,8 +347,8 @@ def _parse_head(data: dict[str, Any]) -> tuple[StudyHeader, Mapping[str, Any] | 
     result = data.pop("result", None)
     header = StudyHeader.from_dict(data)
     require_types(header)
-    if result is not None and not isinstance(result, dict):
-        raise TypeError(f"result cannot be {result!r:.40}")
+    if result is not None:
+        StoredResult.model_validate(result)
     return header, result
 
 

@@ -164,7 +164,7 @@ def conditions_text(conditions: Mapping[str, Any]) -> str:
     others = conditions.get("others_cores")
     if others is None:
         return "The machine was idle"
-    most, cores = others["high"], conditions["cores"]
+    most, cores = others["high"], conditions.get("cores", 0)
     return f"The machine was idle: other processes used at most {most:.1f} of {cores} cores"
 
 

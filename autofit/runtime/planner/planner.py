@@ -171,16 +171,7 @@ class RuntimePlanner:
         variables: Mapping[str, str],
         model_path: Path,
     ) -> DeviceSizes | None:
-        output = self._run_planner(rules, words, variables, model_path) or ""
-        sizes = {
-            HOST_NAME if row["device"] == rules.host else row["device"]: ReportedMemory(
-                model_mib=float(row["model"]),
-                context_mib=float(row["context"]),
-                compute_mib=float(row["compute"]),
-            )
-            for row in re.finditer(rules.row_pattern, output, re.MULTILINE)
-        }
-        return sizes if HOST_NAME in sizes else None
+        return read_sizes(self._run_planner(rules, words, variables, model_path) or "", rules)
 
     def _correct_logits(
         self,
@@ -211,6 +202,19 @@ class RuntimePlanner:
         if output != HOST_NAME and not rest.model_mib and not rest.context_mib:
             needed_mib = logits_mib + 1  # it has only the output layer
         return {**sizes, output: replace(sizes[output], compute_mib=needed_mib)}
+
+
+def read_sizes(output: str, rules: EstimatorRules) -> DeviceSizes | None:
+    """Return the sizes in the planner's output, or None if it lacks the host's."""
+    sizes = {
+        HOST_NAME if row["device"] == rules.host else row["device"]: ReportedMemory(
+            model_mib=float(row["model"]),
+            context_mib=float(row["context"]),
+            compute_mib=float(row["compute"]),
+        )
+        for row in re.finditer(rules.row_pattern, output, re.MULTILINE)
+    }
+    return sizes if HOST_NAME in sizes else None
 
 
 def _find_output_device(sizes: DeviceSizes, smaller: DeviceSizes) -> str:
