@@ -3,8 +3,11 @@
 Ctrl-C prints no traceback, not even during the imports.
 """
 
+import contextlib
 import os
 import sys
+
+_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -16,7 +19,23 @@ def main() -> None:
     except KeyboardInterrupt:
         if sys.stderr is not None:
             os.write(2, b"autofit: stopped\n")
-        sys.exit(130)
+        _exit_interrupted()
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            _exit_interrupted()
+        raise
+
+
+def _exit_interrupted() -> None:
+    """Exit at once with 130.
+
+    Python would end by a signal instead if Ctrl-C came while a class was made from text, as
+    dataclasses are, or comes again while Python shuts down.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,8 @@ from autofit.runtime.planner.planner import PlannerUsage
 from autofit.trial.purpose import PHASES, Phase
 from autofit.trial.trial import FIDELITIES, Overhead, Trial
 
+# The time that a stage of a launch may exceed the budget.
+_STAGE_GRACE_S = 60.0
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")
 
@@ -124,6 +127,16 @@ class Budget:
             if self.launches <= _FEWEST_CANDIDATES:
                 until_s = self.total_s * _SHARE_FOR_THE_FEWEST
         return max(0.0, min(until_s, self.total_s) - self.spent_s)
+
+    def stage_limit_s(self, phase: Phase) -> float:
+        """Return the most seconds that a stage of a launch may take; infinite without a limit.
+
+        A server that hangs would otherwise exceed the budget by its whole time limit. Nothing is
+        measured without a baseline, and nothing recommended without a proof.
+        """
+        if self.total_s is None or phase in ("baseline", "prove"):
+            return math.inf
+        return max(0.0, self.total_s - self.spent_s) + _STAGE_GRACE_S
 
     @property
     def share_used(self) -> float:

@@ -204,8 +204,9 @@ class TrialRunner:
         )
         with self.study.launching(started):
             if isinstance(plan, LaunchPlan):
+                limits = plan.limits.at_most(self.budget.stage_limit_s(purpose.phase))
                 result = self.launching.launch(
-                    plan,
+                    replace(plan, limits=limits),
                     request_plan,
                     log_path=self.study.log_path(number),
                     on_stage=lambda stage: self.emit(StageStarted(number, stage)),

@@ -5,9 +5,9 @@ Every command stores its own keys. The model has those that are read again; othe
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amounts = dict[str, Number | None]
@@ -179,4 +179,10 @@ class StoredResult(_Stored):
     words: list[str] = Field(default=[""], min_length=1)
     a: _Side | None = None
     b: _Side | None = None
-    ratios: dict[str, _Interval | None] = {}
+    ratios: dict[str, _Interval | None] | None = None
+
+    @model_validator(mode="after")
+    def _has_both_sides(self) -> Self:
+        if self.ratios is not None and (self.a is None or self.b is None):
+            raise ValueError("a comparison must have both sides")
+        return self

@@ -109,6 +109,15 @@ class Limits:
     stop_s: float = 20.0
     prompt_tokens: int = _USUAL_PROMPT_TOKENS
 
+    def at_most(self, seconds: float) -> Limits:
+        """Return the limits, none of them longer than that."""
+        return replace(
+            self,
+            load_s=min(self.load_s, seconds),
+            prompt_s=min(self.prompt_s, seconds),
+            generate_s=min(self.generate_s, seconds),
+        )
+
     def prompt_limit_for_s(self, tokens: int) -> float:
         """Return the limit for the first token after prompts with that many tokens in total."""
         return self.prompt_s * max(1.0, tokens / self.prompt_tokens)

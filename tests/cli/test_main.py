@@ -196,13 +196,15 @@ def test_signals_end_a_run_as_interrupted(number):
     assert b"Traceback" not in err
 
 
-def test_ctrl_c_during_the_imports_is_quiet():
+@pytest.mark.parametrize("stop", ["{}", 'exec("{}")'], ids=["code", "code made from text"])
+def test_ctrl_c_during_the_imports_is_quiet(stop):
     """An interrupt during the imports ends with 130 and one line."""
+    stop = stop.format("signal.raise_signal(signal.SIGINT)")
     script = (
         "import signal, sys\n"
         "class Finder:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'autofit.cli.main': signal.raise_signal(signal.SIGINT)\n"
+        f"        if name == 'autofit.cli.main': {stop}\n"
         "sys.meta_path.insert(0, Finder())\n"
         "from autofit.__main__ import main\n"
         "main()"

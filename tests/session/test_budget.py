@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from trial.purpose_sample import purpose_of
 from autofit.errors import UsageError
 from autofit.runtime.planner.planner import PlannerUsage
 from autofit.session.budget import Budget, OverheadTimer, parse_duration_s, spending
-from autofit.trial.candidate import Candidate
+from autofit.trial.candidate import Candidate, Limits
 from autofit.trial.outcome import Completed
 from autofit.trial.trial import Overhead, Trial
 
@@ -240,3 +241,17 @@ def test_launches_without_a_fidelity_have_a_row():
         {"phase": "search", "fidelity": None, "launches": 1, "seconds": 7.0}
     ]
     assert not any(row.get("launches") for row in spent["by_fidelity"].values())
+
+
+def test_a_stage_may_take_little_longer_than_the_budget() -> None:
+    """Time limits of stages shrink with the budget, but not those of baseline and proof."""
+    now_s = [0.0]
+    budget = Budget(lambda: now_s[0], total_s=600.0)
+    limits = Limits(load_s=900.0, prompt_s=500.0)
+
+    for spent_s, load_s in ((0.0, 660.0), (590.0, 70.0), (5000.0, 60.0)):
+        now_s[0] = spent_s
+        limited = limits.at_most(budget.stage_limit_s("search"))
+        assert (limited.load_s, limited.prompt_s) == (load_s, min(500.0, load_s))
+        assert limits.at_most(budget.stage_limit_s("prove")) == limits
+    assert Budget(lambda: 0.0).stage_limit_s("search") == math.inf

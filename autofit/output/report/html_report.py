@@ -64,7 +64,7 @@ def html_report(study: Study, *, preset: str = "") -> str:
     found = study_conclusion(study)
     rows, common = trial_rows(trials, header.workload)
     drawn, left_out = plots(PlotData(trials, header.workload, header.objective, study.result))
-    is_comparison = "because" in (study.result or {})
+    is_comparison = "ratios" in (study.result or {})
     tables = [
         table
         for table in (

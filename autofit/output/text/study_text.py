@@ -52,7 +52,7 @@ def print_study(study: Study, console: Console) -> None:
     rows, common = trial_rows(trials, study.header.workload)
     skipped = len(study.skipped())
     print_conclusion(study_conclusion(study), console)
-    if "because" in (study.result or {}):  # a comparison
+    if "ratios" in (study.result or {}):  # a comparison of two sides
         console.print()
         print_all_figures(study.result or {}, console)
     console.print()
