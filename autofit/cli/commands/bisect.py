@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from autofit.cli.options.count_option import CountOption
 from autofit.cli.options.paths import check_target, deliver
 from autofit.cli.options.shared_options import RunOptions, read_run_options, run_options
 from autofit.errors import AutofitError, NothingFitsError, UsageError
@@ -39,7 +40,7 @@ _BUILD_ID = re.compile(r"\b(?:\d{3,}|[0-9a-f]{7,40})\b")
 
 @click.command("bisect")
 @click.argument("preset", required=False)
-@click.argument("extra_args", nargs=-1, type=click.UNPROCESSED)
+@click.argument("extra_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVER_ARGS...]")
 @click.option("--good", metavar="BUILD", help="A build before the change.")
 @click.option("--bad", metavar="BUILD", help="A later build, after the change.")
 @click.option(
@@ -96,6 +97,7 @@ _BUILD_ID = re.compile(r"\b(?:\d{3,}|[0-9a-f]{7,40})\b")
 )
 @click.option(
     "--rounds",
+    cls=CountOption,
     type=click.IntRange(3),
     default=12,
     show_default=True,
@@ -111,12 +113,21 @@ _BUILD_ID = re.compile(r"\b(?:\d{3,}|[0-9a-f]{7,40})\b")
 @click.option(
     "--workload", metavar="NAME_OR_FILE", help="The requests. Default: the preset's own."
 )
-@click.option("--context", type=click.IntRange(1), help="Tokens of context.")
-@click.option("--parallel", type=click.IntRange(1), help="Requests at the same time.")
+@click.option("--context", cls=CountOption, type=click.IntRange(1), help="Tokens of context.")
+@click.option(
+    "--parallel", cls=CountOption, type=click.IntRange(1), help="Requests at the same time."
+)
 @run_options(budget="120m")
 @click.option("--junit", metavar="FILE", help="Write the result as JUnit XML; - is stdout.")
 @click.option("--summary", metavar="FILE", help="Write the result as Markdown; - is stdout.")
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option(
+    "--seed",
+    cls=CountOption,
+    type=int,
+    default=1,
+    show_default=True,
+    help="Decides the order of launches.",
+)
 def command(
     *,
     as_json: bool,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autofit.cli.options.count_option import CountOption
 from autofit.cli.options.model_argument import MODEL
 from autofit.cli.options.shared_options import (
     RunOptions,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @click.command("compare")
 @click.argument("a")
 @click.argument("b", required=False)
-@click.argument("extra_args", nargs=-1, type=click.UNPROCESSED)
+@click.argument("extra_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVER_ARGS...]")
 @click.option(
     "--model",
     type=MODEL,
@@ -51,8 +52,15 @@ if TYPE_CHECKING:
     help="The requests that are measured. Default: what A, or else B, was tuned for, or else "
     "chat. A .args file does not store its workload, and only .json stores your own text.",
 )
-@click.option("--context", type=click.IntRange(1), help="Tokens of context for both.")
-@click.option("--parallel", type=click.IntRange(1), help="Requests at the same time for both.")
+@click.option(
+    "--context", cls=CountOption, type=click.IntRange(1), help="Tokens of context for both."
+)
+@click.option(
+    "--parallel",
+    cls=CountOption,
+    type=click.IntRange(1),
+    help="Requests at the same time for both.",
+)
 @click.option(
     "--objective",
     type=click.Choice(["request_s", "pp", "tg", "ttft"]),
@@ -63,6 +71,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--rounds",
+    cls=CountOption,
     type=click.IntRange(1),
     default=12,
     show_default=True,
@@ -79,7 +88,14 @@ if TYPE_CHECKING:
 @run_options(budget="60m")
 @wait_option
 @click.option("--fail", is_flag=True, help="Exit with 5 if B is worse.")
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option(
+    "--seed",
+    cls=CountOption,
+    type=int,
+    default=1,
+    show_default=True,
+    help="Decides the order of launches.",
+)
 def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's
     """Measure A and B in turns, in fresh processes, until it is clear which is faster.
 
@@ -88,7 +104,12 @@ def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 
 
     Without B, A is started with --runtime-a and with --runtime-b, and their answers are compared.
     What comes after `--` is passed unchanged to every launch.
-    """
+
+    \b
+    Examples:
+      autofit compare results/STUDY ./my-server.sh
+      autofit compare preset.json --runtime-a old/llama-server --runtime-b new/llama-server
+    """  # noqa: D301 - click's mark for lines to keep
     from autofit.cli.machine_ready import ready_machine  # noqa: PLC0415 - heavy, --help is quick
     from autofit.output.text.compare_screen import print_comparison  # noqa: PLC0415
     from autofit.output.text.console import make_console  # noqa: PLC0415

@@ -51,8 +51,15 @@ _PLANNED_CARDS_MIB = {"CUDA0": 12288.0, "CUDA1": 8192.0}
 
 
 @click.command("demo")
-@click.option("--study", type=click.Path(path_type=Path), help="The study's folder.")
-@click.option("--resume", is_flag=True, help="Continue the study; repeats no launch.")
+@click.option(
+    "--study",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder for all measurements (the study). Default: a new one in results/.",
+)
+@click.option(
+    "--resume", is_flag=True, help="Continue the study in --study; no launch is repeated."
+)
 @click.option(
     "-v", "--verbose", is_flag=True, help="Print all settings and figures of each launch."
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from autofit.cli.options.completion import complete_words
+from autofit.cli.options.count_option import CountOption
 from autofit.cli.options.paths import check_target
 from autofit.cli.options.study_argument import complete_studies
 from autofit.errors import UsageError
@@ -52,7 +53,10 @@ def _check_format(context: click.Context, parameter: click.Parameter, value: str
 )
 @click.option("--name", metavar="NAME", help="The model's name in the file.")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="The port to listen on.  [default: 8080]"
+    "--port",
+    cls=CountOption,
+    type=click.IntRange(1, 65535),
+    help="The port to listen on.  [default: 8080]",
 )
 @click.option("--image", metavar="IMAGE", help="The container image, for compose.")
 @click.option(
@@ -83,7 +87,12 @@ def command(
 
     ini is for llama-server's router (--models-preset), shell is a script, env a file of
     LLAMA_ARG_* variables, args one command line, and json has everything for programs.
-    """
+
+    \b
+    Examples:
+      autofit export STUDY --format systemd -o llama.service --verify
+      autofit export STUDY --format llama-swap -o config.yaml --merge
+    """  # noqa: D301 - click's mark for lines to keep
     from autofit.cli.export_run import run_export  # noqa: PLC0415 - heavy, --help is quick
 
     if len(sources) > 1 and (trial is not None or name is not None):

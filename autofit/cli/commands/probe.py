@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autofit.cli.options.completion import complete_words, kv_types, layouts
+from autofit.cli.options.count_option import CountOption
 from autofit.cli.options.shared_options import (
     RunOptions,
     read_run_options,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--ubatch",
+    cls=CountOption,
     type=click.IntRange(1),
     help="The ubatch: tokens computed at once. Default: the first value of the search space.",
 )

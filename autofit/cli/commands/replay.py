@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autofit.cli.options.completion import complete_tables
+from autofit.cli.options.count_option import CountOption
 from autofit.cli.options.model_argument import MODEL
 from autofit.cli.say import say
 from autofit.errors import UsageError
@@ -42,9 +43,19 @@ _UNITS = {"request_s": "s", "ttft": "s", "pp": "t/s", "tg": "t/s"}
     metavar="NAME=MIB",
     help="A device of the table's machine, to predict memory. Repeat for several.",
 )
-@click.option("--max-launches", type=click.IntRange(1), help="Stop after this many launches.")
 @click.option(
-    "--seeds", type=click.IntRange(1), default=20, show_default=True, help="Number of replays."
+    "--max-launches",
+    cls=CountOption,
+    type=click.IntRange(1),
+    help="Stop after this many launches.",
+)
+@click.option(
+    "--seeds",
+    cls=CountOption,
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Number of replays.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def command(

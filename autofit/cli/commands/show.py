@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autofit.cli.options.count_option import CountOption
 from autofit.cli.options.study_argument import open_study, optional_study_argument, print_damage
 from autofit.cli.say import say
 from autofit.errors import UsageError
@@ -27,10 +28,11 @@ _PORT = 8080
 )
 @click.option(
     "--port",
+    cls=CountOption,
     type=click.IntRange(1, 65535),
     default=_PORT,
     show_default=True,
-    help="The port in the command line of --trial.",
+    help="The port in the command line of --command.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def command(study: Path | None, number: int | None, port: int, *, as_json: bool) -> None:

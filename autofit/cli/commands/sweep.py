@@ -40,7 +40,12 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 @click.option("--summary", metavar="FILE", help="Write a summary as Markdown.")
 @click.option("--only", multiple=True, metavar="NAME", help="Only this entry; repeat for several.")
 @click.option("--shard", metavar="I/N", help="Only the I-th of N parts of the entries.")
-@click.option("--folder", type=click.Path(path_type=Path), help="The sweep's folder.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder for the measurements. Default: results/sweeps/SUITE-DATE-N.",
+)
 @click.option("--resume", is_flag=True, help="Continue the latest sweep of this suite.")
 @wait_option
 @click.option("--merge", is_flag=True, help="Measure nothing: judge the shards in FOLDERS.")

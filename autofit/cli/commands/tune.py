@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from autofit.cli.options.count_option import CountOption
 from autofit.cli.options.shared_options import (
     RunOptions,
     read_run_options,
@@ -42,7 +43,10 @@ PARETO = "pareto"
     "first token. pareto also lists the best in prompts, generation and headroom.",
 )
 @click.option(
-    "--require", multiple=True, metavar="'tg>=20'", help="A limit that the winner must satisfy."
+    "--require",
+    multiple=True,
+    metavar="'tg>=20'",
+    help="A limit on request_s, pp, tg or ttft that the winner must keep. Repeat for several.",
 )
 @click.option(
     "--baseline",
@@ -53,13 +57,21 @@ PARETO = "pareto"
 @click.option("--section", metavar="NAME", help="The section of the baseline's file.")
 @click.option(
     "--max-launches",
+    cls=CountOption,
     type=click.IntRange(1),
     default=30,
     show_default=True,
     help="Launches of baseline, boundary and search together.",
 )
 @run_options(budget="60m")
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option(
+    "--seed",
+    cls=CountOption,
+    type=int,
+    default=1,
+    show_default=True,
+    help="Decides the order of launches.",
+)
 @click.option(
     "--answers/--no-answers",
     "checks_answers",
@@ -73,8 +85,18 @@ PARETO = "pareto"
 def command(*, as_json: bool, yes: bool, **given: Any) -> int:  # noqa: ANN401 - click's
     """Find, prove and write the launch settings that serve MODEL best on this machine.
 
-    What comes after `--` is passed unchanged to every launch and to the preset.
-    """
+    MODEL is a GGUF file (of a split model, the first), or a name from `autofit models`. The
+    result is a preset, a file to start a server from, and a report. What comes after `--` is
+    passed unchanged to every launch and to the preset.
+
+    \b
+    Examples:
+      autofit tune model.gguf
+      autofit tune model.gguf --workload long --context 65536 --budget 30m
+      autofit tune model.gguf --device CUDA0=11000 --set ubatch=1024
+      autofit tune model.gguf --baseline ./my-server.sh
+      autofit tune model.gguf -- --mmproj projector.gguf
+    """  # noqa: D301 - click's mark for lines to keep
     from autofit.cli.machine_ready import ready_machine  # noqa: PLC0415 - heavy, --help is quick
 
     run, options = read_run_options(given), read_task_options(given)

@@ -18,6 +18,7 @@ from autofit.cli.options.completion import (
     devices,
     kv_types,
 )
+from autofit.cli.options.count_option import CountOption
 from autofit.cli.options.model_argument import MODEL, choose_model, hf_option
 from autofit.errors import UsageError
 from autofit.session.task_options import (
@@ -43,13 +44,13 @@ _OPTIONS = (
         "--dialect",
         metavar="NAME",
         shell_complete=complete_names("dialect"),
-        help="The runtime's dialect; detected if left out.",
+        help="How the runtime spells its flags (a dialect). Default: detected.",
     ),
     click.option(
         "--space",
         metavar="NAME",
         shell_complete=complete_names("space"),
-        help="Search space; chosen by the model if left out.",
+        help="What is searched: moe, dense, quick, cpu, or your own file. Default: by the model.",
     ),
     click.option(
         "--workload",
@@ -57,10 +58,20 @@ _OPTIONS = (
         show_default=True,
         metavar="NAME_OR_FILE",
         shell_complete=complete_names("workload"),
-        help="The requests that are measured.",
+        help="The requests to measure: chat, agent, long, batch, or your own file.",
     ),
-    click.option("--context", type=_COUNT, help="Tokens of context for all slots together."),
-    click.option("--parallel", type=_COUNT, help="Requests at the same time (slots)."),
+    click.option(
+        "--context",
+        cls=CountOption,
+        type=_COUNT,
+        help="Tokens of context for all slots together. Default: the workload's.",
+    ),
+    click.option(
+        "--parallel",
+        cls=CountOption,
+        type=_COUNT,
+        help="Requests at the same time (slots). Default: the workload's.",
+    ),
     click.option(
         "--device",
         "device",
@@ -70,23 +81,30 @@ _OPTIONS = (
         help="Use this device, with all its free memory or at most this much (12288, 12GiB). "
         "Repeat for several, in order.",
     ),
-    click.option("--rpc", default="", metavar="HOST:PORT,...", help="Remote devices."),
+    click.option(
+        "--rpc", default="", metavar="HOST:PORT,...", help="Remote devices: RPC servers of ggml."
+    ),
     click.option(
         "--set",
         "set_",
         multiple=True,
         metavar="PARAM=VALUE",
         shell_complete=complete_parameters,
-        help="Fix a parameter instead of searching it.",
+        help="Fix a parameter instead of searching it: ubatch=1024.",
     ),
-    click.option("--env", multiple=True, metavar="K=V", help="A variable for every launch."),
-    click.option("--wrapper", default="", help="Words before the program: 'numactl -N 0'."),
+    click.option(
+        "--env", multiple=True, metavar="K=V", help="An environment variable for every launch."
+    ),
+    click.option(
+        "--wrapper", default="", metavar="WORDS", help="Words before the program: 'numactl -N 0'."
+    ),
     click.option(
         "--kv-floor",
         default="q8_0",
         show_default=True,
         shell_complete=complete_words(kv_types),
-        help="The narrowest KV cache type that may be used.",
+        metavar="TYPE",
+        help="The narrowest KV cache type that may be used: f16, q8_0, q4_0.",
     ),
 )
 
@@ -95,7 +113,9 @@ def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the model, the shared options and the arguments after `--` to a command."""
     for option in reversed(_OPTIONS):
         function = option(function)
-    function = click.argument("extra_args", nargs=-1, type=click.UNPROCESSED)(function)
+    function = click.argument(
+        "extra_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVER_ARGS...]"
+    )(function)
     return click.argument("model", type=MODEL, required=False, metavar="MODEL")(function)
 
 
@@ -152,14 +172,27 @@ def run_options(*, budget: str) -> Callable[[Callable[..., Any]], Callable[..., 
     """Return a decorator that adds the options of all commands that launch servers."""
     options = (
         click.option(
-            "--budget", default=budget, show_default=True, help="Time limit: 90s, 30m, 2h."
+            "--budget",
+            default=budget,
+            show_default=True,
+            metavar="TIME",
+            help="Time limit: 90s, 30m, 2h.",
         ),
-        click.option("--study", type=click.Path(path_type=Path), help="The study's folder."),
-        click.option("--resume", is_flag=True, help="Continue the study; repeats no launch."),
+        click.option(
+            "--study",
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="The folder for all measurements (the study). Default: a new one in results/.",
+        ),
+        click.option(
+            "--resume", is_flag=True, help="Continue the study in --study; no launch is repeated."
+        ),
         click.option(
             "-v", "--verbose", is_flag=True, help="Print all settings and figures of each launch."
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
+        ),
     )
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
