@@ -154,6 +154,7 @@ _PRIORS: Mapping[str, tuple[Prior, ...]] = {
     "numa": (_prompt("processor", 0.2, _numa), _generation("host", 0.25, _numa)),
     "op_offload": (_generation(ALL_TERMS, 0.01),),
     "threads_batch": (_prompt("host", 0.3), _prompt(ALL_TERMS, 0.02)),
+    "cuda_scale_launch_queues": (_prompt(ALL_TERMS, 0.08), _generation(ALL_TERMS, 0.02)),
     "prefetch_slots": _PREFETCH,
     "prefetch_weights": _PREFETCH,
     "moe_cache_mib": (_prompt(ALL_TERMS, 0.03), _generation("host", 0.3)),

@@ -24,7 +24,13 @@ EXPERT_MEMORY_PARAMS = (*PREFETCH_PARAMS, *EXPERT_CACHE_PARAMS)
 # These have no effect if no layer has weights in system RAM.
 HOST_ONLY_PARAMS = ("threads", "threads_batch", "numa", "op_offload", "op_offload_min_batch")
 # These do not change the memory that a candidate takes.
-MEMORY_FREE_PARAMS = ("threads", "threads_batch", "numa", "op_offload_min_batch")
+MEMORY_FREE_PARAMS = (
+    "threads",
+    "threads_batch",
+    "numa",
+    "op_offload_min_batch",
+    "cuda_scale_launch_queues",
+)
 
 # The largest integer of the runtime.
 LARGEST_VALUE = 2**31 - 1

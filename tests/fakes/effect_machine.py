@@ -116,11 +116,13 @@ def _fast_cpu(rng: random.Random, machine: Machine) -> Machine:
 
 def _old_cards(rng: random.Random, machine: Machine) -> Machine:
     """Cards without matrix cores compute attention faster without flash attention."""
-    share = rng.uniform(0.012, 0.04)
+    share, tflops = rng.uniform(0.006, 0.02), rng.uniform(3.0, 8.0)
     devices = [
         replace(
             one,
             flash_share=share,
+            prompt_tflops=tflops,
+            memory_gb_s=min(one.memory_gb_s, 350.0),
             description="NVIDIA Tesla P40" if one.backend == "CUDA" else "AMD Radeon Pro V340",
             capability=_OLD_CAPABILITY if one.backend == "CUDA" else "",
             kv_loss=max(1.1, one.kv_loss),

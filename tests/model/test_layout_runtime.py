@@ -86,7 +86,11 @@ def random_layout(
     size = sum(block.total_bytes for block in model.blocks) / (1 << 20)
     usable = [dice.uniform(0.3, 1.1) * size / len(addresses) + 80 for _ in addresses]
     available = machine(addresses, usable)
-    names = ["balanced", "capacity", "first_device", f"{SINGLE}RPC{len(addresses) - 1}"]
+    order = [device.name for device in available]
+    dice.shuffle(order)
+    some = ",".join(order[: dice.randint(2, len(order))])
+    rules = ["balanced", "capacity", "first_device"]
+    names = [*rules, *(f"{rule}:{some}" for rule in rules), f"{SINGLE}{order[0]}"]
     count = dice.choice([None, None, dice.randint(0, model.block_count)])
     return plan_layout(model, BASE, available, dice.choice(names), count), available
 

@@ -125,3 +125,21 @@ def test_layers_are_divided_over_equal_cards(tune, tmp_path):
     assert params["tensor_split"] == "1,1"
     assert {"--split-mode", "tensor"} <= set(result["winner"]["argv"])
     assert result["winner"]["proven"]
+
+
+def test_a_variable_of_the_environment_is_searched_like_a_flag(tune, tmp_path):
+    """Two cards in a pipeline are faster with a longer launch queue, which a variable sets."""
+    machine = TuneMachine(tmp_path, 6000.0, 6000.0)
+    machine.workload.write_text(
+        "context: 4096\nrequests:\n  - {prompt_tokens: 3000, predicted_tokens: 2}\n"
+    )
+    more = """\
+  batch: {values: [2048]}
+  flash_attn: {values: ["on"]}
+  cuda_scale_launch_queues: {values: [default, 4x]}
+"""
+
+    result = tune(machine, space("balanced", more), lambda about: replace(about, objective="pp"))
+
+    assert result["winner"]["params"]["cuda_scale_launch_queues"] == "4x"
+    assert result["winner"]["env"] == {"CUDA_SCALE_LAUNCH_QUEUES": "4x"}
