@@ -3,8 +3,9 @@
 Each round launches every remaining contender once, in fresh processes and in random order, so
 that drift of the machine affects all of them. A contender that fails, or is clearly slower
 than the fastest, is dropped. The baseline is never dropped for being slow, because speedups are
-measured against it. A contender may be a candidate, a preset or a runtime, and has a function
-that launches it.
+measured against it. Once every remaining contender was shown to be faster than the baseline, it
+is launched no more, and only they are compared. A contender may be a candidate, a preset or a
+runtime, and has a function that launches it.
 
 All comparisons with the baseline share one error probability, so that all their intervals are
 valid together. Between other contenders the same intervals serve only to save launches.
@@ -152,9 +153,10 @@ class _Race:
         self, number: int, rng: random.Random, has_time: Callable[[Sequence[str]], bool]
     ) -> bool:
         """Launch every remaining contender once; return False if the budget ends before that."""
-        limits = {name: self.contenders[name].max_rounds for name in self._remaining()}
-        names = [name for name, most in limits.items() if most is None or number <= most]
-        order = rng.sample(names, len(names))
+        names = self._rivals() if self._is_baseline_beaten() else self._remaining()
+        limits = {name: self.contenders[name].max_rounds for name in names}
+        launched = [name for name, most in limits.items() if most is None or number <= most]
+        order = rng.sample(launched, len(launched))
         for index, name in enumerate(order):
             if not has_time(order[index:]):
                 return False
@@ -169,6 +171,18 @@ class _Race:
 
     def _remaining(self) -> list[str]:
         return [name for name in self.contenders if name not in self.dropped]
+
+    def _rivals(self) -> list[str]:
+        return [name for name in self._remaining() if name != self.baseline]
+
+    def _is_baseline_beaten(self) -> bool:
+        """Return whether each remaining contender was shown to be faster than the baseline."""
+        if self.is_fixed or self.baseline is None or self.baseline in self.dropped:
+            return False
+        rivals, baseline = self._rivals(), self.baseline
+        return bool(rivals) and all(
+            self._decision(name, baseline).verdict == "better" for name in rivals
+        )
 
     def _round_ended(self) -> RoundEnded:
         leader, ratio = self._leader(), None
@@ -188,7 +202,8 @@ class _Race:
 
     def _leader(self) -> str | None:
         """Return the fastest remaining contender, by the rounds that all of them have run."""
-        remaining = [name for name in self._remaining() if self.values[name]]
+        names = self._rivals() if self._is_baseline_beaten() else self._remaining()
+        remaining = [name for name in names if self.values[name]]
         if not remaining:
             return None
         shared = set.intersection(*(set(self.values[name]) for name in remaining))

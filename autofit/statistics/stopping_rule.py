@@ -44,6 +44,9 @@ class StoppingRule:
         min_effect: the smallest effect that matters to a user, as a share.
         comparisons: the size of the family; each comparison gets an equal part of alpha
             (Bonferroni).
+        early_share: the share of alpha that is spent linearly over the first rounds.
+        early_rounds: the number of these rounds, or None for all. A rule that expects a large
+            effect spends more in few rounds.
         ended_at: the round after which the rounds ended early, for a budget or by choice. The
             last look then spends all that is left of alpha. That is valid if the ratios had no
             influence on the end (Lan and DeMets 1983).
@@ -53,6 +56,8 @@ class StoppingRule:
     alpha: float = 0.05
     min_effect: float = 0.03
     comparisons: int = 1
+    early_share: float = 0.1
+    early_rounds: int | None = None
     ended_at: int | None = None
 
     def __post_init__(self) -> None:
@@ -62,13 +67,16 @@ class StoppingRule:
     def alpha_spent(self, rounds: int) -> float:
         """Return the part of alpha that one comparison may have spent by a round.
 
-        A tenth is spent linearly, which shows a large gain early. The rest is kept for the
-        last rounds, which need it for a gain of a few percent.
+        The early share is spent linearly, which shows a large gain early. The rest is kept for
+        the last rounds, which need it for a gain of a few percent.
         """
         if self.ended_at is not None and rounds >= self.ended_at:
             return self.alpha / self.comparisons
         share = min(rounds / self.max_rounds, 1.0)
-        return self.alpha / self.comparisons * (0.1 * share + 0.9 * share**6)
+        early = min(rounds / (self.early_rounds or self.max_rounds), 1.0)
+        late_share = 1.0 - self.early_share
+        spent = self.early_share * early + late_share * share**6
+        return self.alpha / self.comparisons * spent
 
     @property
     def last_round(self) -> int:

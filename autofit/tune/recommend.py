@@ -118,8 +118,18 @@ class Recommender:
             if ranking is not None and not ranking.has(key):
                 # Nothing in the rounds can be recommended, and this finalist was not in them.
                 ranking = self._race_alone(baseline, proof)
-            return Recommendation(proof, _gain(ranking, key), answers)
+            gain = _gain(ranking, key) if ranking else self._single_launch_gain(baseline, proof)
+            return Recommendation(proof, gain, answers)
         return None
+
+    def _single_launch_gain(self, baseline: Trial, proof: Proof) -> Estimate | None:
+        """Return the speedup without an interval, from launches that were not in rounds."""
+        task, trials = self.task, self.runner.trials
+        own = usual_cost(proof.finalist.candidate, task, trials)
+        before = usual_cost(baseline.candidate, task, trials)
+        return (
+            Estimate(before / own, None, None, 0) if own < math.inf and before < math.inf else None
+        )
 
     def _race_alone(self, baseline: Trial, proof: Proof) -> Ranking | None:
         return race(self.task, self.runner, baseline, [proof.finalist], seed=self.seed)

@@ -15,6 +15,8 @@ from autofit.statistics.stopping_rule import StoppingRule
 from autofit.trial.metric import Metric
 from autofit.trial.outcome import Crashed, OutOfMemory
 
+_SLOW_BASELINE = {"base": 20.0, "a": 10.0, "b": 10.1}
+
 
 def _run(contenders, metric: Metric = "request_s", seed=7, **options) -> Ranking:
     return run_rounds(
@@ -95,8 +97,21 @@ def test_a_slower_contender_is_dropped():
     assert dropped.why == "slower"
     assert dropped.than in ("a", "b", "base")
     assert bench.launches_of("slow") == dropped.round < result.rounds
-    assert bench.launches_of("base") == result.rounds
+    assert dropped.round <= bench.launches_of("base") <= result.rounds
     assert result.standing("slow").against_baseline.verdict == "worse"
+
+
+def test_a_beaten_baseline_is_launched_no_more():
+    """Once all others are faster than the baseline, only they are compared."""
+    bench = Bench()
+    contenders = [bench.contender(name, speed) for name, speed in _SLOW_BASELINE.items()]
+
+    result = _run(contenders)
+
+    assert bench.launches_of("base") < bench.launches_of("a") == result.rounds
+    assert result.standing("base").dropped is None
+    assert result.gain.n == bench.launches_of("base")
+    assert result.gain.low > 1.1
 
 
 def test_a_baseline_that_is_fastest_wins():
