@@ -231,7 +231,33 @@ def test_view_is_there_before_the_first_event():
     assert shown.file.getvalue().strip() == "preparing · 0.0 s so far"
 
 
-def on_terminal() -> str:
+def test_views_leave_nothing_between_the_lines_of_launches(monkeypatch):
+    """Lines that are printed while the view is drawn do not keep parts of it."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    many = [LaunchEnded(trial(number, n_cpu_moe=number)) for number in range(1, 150)]
+    text = on_terminal([EVENTS[0], EVENTS[1], EVENTS[2], *many], refresh_s=0.0005)
+
+    lines = [line for line in screen_of(text) if line]
+    assert [line.split()[0] for line in lines[1:]] == [f"#{number}" for number in range(1, 150)]
+
+
+def screen_of(text: str) -> list[str]:
+    """Return the lines that a terminal has after a text with the controls that Rich uses."""
+    lines, row = [""], 0
+    for part in re.split(r"(\x1b\[[0-9;?]*[A-Za-z]|\r|\n)", text):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\x1b[1A":
+            row -= 1
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part != "\r" and not part.startswith("\x1b"):
+            lines[row] += part
+    return lines
+
+
+def on_terminal(events: list[Event] = EVENTS, **options) -> str:
     """Return what a real terminal receives during a run."""
     ours, theirs = os.openpty()
     shown: list[bytes] = []
@@ -239,9 +265,9 @@ def on_terminal() -> str:
     reader.start()
     with (
         os.fdopen(theirs, "w", encoding="utf-8") as stream,
-        RunConsole(WORKLOAD, budget_s=60.0, stream=stream) as console,
+        RunConsole(WORKLOAD, budget_s=60.0, stream=stream, **options) as console,
     ):
-        for event in EVENTS:
+        for event in events:
             console(event)
     reader.join(timeout=10)
     os.close(ours)

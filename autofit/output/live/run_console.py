@@ -6,6 +6,7 @@ The view is a few lines, none wider than the terminal. It needs no colour to be 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -49,8 +50,8 @@ class RunConsole:
     """A listener that shows a run: one line stays for each launch.
 
     `metric` is the objective; `budget_s` is the time limit of the run, or None without one;
-    `limits_mib` has the limits of devices; `clock` returns seconds. A `verbose` console prints
-    all that is known about each event.
+    `limits_mib` has the limits of devices; `clock` returns seconds; `refresh_s` is the time
+    between two views. A `verbose` console prints all that is known about each event.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class RunConsole:
         verbose: bool = False,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        refresh_s: float = 0.25,
     ) -> None:
         self._workload = workload
         self._metric = metric
@@ -76,19 +78,31 @@ class RunConsole:
         self._memory = MemoryBars(limits_mib or {})
         self._overrun_phase = ""
         self._live: Live | None = None
+        # Rich's own thread can draw while a line is printed, which leaves parts of old views.
+        self._lock = threading.RLock()
+        self._refresh_s = refresh_s
+        self._is_ended = threading.Event()
+        self._refresher = threading.Thread(target=self._refresh_until_end, daemon=True)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._live = Live(
                 console=self._console,
                 get_renderable=self.view,
-                refresh_per_second=4,
+                auto_refresh=False,
                 transient=True,
                 redirect_stdout=False,
                 redirect_stderr=False,
             )
-            self._live.start()
+            self._live.start(refresh=True)
+            self._refresher.start()
         return self
+
+    def _refresh_until_end(self) -> None:
+        while not self._is_ended.wait(self._refresh_s):
+            with self._lock:
+                if self._live is not None:
+                    self._live.refresh()
 
     def __exit__(
         self,
@@ -97,8 +111,10 @@ class RunConsole:
         trace: TracebackType | None,
     ) -> None:
         if self._live is not None:
-            self._live.stop()
-            self._live = None
+            self._is_ended.set()
+            with self._lock:
+                self._live.stop()
+                self._live = None
 
     def __call__(self, event: Event) -> None:
         """Show an event, and log it if it has a line."""
@@ -164,7 +180,8 @@ class RunConsole:
 
     def _print(self, line: str, style: str) -> None:
         if line:
-            self._console.print(Text(line, style=style))
+            with self._lock:
+                self._console.print(Text(line, style=style))
 
 
 def _minutes(seconds: float) -> str:
