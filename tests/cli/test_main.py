@@ -196,22 +196,22 @@ def test_signals_end_a_run_as_interrupted(number):
     assert b"Traceback" not in err
 
 
-@pytest.mark.parametrize("stop", ["{}", 'exec("{}")'], ids=["code", "code made from text"])
-def test_ctrl_c_during_the_imports_is_quiet(stop):
+@pytest.mark.parametrize("stop", ["{}", "exec('{}')"], ids=["code", "code made from text"])
+def test_ctrl_c_during_the_imports_is_quiet(stop, tmp_path):
     """An interrupt during the imports ends with 130 and one line."""
     stop = stop.format("signal.raise_signal(signal.SIGINT)")
-    script = (
+    (tmp_path / "sitecustomize.py").write_text(
         "import signal, sys\n"
         "class Finder:\n"
         "    def find_spec(self, name, *_):\n"
         f"        if name == 'autofit.cli.main': {stop}\n"
         "sys.meta_path.insert(0, Finder())\n"
-        "from autofit.__main__ import main\n"
-        "main()"
     )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
-    )
+        [sys.executable, "-m", "autofit"],
+        env=env, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "autofit: stopped\n")
 
