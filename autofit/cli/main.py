@@ -233,8 +233,17 @@ def _run(arguments: list[str]) -> int:
 
         return _fail(describe_path_error(error), arguments)
     except Exception as error:  # noqa: BLE001 - no traceback reaches a user
+        if _was_interrupted(error):
+            return _fail(Interrupted("stopped"), arguments)
         return _fail(_describe_bug(error), arguments)
     return _flush_output(status if isinstance(status, int) else 0, arguments)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Return whether an error comes from an interrupt, as of an import of an extension."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _flush_output(status: int, arguments: list[str]) -> int:

@@ -155,7 +155,7 @@ def test_headlines_are_plain(name: str, headline: str):
     ("words", "message"),
     [
         (["no-such.log"], "cannot read no-such.log"),
-        ([str(FOLDER)], "Is a directory"),
+        ([str(FOLDER)], "it is a folder"),
         (["-", "--exit", "later"], "not an exit status: later"),
         (["-", "--dialect", "none"], "unknown dialect 'none'"),
         ([], "Missing argument"),

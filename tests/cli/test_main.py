@@ -196,6 +196,18 @@ def test_signals_end_a_run_as_interrupted(number):
     assert b"Traceback" not in err
 
 
+def test_an_interrupt_that_an_import_replaces_is_no_fault(tmp_path):
+    """An extension that is interrupted while it is imported raises an error of its own."""
+    body = (
+        "try: raise KeyboardInterrupt\n"
+        "    except KeyboardInterrupt as error: raise ImportError('failed') from error"
+    )
+    done = _run_broken(body, tmp_path)
+
+    assert done.returncode == 130
+    assert done.stderr == "autofit: stopped\n"
+
+
 @pytest.mark.parametrize("stop", ["{}", "exec('{}')"], ids=["code", "code made from text"])
 def test_ctrl_c_during_the_imports_is_quiet(stop, tmp_path):
     """An interrupt during the imports ends with 130 and one line."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import json
+import os
 import re
+import select
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +46,7 @@ _BINARY = {
     b"\x28\xb5\x2f\xfd": ("compressed", "uncompress it: `zstdcat FILE | autofit explain -`"),
 }
 _EXAMINED_BYTES = 4096
+_PIPE_LIMIT_S = 2.0
 # Characters that no log has, and the share of them above which a file is no text.
 _NOT_TEXT = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 _BINARY_SHARE = 0.2
@@ -89,12 +94,43 @@ def _open_log(log: str) -> Iterator[BufferedReader]:
         yield cast("BufferedReader", sys.stdin.buffer)
         return
     try:
-        with open(log, "rb") as stream:  # noqa: PTH123 - a Path would normalize the name
+        with _open_text(log) as stream:
             yield stream
     except OSError as error:
         raise UsageError(
             f"cannot read {log}: {error.strerror or error}", "give a log file, or - for stdin"
         ) from error
+
+
+def _open_text(log: str) -> BufferedReader:
+    """Open a file, or a pipe that has a writer.
+
+    Raises:
+        OSError: it cannot be opened, is a device or folder, or a pipe that nothing writes to.
+    """
+    # Without this flag, the system would wait for a writer of a named pipe.
+    descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    fault = _find_fault(descriptor, log)
+    if fault:
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, fault, log)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
+
+
+def _find_fault(descriptor: int, log: str) -> str:
+    """Return the reason why an open file has no end or no content, or an empty text."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISDIR(mode):
+        return "it is a folder"
+    if (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)) and not os.isatty(descriptor):
+        return "it is a device, not a file"
+    if stat.S_ISFIFO(os.lstat(log).st_mode):
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        if not poller.poll(_PIPE_LIMIT_S * 1000):
+            return "nothing writes to this pipe"
+    return ""
 
 
 def _refuse_binary(stream: BufferedReader, log: str) -> None:
