@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from autofit.errors import UsageError
 from autofit.runtime.discovery.help_text import Flag, HelpText
@@ -225,4 +225,11 @@ def _file_names(value: str, flag: Flag) -> list[str]:
 
 
 def _absolute(value: str, flag: Flag, folder: Path) -> str:
-    return ",".join(str(folder / name) if name else name for name in _file_names(value, flag))
+    return ",".join(
+        str(absolute_path(folder, name)) if name else name for name in _file_names(value, flag)
+    )
+
+
+def absolute_path(folder: Path, name: str) -> Path:
+    """Return a path as if named in `folder`; an absolute one of Windows is not changed."""
+    return Path(name) if PureWindowsPath(name).drive else folder / name

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PureWindowsPath
 
 from autofit.errors import UsageError
 from autofit.model.cached_models import find_model
@@ -21,6 +21,7 @@ from autofit.presets.command_options import (
     OVERRIDE_TENSOR,
     OVERRIDES,
     Option,
+    absolute_path,
     keep_override_order,
     with_absolute_paths,
 )
@@ -166,7 +167,8 @@ def parse_preset_command(
         notices.append(f"left out of launches, and never written down: {left_out}")
     model = cached
     if command.model is not None:
-        model = Path(folder or "", Path(command.model).expanduser()).absolute()
+        model = absolute_path(folder or Path(), str(Path(command.model).expanduser()))
+        model = model if PureWindowsPath(model).drive else model.absolute()
     if folder is not None:
         rest = list(with_absolute_paths(rest, runtime.help, folder.absolute()))
     return PresetCommand(

@@ -21,7 +21,6 @@ from autofit.presets.server_entry import ServerEntry, is_program
 from autofit.runtime.command.redaction import redact_text
 from autofit.trial.workload import Workload
 
-_BATCH_SUFFIXES = (".bat", ".cmd", ".ps1")
 _HINT = (
     "give a file that autofit has written "
     f"({', '.join(dict.fromkeys(known.suffix for known in FORMATS.values()))}), a script, a "
@@ -124,8 +123,6 @@ def _existing_path(given: str) -> Path | None:
 
 def _read_file(path: Path) -> tuple[str, list[ServerEntry], Mapping[str, Any]]:
     """Return a file's format, its servers, and what autofit recorded in it."""
-    if path.suffix.lower() in _BATCH_SUFFIXES:
-        raise UsageError(f"{path}: scripts of Windows are not understood", _HINT)
     file = open_preset_file(path)
     kind = recognize_format(file)
     read = FORMATS[kind].read

@@ -19,7 +19,6 @@ GOOD = sorted(path.name for path in (DATA / "good").iterdir() if path.name != "e
 BAD = {
     "another_script.sh": "/opt/start.sh",
     "argv_is_a_text.json": "`argv`",
-    "batch_file.bat": "Windows",
     "binary.sh": "binary",
     "command_in_a_loop.sh": "line 1: `for`",
     "command_is_a_mapping.yaml": "mapping",

@@ -13,7 +13,7 @@ from autofit.cli.options.study_argument import complete_studies
 from autofit.errors import UsageError
 
 # A copy of the formats' names, because importing the formats would make --help slow.
-_NAMES = "ini|llama-swap|shell|systemd|compose|env|json|args"
+_NAMES = "ini|llama-swap|shell|systemd|compose|env|json|args|bat|powershell"
 
 
 def _check_format(context: click.Context, parameter: click.Parameter, value: str | None) -> str:

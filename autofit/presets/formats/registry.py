@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autofit.errors import UsageError
-from autofit.presets.formats import compose, env, ini, llama_swap, preset_json, shell, systemd
+from autofit.presets.formats import (
+    batch,
+    compose,
+    env,
+    ini,
+    llama_swap,
+    powershell,
+    preset_json,
+    shell,
+    systemd,
+)
 from autofit.presets.formats.preset_format import PresetFile, PresetFormat
 from autofit.presets.preset import Preset
 
@@ -19,6 +29,8 @@ FORMATS: Mapping[str, PresetFormat] = {
     "env": env.FORMAT,
     "json": preset_json.FORMAT,
     "args": shell.ARGS_FORMAT,
+    "bat": batch.FORMAT,
+    "powershell": powershell.FORMAT,
 }
 
 

@@ -91,6 +91,15 @@ def shell_servers(
         entries.append(replace(found, folder=folder, faults=faults, notices=notices))
     if not entries:
         return [ServerEntry("variables", env=variables)] if variables else []
+    return servers_among(entries)
+
+
+def servers_among(entries: list[ServerEntry]) -> list[ServerEntry]:
+    """Return the servers among the commands of a script, or its only command.
+
+    Raises:
+        ValueError: it has several commands, and none is a server.
+    """
     servers = [entry for entry in entries if _is_server(entry)]
     servers = [entry for entry in servers if _names_model(entry)] or servers
     if not servers and len(entries) > 1:

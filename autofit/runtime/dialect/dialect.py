@@ -285,7 +285,9 @@ class ContainerRules:
 class PresetRules:
     """The formats in which presets are written for this runtime."""
 
-    formats: tuple[str, ...] = ("shell", "systemd", "compose", "env", "json", "args")
+    formats: tuple[str, ...] = (
+        *("shell", "systemd", "compose", "env", "json", "args", "bat", "powershell"),
+    )
     ini: IniRules = field(default_factory=IniRules)
     container: ContainerRules = field(default_factory=ContainerRules)
 

@@ -1,0 +1,89 @@
+"""Command lines of Windows: programs split them into arguments themselves, by these rules."""
+
+from __future__ import annotations
+
+import re
+
+from autofit.errors import UsageError
+from autofit.presets.preset import Preset
+from autofit.text_format import one_line
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_HINT = "use the format `json`, which holds any text"
+
+
+def split_words(line: str) -> list[str]:
+    """Return the arguments that a program gets from a command line.
+
+    White space separates them outside of double quotes. Backslashes count only before a quote:
+    two are one, and an odd one makes the quote a character. So do two quotes within quotes.
+    """
+    words: list[str] = []
+    word: str | None = None
+    is_quoted = False
+    position = 0
+    while position < len(line):
+        character = line[position]
+        if character == "\\":
+            count = len(line[position:]) - len(line[position:].lstrip("\\"))
+            position += count
+            is_before_quote = line[position : position + 1] == '"'
+            word = (word or "") + "\\" * (count // 2 if is_before_quote else count)
+            if is_before_quote and count % 2:
+                word += '"'
+                position += 1
+            continue
+        if character == '"':
+            word = word or ""
+            if is_quoted and line[position + 1 : position + 2] == '"':
+                word += '"'
+                position += 1
+            else:
+                is_quoted = not is_quoted
+        elif character in " \t\n" and not is_quoted:
+            if word is not None:
+                words.append(word)
+            word = None
+        else:
+            word = (word or "") + character
+        position += 1
+    return words if word is None else [*words, word]
+
+
+def quote_word(word: str) -> str:
+    """Return an argument in double quotes, as `split_words` reads it."""
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', word)
+    return '"' + re.sub(r"(\\+)$", r"\1\1", escaped) + '"'
+
+
+def refuse_unwritable(preset: Preset, format_name: str, allowed_controls: str) -> None:
+    """Refuse a preset with text that a script of Windows cannot hold.
+
+    Raises:
+        UsageError: a control character that is not allowed, bytes that are no text, or a variable
+            that is empty, has an unusual name, or equals another but for its case.
+    """
+    if len({name.upper() for name in preset.env}) < len(preset.env):
+        names = ", ".join(preset.env)
+        raise UsageError(
+            f"the format '{format_name}' cannot hold variables that differ only in case: {names}",
+            _HINT,
+        )
+    for name, value in preset.env.items():
+        if not _NAME.fullmatch(name) or not value:
+            fault = "without a value" if _NAME.fullmatch(name) else "of this name"
+            raise UsageError(
+                f"the format '{format_name}' cannot hold a variable {fault}: {one_line(name)}",
+                _HINT,
+            )
+    for text in (*preset.argv, *preset.env.values()):
+        controls = (c for c in text if (c < " " or c == "\x7f") and c not in allowed_controls)
+        if any(controls):
+            fault = "a line break or another control character"
+        elif any("\ud800" <= character <= "\udfff" for character in text):
+            fault = "bytes that are not UTF-8"
+        else:
+            continue
+        raise UsageError(
+            f"the format '{format_name}' cannot hold {fault}: {one_line(text)}", _HINT
+        )

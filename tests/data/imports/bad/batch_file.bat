@@ -1,2 +1,0 @@
-@echo off
-llama-server.exe -m a.gguf
