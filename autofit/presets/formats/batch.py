@@ -94,7 +94,7 @@ def _read(file: PresetFile) -> list[ServerEntry]:
 
 @dataclass(slots=True)
 class _Script:
-    """What a batch file has done so far.
+    """The state of a batch file: its variables and its folder.
 
     `variables` have names and values, by the name in upper case. Those in `expanded` serve the
     script itself, and are not passed to the server.
