@@ -103,7 +103,7 @@ class Run:
 
         The memory model, if given, observes every trial.
         """
-        return TrialRunner(
+        runner = TrialRunner(
             study=self.study,
             launching=launching,
             budget=self.budget,
@@ -112,6 +112,10 @@ class Run:
             should_stop=self.stop.is_made,
             memory=memory,
         )
+        for text in self.study.notices:  # it has read the trials
+            if text not in self.notices:
+                self.notice(text)
+        return runner
 
     def conclude(self, result: dict[str, Any]) -> None:
         """Write the result to the study, and end the display."""

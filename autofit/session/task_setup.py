@@ -37,6 +37,7 @@ from autofit.runtime.server.send_requests import PromptSource, read_prompt_text
 from autofit.search.space import Space
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions
+from autofit.session.unchanged_files import UnchangedFiles
 from autofit.study.fingerprint import Environment, file_digest
 from autofit.study.study_header import StudyHeader
 from autofit.trial.candidate import Candidate, LaunchPlan, Limits
@@ -85,6 +86,7 @@ def make_launcher(
         expected_slots=expected_slots,
         on_reading=on_reading,
         find_memory=partial(_memory_source, task),
+        check_files=UnchangedFiles(task.inventory.files, task.runtime).check,
     )
 
 

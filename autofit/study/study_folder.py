@@ -139,6 +139,9 @@ class Study:
         except OSError as error:
             raise storage_error(error, path) from error
         with study._closed_on_error():
+            if not (path / "trials").is_dir():
+                study._notice("trials/ is missing: every launch is made again")
+                (path / "trials").mkdir(exist_ok=True)
             study._settle_marks()
             with suppress(OSError):
                 reserve_disk(path)

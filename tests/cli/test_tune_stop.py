@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 import signal
 import time
 from collections import Counter
@@ -208,3 +210,47 @@ def test_an_autofit_that_waits_for_another_ends_at_once(program, tmp_path, numbe
 
     assert done.code == code
     assert not (tmp_path / "study").exists()
+
+
+def flip_last_byte(path) -> None:
+    """Change a file in place: a model of a simulated machine is a large hole."""
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+
+
+def test_a_resume_says_what_it_leaves_out(program, machine, tmp_path):
+    """A changed model ends the run, and damaged and deleted trials are said and made again."""
+    study = tmp_path / "study"
+    words = [*machine.words(study, max_launches=1), "--no-answers"]
+    with program.start(*words) as run:
+        run.wait_for_text("#1 ")
+        flip_last_byte(machine.model)
+        done = run.finish()
+    assert done.code == 1
+    assert "was changed during the run" in done.err
+    count = len(kept(study))
+    assert count >= 1
+
+    refused = program.run(*words, "--resume")
+    assert refused.code == 2
+    assert "other conditions" in refused.err
+    assert len(kept(study)) == count
+
+    flip_last_byte(machine.model)
+    damaged = study / "trials/0001.json"
+    damaged.write_text(damaged.read_text()[:100])
+    with program.start(*words, "--resume") as run:
+        run.wait_for_text("phase baseline")
+        assert "0001.json is damaged" in run.err
+        run.send(signal.SIGTERM)
+        run.finish()
+
+    shutil.rmtree(study / "trials")
+    done = program.run(*words, "--resume", "--json")
+    assert done.code == 0, done.err
+    assert "trials/ is missing" in done.err
+    assert done.json["winner"]["proven"]
+    assert done.json["launches"] == len(kept(study))

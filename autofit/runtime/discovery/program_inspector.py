@@ -58,7 +58,7 @@ class ProgramInspector:
     def __init__(self, program: Path, command: tuple[str, ...], cache: Path | None = None) -> None:
         self.program = program
         self.command = command
-        self.fingerprint = _fingerprint(program, command)
+        self.fingerprint = fingerprint_program(program, command)
         folder = cache or platformdirs.user_cache_path("autofit") / "runtimes"
         self._record_path = folder / f"{self.fingerprint}.json"
         self._record = _read_record(self._record_path)
@@ -166,7 +166,7 @@ def _write_record(path: Path, record: _Record) -> None:
         pass  # without a cache, programs run again: that only takes time
 
 
-def _fingerprint(program: Path, command: tuple[str, ...]) -> str:
+def fingerprint_program(program: Path, command: tuple[str, ...]) -> str:
     """Return a digest of the program and the libraries near it, which decide its abilities."""
     digest = hashlib.sha256(" ".join(command).encode())
     folders = [program.parent / folder for folder in _LIBRARY_FOLDERS]

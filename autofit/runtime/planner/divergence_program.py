@@ -142,6 +142,7 @@ class DivergenceLauncher:
             KeyboardInterrupt, Interrupted: the user stopped it; no process is left running.
         """
         del request_plan
+        self.launcher.check_files()
         self.launcher.read_used_mib()
         limit_s = plan.limits.load_s + plan.limits.prompt_s
         on_stage("load")

@@ -87,6 +87,7 @@ class Launcher:
         on_reading: called, from a thread, with memory readings during a launch.
         find_memory: finds memory counters by the PCI addresses of devices that had none; the
             log of a launch contains the addresses.
+        check_files: raises an error if model or runtime were replaced since the run began.
     """
 
     runtime: Runtime
@@ -106,6 +107,7 @@ class Launcher:
     expected_slots: Callable[[Candidate], ExpectedSlots | None] = lambda _: None
     on_reading: Callable[[MemoryReading], None] = lambda _: None
     find_memory: Callable[[Mapping[str, str]], MemorySource] | None = None
+    check_files: Callable[[], None] = lambda: None
     _reference_mib: Mapping[str, float | None] | None = None
     _pci_ids: Mapping[str, str] = field(default_factory=dict)
 
@@ -149,7 +151,9 @@ class Launcher:
             KeyboardInterrupt, Interrupted: the user stopped it; no process is left running.
         """
         launch = _Launch(self, plan, request_plan, log_path, on_stage, check_stop)
+        self.check_files()
         result = launch.run()
+        self.check_files()
         if getattr(result.outcome, "reason", None) != "port_in_use":
             return result
         result = launch.run()
