@@ -12,6 +12,8 @@ from fakes.machine_fixtures import FakeMachine
 from fakes.synthetic_model import ModelShape, build_model
 from junitparser import JUnitXml
 
+from autofit.model.synth.random_model import SynthSpec, write_model
+
 MODEL = build_model(ModelShape(layers=12, experts=16, used=2, embd=1024, ff=512, vocab=512))
 WORKLOAD = """\
 name: sample
@@ -229,3 +231,29 @@ def test_commits_of_a_repository_are_compiled_once(bisect, builds, tmp_path, mon
     compiled = log.read_text().split()
     assert sorted(compiled) == sorted(set(compiled))
     assert git("status", "--porcelain") == ""
+
+
+@pytest.mark.runtime
+@pytest.mark.timeout(300)
+def test_real_server_that_loads_later_is_found(cli, llama_cpp, tmp_path):
+    """Among real servers the first whose start takes two seconds longer is found."""
+    model = tmp_path / "small.gguf"
+    write_model(SynthSpec(layers=2, experts=4, used=2, embd=256, ff=256, vocab=1024), model)
+    workload = tmp_path / "sample.yaml"
+    workload.write_text(WORKLOAD.replace("600", "64").replace("24", "4").replace("4096", "1024"))
+    for number in range(1, 7):
+        build = tmp_path / f"builds/b{number}/llama-server"
+        build.parent.mkdir(parents=True)
+        delay = "[ $# -lt 4 ] || sleep 2; " if number > 3 else ""
+        build.write_text(f'#!/bin/sh\n{delay}exec {llama_cpp / "llama-server"} "$@"\n')
+        build.chmod(0o755)
+    preset = f"llama-server -m {model} -c 1024 -t 1 --fit off"
+    ended = cli(
+        *("bisect", preset, "--builds", tmp_path / "builds", "--good", "b1", "--bad", "b6"),
+        *("--quantity", "load_s", "--min-effect", "100", "--workload", workload),
+        *("--study", tmp_path / "study", "--json"),
+    )
+
+    assert ended.code == 0, ended.err
+    (change,) = json.loads(ended.out)["changes"]
+    assert (change["last_good"], change["first_bad"]) == ("b3", "b4")
