@@ -159,15 +159,19 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
         ranked = study.ranked()
         if ranked:
             session.pick(problem.candidate_of(ranked[0].point), ranked[0].cost)
-    session.outcome.confirmed = _confirmed(session, problem.candidate_of, study.ranked())
+    session.outcome.confirmed = _confirmed(session, study)
     return session.outcome
 
 
-def _confirmed(session: Session, candidate_of, ranked: list[Observation]) -> float:
+def _confirmed(session: Session, study: SearchStudy) -> float:
     """Return the speed of the rounds' winner as a share of the optimum."""
+    finalists: list[Observation] = []
+    for seen in study.ranked():
+        if not any(study.is_near_copy(seen.point, other.point) for other in finalists):
+            finalists.append(seen)
     candidates: dict[str, Candidate] = {}
-    for seen in ranked:
-        candidate = candidate_of(seen.point)
+    for seen in finalists:
+        candidate = study.problem.candidate_of(seen.point)
         candidates.setdefault(candidate.key, candidate)
     machine = session.machine
     contenders = []

@@ -92,6 +92,8 @@ class TableProblem:
             goal=Goal(table.metric, (request,)),
             traffic=self._traffic(request),
             points=self.points,
+            # Another launch of a recorded row would only return it again.
+            may_repeat=lambda point, launches: launches < len(self.repeats(point)),
         )
 
     def _request(self) -> Request:

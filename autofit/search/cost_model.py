@@ -45,6 +45,26 @@ class CostPrediction:
     covariance: Floats
     limit_probability: Floats
 
+    def joined(self, other: CostPrediction) -> CostPrediction:
+        """Return the distribution of both sets of points."""
+        pairs = zip(self._arrays, other._arrays, strict=True)
+        return CostPrediction(*(np.concatenate(pair) for pair in pairs))
+
+    def at(self, indices: Rows) -> CostPrediction:
+        """Return the distribution of some of the points, in that order."""
+        return CostPrediction(*(array[indices] for array in self._arrays))
+
+    def replace(self, index: int, one: CostPrediction) -> None:
+        """Replace the distribution of a point by that of a single one."""
+        for array, new in zip(self._arrays, one._arrays, strict=True):
+            array[index] = new[0]
+
+    @property
+    def _arrays(self) -> tuple[Floats, ...]:
+        return (
+            self.mean, self.variance, self.noise_variance, self.covariance, self.limit_probability
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class _FittedPart:

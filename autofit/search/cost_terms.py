@@ -18,7 +18,7 @@ coefficients use the middle of published bandwidths, with a factor of two either
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,7 +29,8 @@ from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE
 from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.priors import ALL_TERMS, effects_of
 from autofit.search.problem import ModelTraffic
-from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
+from autofit.search.space import HOST_LAYERS_AXIS
+from autofit.trial.device import Device
 
 # `request` is the sum of both parts, for launches that measured the whole cost only.
 PartName = Literal["prompt", "generation", "request"]
@@ -49,6 +50,13 @@ _HOST_COMPUTE_S_PER_BYTE = 2 / _BYTES_PER_WEIGHT / 100e12
 _CORE_OPERATIONS_PER_S = 40e9
 _USUAL_CORES = 8
 _TERM_SD = 0.7
+# Another device: what the next one adds to each pass and to each token. On some machines this is
+# a hundred times as much.
+_HOP_PASS_S, _HOP_TOKEN_S, _HOP_SD = 1e-3, 100e-6, 2.0
+# Log deviations of the speed of a device: of another model from the mean, of two of the same
+# model, and of one term alone. Links differ more: slots have 1 to 16 lanes of any generation.
+_MODEL_SD, _SAME_MODEL_SD, _OWN_SD = 0.6, 0.1, 0.15
+_LINK_SD, _KNOWN_LINK_SD = 0.7, 0.2
 _HOST_COMPUTE_SD = 1.5
 # Unusual types of machines: prior probability, factor on all standard deviations, and factors on
 # the means of terms. On the first nothing is as expected. The second computes slowly compared
@@ -114,13 +122,17 @@ class Design:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A term: prior mean of its coefficient in seconds, amounts of the points, log deviation."""
+    """A term: prior mean of its coefficient in seconds, amounts of the points, log deviation.
+
+    `device` is the index of the device that it depends on, if there are several.
+    """
 
     part: str
     name: str
     seconds: float
     amount: Floats
     sd: float = _TERM_SD
+    device: int | None = None
 
 
 def build_design(grid: PointGrid, rows: Rows, part: PartName) -> Design:
@@ -129,11 +141,16 @@ def build_design(grid: PointGrid, rows: Rows, part: PartName) -> Design:
     with np.errstate(divide="ignore"):
         offsets = np.stack([np.log(term.amount) for term in terms], axis=1)
     mean = [math.log(term.seconds) for term in terms]
-    sd = [term.sd for term in terms]
+    sd = [term.sd if term.device is None else _OWN_SD for term in terms]
     # The first effect is the level: it applies to all points and terms.
     columns, touches = [np.ones(len(rows))], [np.ones(len(terms))]
     mean.append(0.0)
     sd.append(_LEVEL_SD if grid.problem.traffic.is_known else _UNKNOWN_LEVEL_SD)
+    for touched, deviation in _device_effects(grid.problem.devices, terms):
+        columns.append(np.ones(len(rows)))
+        touches.append(touched)
+        mean.append(0.0)
+        sd.append(deviation)
     for name in dict.fromkeys(term.part for term in terms):
         for effect in effects_of(grid, name):
             columns.append(effect.indicator(rows))
@@ -143,6 +160,35 @@ def build_design(grid: PointGrid, rows: Rows, part: PartName) -> Design:
             sd.append(effect.sd)
     types = _machine_types([term.name for term in terms], np.array(mean), np.array(sd))
     return Design(offsets, np.stack(columns, axis=1), np.stack(touches), types)
+
+
+def _device_effects(
+    devices: Sequence[Device], terms: Sequence[_Term]
+) -> Iterator[tuple[Floats, float]]:
+    """Yield effects that several terms of devices share: the touched terms, and a deviation.
+
+    What the devices have in common is one unknown for each kind of term. A device is faster or
+    slower than the others in all it computes, and its link is another unknown. Devices with the
+    same description are nearly equal, but may be in different slots.
+    """
+    for name in dict.fromkeys(term.name for term in terms if term.device is not None):
+        kind = [term.name == name for term in terms]
+        yield np.array(kind, dtype=float), _TERM_SD
+    descriptions = [device.description for device in devices]
+    for description in dict.fromkeys(descriptions):
+        same = [i for i, other in enumerate(descriptions) if other == description]
+        is_theirs = np.array([term.device in same for term in terms], dtype=float)
+        is_link = np.array([term.name == "upload" for term in terms], dtype=float)
+        if not is_theirs.any():
+            continue
+        if len(same) < len(devices):
+            yield is_theirs * (1 - is_link), _MODEL_SD
+        for index in same:
+            is_own = np.array([term.device == index for term in terms], dtype=float)
+            if len(same) > 1:
+                yield is_own * (1 - is_link), _SAME_MODEL_SD
+            is_known = devices[index].link_gb_s is not None
+            yield is_own * is_link, _KNOWN_LINK_SD if is_known else _LINK_SD
 
 
 def _machine_types(terms: Sequence[str], mean: Floats, sd: Floats) -> tuple[MachineType, ...]:
@@ -171,29 +217,54 @@ def _terms(grid: PointGrid, rows: Rows, part: PartName) -> list[_Term]:
 
 def _prompt_terms(grid: PointGrid, rows: Rows, tokens: float) -> list[_Term]:
     traffic = grid.problem.traffic
-    layers = _host_layers(grid, rows)
-    passes = _passes_per_token(grid, rows)
-    is_uploaded = _uploads(grid, rows)
-    uploads = tokens * passes * layers * is_uploaded * _link_slowness(grid, rows)
+    work = _layers_by_device(grid, rows)
+    passes = tokens * _passes_per_token(grid, rows)
     active = traffic.fixed_read_bytes + traffic.layers * traffic.read_bytes
     resident = traffic.fixed_read_bytes + traffic.layers * traffic.movable_bytes / 2
-    terms = [
-        _Term("prompt", "compute", active * _COMPUTE_S_PER_BYTE, np.full(len(rows), tokens)),
-        _Term("prompt", "pass", _PASS_S + resident / _DEVICE_BYTES_PER_S, tokens * passes),
-        _Term("prompt", "upload", upload_s(traffic, None), uploads),
+    host_layers = work.host_layers
+    uploaded = host_layers * _uploads(grid, rows)
+    found = [
         _Term(
             "prompt",
             "host",
             traffic.read_bytes * _HOST_COMPUTE_S_PER_BYTE,
-            tokens * layers,
+            tokens * host_layers,
             _HOST_COMPUTE_SD,
-        ),
+        )
     ]
+    for device, share, held, is_first in work.of_devices():
+        computed = share * traffic.fixed_read_bytes
+        computed += (held + is_first * uploaded) * traffic.read_bytes
+        found += [
+            _Term(
+                "prompt",
+                "compute",
+                active * _COMPUTE_S_PER_BYTE,
+                tokens * computed / active,
+                device=device,
+            ),
+            _Term(
+                "prompt",
+                "pass",
+                _PASS_S + resident / _DEVICE_BYTES_PER_S,
+                passes * share,
+                device=device,
+            ),
+            _Term(
+                "prompt",
+                "upload",
+                upload_s(traffic, _link_gb_s(grid.problem.devices, device or 0)),
+                passes * is_first * uploaded,
+                device=device,
+            ),
+        ]
+    if work.has_several:
+        found.append(_Term("prompt", "hop", _HOP_PASS_S, passes * work.hops, _HOP_SD))
     if grid.column_of("op_offload") is not None:
         seconds = cpu_prompt_s(traffic, grid.problem.hardware.cores)
-        computed = tokens * layers * (1.0 - is_uploaded)
-        terms.append(_Term("prompt", "processor", seconds, computed))
-    return terms
+        computed = tokens * (host_layers - uploaded)
+        found.append(_Term("prompt", "processor", seconds, computed))
+    return found
 
 
 def _uploads(grid: PointGrid, rows: Rows) -> Floats:
@@ -208,7 +279,7 @@ def _uploads(grid: PointGrid, rows: Rows) -> Floats:
 
 def _generation_terms(grid: PointGrid, rows: Rows, tokens: float) -> list[_Term]:
     traffic, goal = grid.problem.traffic, grid.problem.goal
-    layers = _host_layers(grid, rows)
+    work = _layers_by_device(grid, rows)
     # Size of the KV cache relative to f16, whose K and V take 2 bytes each.
     cache = (
         grid.numbers(rows, "cache_type_k", kv_bytes, DEFAULT_KV_TYPE)
@@ -216,22 +287,82 @@ def _generation_terms(grid: PointGrid, rows: Rows, tokens: float) -> list[_Term]
     ) / 4.0
     cache_s = traffic.kv_bytes * goal.depth / _DEVICE_BYTES_PER_S
     fixed_s = _TOKEN_S + traffic.fixed_read_bytes / _DEVICE_BYTES_PER_S
-    return [
-        _Term("generation", "device", fixed_s, np.full(len(rows), tokens)),
-        _Term(
-            "generation",
-            "device_experts",
-            traffic.read_bytes / _DEVICE_BYTES_PER_S,
-            tokens * (traffic.layers - layers),
-        ),
+    found = [
         _Term(
             "generation",
             "host",
             traffic.read_bytes / _HOST_BYTES_PER_S + _READBACK_S,
-            tokens * layers,
-        ),
-        _Term("generation", "cache", cache_s, tokens * np.nan_to_num(cache, nan=1.0)),
+            tokens * work.host_layers,
+        )
     ]
+    for device, share, held, _ in work.of_devices():
+        found += [
+            _Term("generation", "device", fixed_s, tokens * share, device=device),
+            _Term(
+                "generation",
+                "device_experts",
+                traffic.read_bytes / _DEVICE_BYTES_PER_S,
+                tokens * held,
+                device=device,
+            ),
+            _Term(
+                "generation",
+                "cache",
+                cache_s,
+                tokens * share * np.nan_to_num(cache, nan=1.0),
+                device=device,
+            ),
+        ]
+    if work.has_several:
+        found.append(_Term("generation", "hop", _HOP_TOKEN_S, tokens * work.hops, _HOP_SD))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """The layers of the points as the terms need them.
+
+    Attributes:
+        host_layers: layers whose experts are in system RAM, on any device, of shape (points,).
+        shares: each device's share of all layers, of shape (points, devices).
+        held: layers whose experts are on each device, of shape (points, devices).
+        is_first: 1 for the device that computes the prompts of host layers: (points, devices).
+        hops: devices with layers beyond the first, of shape (points,).
+        has_several: whether there are several devices.
+    """
+
+    host_layers: Floats
+    shares: Floats
+    held: Floats
+    is_first: Floats
+    hops: Floats
+    has_several: bool
+
+    def of_devices(self) -> Iterator[tuple[int | None, Floats, Floats, Floats]]:
+        """Yield each device with its columns; a single one is None."""
+        for index in range(self.shares.shape[1]):
+            device = index if self.has_several else None
+            yield device, self.shares[:, index], self.held[:, index], self.is_first[:, index]
+
+
+def _layers_by_device(grid: PointGrid, rows: Rows) -> _Layers:
+    """Return the layers of rows, on one device if their placement is unknown."""
+    traffic = grid.problem.traffic
+    if grid.work is None:
+        host = _host_layers(grid, rows)
+        ones = np.ones((len(rows), 1))
+        held = (traffic.layers - host)[:, None]
+        return _Layers(host, ones, held, ones, np.zeros(len(rows)), has_several=False)
+    work = grid.work.at(rows)
+    total = work.layers.sum(axis=1) + work.whole_layers
+    total = np.maximum(total, 1.0)
+    # A layer that is in system RAM as a whole counts with all its weights.
+    fixed_layers = traffic.fixed_read_bytes / traffic.layers / traffic.read_bytes
+    host = work.host_layers.sum(axis=1) + work.whole_layers * (1.0 + fixed_layers)
+    held = np.maximum(work.layers - work.host_layers, 0.0) * (traffic.layers / total)[:, None]
+    shares = work.layers / total[:, None]
+    hops = np.maximum(work.used_devices - 1.0, 0.0)
+    return _Layers(host, shares, held, work.uploads, hops, has_several=True)
 
 
 def _host_layers(grid: PointGrid, rows: Rows) -> Floats:
@@ -243,15 +374,9 @@ def _host_layers(grid: PointGrid, rows: Rows) -> Floats:
     return layers
 
 
-def _link_slowness(grid: PointGrid, rows: Rows) -> Floats:
-    """Return the usual speed of a link over that of each row's layout, 1 where it is unknown."""
-    known = grid.problem.hardware.upload_gb_s
-    column = grid.column_of(LAYOUT_AXIS)
-    if column is None or not known:
-        return np.ones(len(rows))
-    usual = _LINK_BYTES_PER_S / 1e9
-    slowness = [usual / known.get(str(layout), usual) for layout in grid.axes[column].values]
-    return np.array(slowness)[rows[:, column]]
+def _link_gb_s(devices: Sequence[Device], index: int) -> float | None:
+    """Return the speed of a device's link, or None if it is unknown."""
+    return devices[index].link_gb_s if devices else None
 
 
 def _passes_per_token(grid: PointGrid, rows: Rows) -> Floats:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,9 +12,7 @@ class Hardware:
     Attributes:
         cores: physical cores of the fastest kind; 0 if unknown.
         has_old_cards: whether some device is known to have no matrix cores.
-        upload_gb_s: speed of the link over which each layout uploads host experts, if known.
     """
 
     cores: int = 0
     has_old_cards: bool = False
-    upload_gb_s: Mapping[str, float] = field(default_factory=dict)

@@ -16,10 +16,14 @@ import math
 import numpy as np
 
 from autofit.memory.demand import KV_AXES, kv_bytes, number
+from autofit.search.device_work import WorkMatrix
 from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, is_single_device
 from autofit.trial.candidate import ParamValue
 
+# With several devices the layers and host layers of each are compared, and not layouts. Moving
+# two thirds of the layers from one device to another is about one length scale.
+_DEVICE_LAYERS_SCALE_SHARE = 0.9
 # Length scales, at which the first term is exp(-1/2) = 0.6: a sixth of the host layers, half a
 # byte per KV element, one doubling of a batch size, one step of any other number. Two different
 # texts are one length scale apart.
@@ -38,20 +42,41 @@ class Kernel:
     """The kernel of the points of a grid; it is 1 for equal points."""
 
     def __init__(self, grid: PointGrid) -> None:
-        self._distances = [_distances(axis) for axis in grid.axes]
+        self._grid = grid
+        self._distances = {
+            column: _distances(axis)
+            for column, axis in enumerate(grid.axes)
+            if grid.work is None or axis.name not in (LAYOUT_AXIS, HOST_LAYERS_AXIS)
+        }
         self._is_minor = [axis.name in MINOR_AXIS_WEIGHTS for axis in grid.axes]
 
     def matrix(self, rows: Rows, others: Rows) -> Floats:
         """Return the kernel matrix, of shape (rows, others)."""
         squares = np.zeros((2, len(rows), len(others)))
-        for column, distances in enumerate(self._distances):
+        for column, distances in self._distances.items():
             step = distances[rows[:, column][:, None], others[:, column][None, :]]
             squares[int(self._is_minor[column])] += step**2
+        if self._grid.work is not None:
+            squares[0] += _work_squares(self._grid.work.at(rows), self._grid.work.at(others))
         major, minor = squares
         shared = np.exp(-0.5 * (major + minor))
         own = (major == 0) * np.exp(-_POINT_DECAY * minor)
         kernel: Floats = (1 - _POINT_SHARE) * shared + _POINT_SHARE * own
         return kernel
+
+
+def _work_squares(here: WorkMatrix, there: WorkMatrix) -> Floats:
+    """Return the squared scaled distances of the work of devices, of shape (rows, others)."""
+    squares = (here.is_divided[:, None] - there.is_divided[None, :]) ** 2
+    total = float(max(1.0, here.layers.sum(axis=1).max(initial=0.0)))
+    for ours, theirs, share in (
+        (here.layers, there.layers, _DEVICE_LAYERS_SCALE_SHARE),
+        (here.host_layers, there.host_layers, _LAYERS_SCALE_SHARE),
+    ):
+        for device in range(ours.shape[1]):
+            step = ours[:, device][:, None] - theirs[:, device][None, :]
+            squares += (step / (share * total)) ** 2
+    return squares
 
 
 def _distances(axis: Axis) -> Floats:

@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from autofit.memory.demand import MEMORIES, Memory, demand, is_free
@@ -163,8 +162,7 @@ class MemorySurrogate:
         known = np.array(list(self._rows.values())).reshape(-1, len(self._grid.axes))
         values = np.array(list(self._exact.values())).reshape(-1, 2)[:, MEMORIES.index(memory)]
         found = self._regressions[memory].predict(rows[first], known, values)
-        for row in known[values <= IMPOSSIBLE_MIB]:
-            found[self._is_impossible_too(rows[first], row)] = IMPOSSIBLE_MIB
+        self._mark_impossible(rows[first], known[values <= IMPOSSIBLE_MIB], found)
         exact = np.array(list(self._exact), dtype=np.int64)
         index = np.minimum(np.searchsorted(codes, exact), len(codes) - 1)
         is_known = codes[index] == exact
@@ -172,17 +170,22 @@ class MemorySurrogate:
         margins: Floats = found[back.reshape(-1)]
         return margins
 
-    def _is_impossible_too(self, rows: Rows, impossible: Rows) -> NDArray[np.bool_]:
-        """Return which rows have no candidate, given that another row has none.
+    def _mark_impossible(self, rows: Rows, impossible: Rows, margins: Floats) -> None:
+        """Change the margins of rows that have no candidate, given others that have none.
 
-        They need at least as much device memory and have the same number of host layers. With
-        fewer host layers there may be a candidate, if the model has no more layers.
+        They need at least as much device memory and have the same layout and number of host
+        layers. With fewer host layers there may be a candidate, if the model has no more layers.
         """
-        found = needing_at_least(self._grid.demands["device"], rows, impossible)
-        layers = self._grid.column_of(HOST_LAYERS_AXIS)
-        if layers is not None:
-            found &= rows[:, layers] == impossible[layers]
-        return found
+        columns = [
+            column
+            for name in (LAYOUT_AXIS, HOST_LAYERS_AXIS)
+            if (column := self._grid.column_of(name)) is not None
+        ]
+        codes = self._grid.codes(rows, columns)
+        for row, code in zip(impossible, self._grid.codes(impossible, columns), strict=True):
+            same = np.flatnonzero(codes == code)
+            needs_more = needing_at_least(self._grid.demands["device"], rows[same], row)
+            margins[same[needs_more]] = IMPOSSIBLE_MIB
 
 
 class _MarginRegression:

@@ -21,7 +21,7 @@ import numpy as np
 
 from autofit.memory.demand import KV_AXES, Memory, demand
 from autofit.memory.dominance import needing_at_least
-from autofit.search.point_grid import Floats, PointGrid, Rows
+from autofit.search.point_grid import MINOR_AXES, Floats, PointGrid, Rows
 from autofit.search.problem import Observation
 from autofit.search.space import HOST_LAYERS_AXIS
 
@@ -31,7 +31,6 @@ _SPILL_COST_RATIO = 1.3
 _MOST_LAYERS_APART = 4
 # Axes in which the two may differ: those that need device memory, and those that hardly matter.
 _MEMORY_AXES = frozenset({HOST_LAYERS_AXIS, "ubatch"}) | KV_AXES
-_MINOR_AXES = frozenset({"batch", "threads", "threads_batch"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def _suspected_spills(
     is_spill = cost[:, None] > _SPILL_COST_RATIO * cost[None, :]
     for column, axis in enumerate(grid.axes):
         here, there = rows[:, column][:, None], rows[:, column][None, :]
-        if axis.name in _MINOR_AXES:
+        if axis.name in MINOR_AXES:
             continue
         if axis.name not in _MEMORY_AXES:
             is_spill &= here == there

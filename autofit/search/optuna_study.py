@@ -96,6 +96,10 @@ class SearchStudy:
         """Return the observations that may be picked, the best first."""
         return self._proposer.ranked(self.problem, self.observations)
 
+    def is_near_copy(self, point: Point, other: Point) -> bool:
+        """Return whether the difference between two points is too small to matter."""
+        return PointGrid(self.problem).is_near_copy(point, other)
+
     def outliers(self) -> list[Observation]:
         """Return eligible observations of one launch whose cost the others do not explain."""
         return self._proposer.outliers(self.problem, self.observations)

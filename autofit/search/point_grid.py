@@ -12,14 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autofit.memory.demand import MEMORIES, Demands, Memory, demands_of, number
+from autofit.search.device_work import DeviceWorkTable, Floats, Rows
 from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point
 from autofit.trial.candidate import ParamValue
 from autofit.trial.parameter_groups import HOST_ONLY_PARAMS
 
-Rows = NDArray[np.int64]
-Floats = NDArray[np.float64]
+__all__ = ["Floats", "PointGrid", "Rows"]
 
+# These rarely matter, and need no memory.
+MINOR_AXES = frozenset({"batch", "threads", "threads_batch"})
 # Of more combinations only some are listed: those near the best known points, and a random
 # sample of the rest.
 _MOST_COMBINATIONS = 2000
@@ -30,7 +32,8 @@ _MOST_NEIGHBOURS = 20_000
 class PointGrid:
     """Conversion of points to rows and back, and the list of combinations to evaluate.
 
-    `demands` maps a memory to the demands of the values of each axis.
+    `demands` maps a memory to the demands of the values of each axis. `work` is the work of each
+    device, or None with one device or an unknown placement.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -44,6 +47,8 @@ class PointGrid:
             memory: [demands_of(axis.name, axis.values, memory) for axis in self.axes]
             for memory in MEMORIES
         }
+        has_work = len(problem.devices) > 1 and problem.searches_layouts
+        self.work = DeviceWorkTable(problem) if has_work else None
 
     def row_of(self, point: Point) -> tuple[int, ...] | None:
         """Return the row of a point, or None if an axis of the problem lacks a value of it."""
@@ -87,6 +92,34 @@ class PointGrid:
         return {
             axis.name: axis.values[int(index)] for axis, index in zip(self.axes, row, strict=True)
         }
+
+    def is_near_copy(self, point: Point, other: Point) -> bool:
+        """Return whether the difference between two points is too small to matter.
+
+        They differ at most in minor axes and by one layer on each device.
+        """
+        rows = [self.row_of(point), self.row_of(other)]
+        if None in rows:
+            return point == other
+        here, there = np.array(rows)
+        placed = (LAYOUT_AXIS, HOST_LAYERS_AXIS)
+        compared = [
+            column
+            for column, axis in enumerate(self.axes)
+            if axis.name not in MINOR_AXES and not (self.work and axis.name in placed)
+        ]
+        steps = np.abs(here - there)[compared]
+        layers = self.column_of(HOST_LAYERS_AXIS)
+        most = np.array([column == layers for column in compared], dtype=np.int64)
+        if (steps > most).any():
+            return False
+        if self.work is None:
+            return True
+        for row in (here, there):
+            self.work.learn(row.tolist())
+        work = self.work.at(np.array([here, there]))
+        one, two = work.features
+        return bool(np.abs(one - two).max() <= 1.0 and np.ptp(work.is_divided) == 0)
 
     def column_of(self, name: str) -> int | None:
         """Return the column of an axis, or of a runtime parameter that an axis sets."""

@@ -166,20 +166,11 @@ _PRIORS: Mapping[str, tuple[Prior, ...]] = {
     ),
 }
 _UNKNOWN_SETTING = (_prompt(ALL_TERMS, 0.12), _generation(ALL_TERMS, 0.12))
-# Effects of a single device instead of several, and of one single device instead of another. At
-# the same number of host layers it saves the copies between devices.
-_SINGLE_DEVICE_MEAN = -0.03
-_SINGLE_DEVICE = (
-    _prompt(ALL_TERMS, 0.15),
-    _prompt("upload", 0.25),
-    _generation(ALL_TERMS, 0.12),
-    _generation("host", 0.1),
-)
 # Mean and deviation of the effect of layers that are divided over all devices. On two equal
 # cards generation was 1.4 to 1.5 times as fast, and over slow links both parts were slower.
 _DIVIDED_LAYERS = {"prompt": (0.0, 0.3), "generation": (-0.3, 0.3)}
 # The same of pipeline parallelism, which the runtime uses on several devices without host layers.
-_PIPELINE = {"prompt": (-0.1, 0.4), "generation": (0.0, 0.1)}
+_PIPELINE = {"prompt": (-0.25, 0.4), "generation": (0.0, 0.1)}
 
 
 def effects_of(grid: PointGrid, part: str) -> Iterator[Effect]:
@@ -187,13 +178,14 @@ def effects_of(grid: PointGrid, part: str) -> Iterator[Effect]:
     for column, axis in enumerate(grid.axes):
         if axis.name == HOST_LAYERS_AXIS or len(axis.values) < 2:  # noqa: PLR2004
             continue
+        if axis.name == LAYOUT_AXIS and grid.work is not None:
+            continue  # the terms of each device say what a layout changes
         for prior in _priors_of(grid, axis):
             if prior.part != part:
                 continue
             for index, value in enumerate(axis.values):
                 mean = prior.mean_of(value, grid.problem)
                 yield Effect(prior.term, mean, prior.sd, _has_value(column, index))
-    yield from _single_device_effects(grid, part)
     divided = _layout_index(grid, TENSOR_LAYOUT)
     if divided is not None:
         mean, sd = _DIVIDED_LAYERS[part]
@@ -209,19 +201,6 @@ def _priors_of(grid: PointGrid, axis: Axis) -> tuple[Prior, ...]:
     if "threads" in names and grid.column_of(HOST_LAYERS_AXIS) is None:
         return _THREADS_WITHOUT_DEVICES
     return next((_PRIORS[name] for name in names if name in _PRIORS), _UNKNOWN_SETTING)
-
-
-def _single_device_effects(grid: PointGrid, part: str) -> Iterator[Effect]:
-    """Yield the effects of a single device: one that all of them share, and one for each."""
-    column = grid.column_of(LAYOUT_AXIS)
-    if column is None or len(grid.axes[column].values) < 2:  # noqa: PLR2004
-        return
-    is_single = np.array([float(is_single_device(value)) for value in grid.axes[column].values])
-    for prior in (prior for prior in _SINGLE_DEVICE if prior.part == part):
-        mean = _SINGLE_DEVICE_MEAN if prior.term == ALL_TERMS else 0.0
-        yield Effect(prior.term, mean, prior.sd, lambda rows: is_single[rows[:, column]])
-        for index in np.flatnonzero(is_single):
-            yield Effect(prior.term, 0.0, prior.sd, _has_value(column, int(index)))
 
 
 def _layout_index(grid: PointGrid, layout: str) -> tuple[int, int] | None:

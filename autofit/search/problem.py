@@ -14,6 +14,7 @@ from autofit.memory.demand import Memory
 from autofit.search.hardware import Hardware
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point, Space
 from autofit.trial.candidate import Candidate
+from autofit.trial.device import Device
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Request
 from autofit.units import MIB
@@ -119,6 +120,25 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceWork:
+    """The layers of a candidate, by device in the order of `Problem.devices`.
+
+    Attributes:
+        layers: layers on each device, the output layer included.
+        host_layers: those of them whose experts are in system RAM.
+        whole_layers: layers that are in system RAM as a whole.
+        first: the device that computes the prompts of host layers.
+        is_divided: whether every layer is divided over the devices.
+    """
+
+    layers: tuple[float, ...]
+    host_layers: tuple[float, ...]
+    whole_layers: int
+    first: int
+    is_divided: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """The search problem of one tune.
 
@@ -131,10 +151,13 @@ class Problem:
         goal: the objective and its limits.
         traffic: the bytes of the model that decide its speed.
         hardware: the machine.
+        devices: those of the task, or none if they are unknown.
+        work_of: returns the work of each of several devices, or None if it is unknown.
         points: the only points that exist; empty if every combination of values is a point.
         is_eligible: returns whether a point may be proposed and picked. It is also called for
             points without layout and host layers. Observations of other points still count as
             data.
+        may_repeat: returns whether a point may be launched again after a number of launches.
     """
 
     space: Space
@@ -145,8 +168,11 @@ class Problem:
     goal: Goal = field(default_factory=Goal)
     traffic: ModelTraffic = field(default_factory=ModelTraffic)
     hardware: Hardware = field(default_factory=Hardware)
+    devices: tuple[Device, ...] = ()
+    work_of: Callable[[Candidate], DeviceWork | None] = lambda _: None
     points: tuple[Point, ...] = ()
     is_eligible: Callable[[Point], bool] = lambda _: True
+    may_repeat: Callable[[Point, int], bool] = lambda _, __: True
 
     @property
     def searches_layouts(self) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autofit.memory.demand import is_free
 from autofit.search.acquisition import (
     LIMITS_RESPECTED,
     expected_gains,
@@ -20,7 +22,7 @@ from autofit.search.memory_surrogate import MemorySurrogate
 from autofit.search.observations import LaunchHistory
 from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.problem import Observation, Problem, Proposal
-from autofit.search.space import Point
+from autofit.search.space import LAYOUT_AXIS, Point
 
 # Memory estimates move the fit boundary and so the points to evaluate. These are evaluated
 # again up to this many times, with this many estimates in each pass but the last. The memory
@@ -29,18 +31,51 @@ _PASSES = 3
 _ESTIMATES_PER_PASS = 8
 # The number of best points whose variants in minor axes are evaluated too.
 _MOST_VARIED = 48
+# The least expected gain of a launch on devices that no launch has used together yet.
+_LEAST_STRUCTURE_GAIN = 0.005
 # A smaller acquisition value is rounding.
 _MIN_VALUE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class _Evaluated:
-    """Points with the expectations of a launch of each, of shape (points, ...)."""
+    """Points with the expectations of a launch of each, of shape (points, ...).
+
+    With `is_guess` the gain of a point depends on its expected cost alone.
+    """
 
     rows: Rows
     predicted: CostPrediction
     gain: Floats
     duration: Floats
+    is_guess: bool = False
+
+    def replace_prediction(self, index: int, one: _Evaluated) -> None:
+        """Replace the expectations of a point by those of a single one."""
+        old, new = float(self.predicted.mean[index]), float(one.predicted.mean[0])
+        if self.is_guess:
+            self.gain[index] *= np.exp(old - new)
+        else:
+            self.gain[index], self.duration[index] = one.gain[0], one.duration[0]
+        self.predicted.replace(index, one.predicted)
+
+    def joined(self, other: _Evaluated) -> _Evaluated:
+        """Return both in one."""
+        return _Evaluated(
+            np.concatenate([self.rows, other.rows]),
+            self.predicted.joined(other.predicted),
+            np.concatenate([self.gain, other.gain]),
+            np.concatenate([self.duration, other.duration]),
+        )
+
+    def at(self, indices: Rows) -> _Evaluated:
+        """Return some of the points, in that order."""
+        return _Evaluated(
+            self.rows[indices],
+            self.predicted.at(indices),
+            self.gain[indices],
+            self.duration[indices],
+        )
 
     def acquisition(self, pool: CandidatePool) -> Floats:
         """Return the expected gain per launch time; a failure counts as no gain."""
@@ -64,45 +99,127 @@ class SurrogateProposer:
         """Return the point to launch next, or None if no launch would be informative."""
         history = self._history(problem, observations)
         model, pool = self._model(history), self._pool(history)
+        evaluated: _Evaluated | None = None
         for left in reversed(range(_PASSES)):
-            rows = np.concatenate([pool.rows(), model.eligible_rows])
+            rows = self._repeatable(np.concatenate([pool.rows(), model.eligible_rows]), history)
             is_likely = pool.success_probabilities(rows) >= pool.min_probability
             rows = rows[is_likely] if is_likely.any() else rows
             if not len(rows):
                 return None
-            evaluated = self._evaluate(model, rows)
+            evaluated = self._evaluate(model, rows, evaluated)
             if not self._estimate_best(
-                evaluated, pool, most=_ESTIMATES_PER_PASS if left else None
+                model, evaluated, pool, most=_ESTIMATES_PER_PASS if left else None
             ):
                 break
-        if model.measured:
+        if model.measured and evaluated is not None:
             # Without measurements a gain is relative to the slowest of the evaluated points, so
             # it cannot be compared between sets of points.
             best = np.argsort(-evaluated.acquisition(pool), kind="stable")[:_MOST_VARIED]
             rows = pool.variants(np.unique(evaluated.rows[best], axis=0))
-            evaluated = self._evaluate(model, rows)
-            self._estimate_best(evaluated, pool, most=None)
-        return self._proposal(model, evaluated, pool)
+            rows = self._repeatable(rows, history)
+            new = self._untried_structure(model, history, pool, evaluated)
+            if new is not None:
+                self._estimate_best(model, new, pool, most=None)
+                if new.acquisition(pool).max() > _MIN_VALUE:
+                    return self._proposal(model, new, pool)
+            evaluated = self._evaluate(model, rows, evaluated)
+            self._estimate_best(model, evaluated, pool, most=None)
+        return self._proposal(model, evaluated, pool) if evaluated is not None else None
+
+    def _repeatable(self, rows: Rows, history: LaunchHistory) -> Rows:
+        """Return the rows without those that may not be launched again."""
+        launches = Counter(one.row for one in history.launches)
+        problem, columns = self._grid.problem, range(len(self._grid.axes))
+        used = [
+            row
+            for row, count in launches.items()
+            if not problem.may_repeat(self._grid.point_of(row), count)
+        ]
+        codes = self._grid.codes(rows, columns)
+        return rows[~np.isin(codes, self._grid.codes(history.matrix(used), columns))]
+
+    def _untried_structure(
+        self, model: CostModel, history: LaunchHistory, pool: CandidatePool, evaluated: _Evaluated
+    ) -> _Evaluated | None:
+        """Return the best guesses on devices that no launch has used together yet.
+
+        These come before any fine tuning, those with the largest expected gain first, since
+        launches on other devices say little about them. Devices that are certain to be slower
+        get no launch.
+        """
+        if self._grid.work is None or not model.trusted:
+            return None
+        tried = set(self._grid.work.structures(history.matrix([o.row for o in history.launches])))
+        structures = self._grid.work.structures(evaluated.rows)
+        gains = evaluated.gain * pool.success_probabilities(evaluated.rows)
+        is_new = np.array([structure not in tried for structure in structures])
+        if not is_new.any() or gains[is_new].max() < _LEAST_STRUCTURE_GAIN:
+            return None
+        chosen = structures[int(np.argmax(np.where(is_new, gains, -1.0)))]
+        on_devices = np.flatnonzero([structure == chosen for structure in structures])
+        changed = self._changed_settings(evaluated.rows[on_devices], model)
+        found = evaluated.at(on_devices[changed == changed.min()].astype(np.int64))
+        # All have the same gain, so the best guess is the point with the lowest expected cost.
+        gain = gains[is_new].max() * np.exp(found.predicted.mean.min() - found.predicted.mean)
+        return replace(found, gain=gain, duration=np.ones(len(gain)), is_guess=True)
+
+    def _changed_settings(self, rows: Rows, model: CostModel) -> Rows:
+        """Return how many settings differ from the best launch, without those that need memory.
+
+        If a setting changed together with the devices, the model could not know which of the
+        two made the difference.
+        """
+        means = model.predict_measured().mean[model.trusted]
+        best = model.rows[model.trusted[int(np.argmin(means))]]
+        columns = [
+            column
+            for column, axis in enumerate(self._grid.axes)
+            if is_free(axis.name, "device") and axis.name != LAYOUT_AXIS
+        ]
+        changed: Rows = (rows[:, columns] != best[columns]).sum(axis=1)
+        return changed
 
     def _estimate_best(
-        self, evaluated: _Evaluated, pool: CandidatePool, *, most: int | None
+        self, model: CostModel, evaluated: _Evaluated, pool: CandidatePool, *, most: int | None
     ) -> bool:
         """Estimate memory until the best point has an estimate; return whether any was made.
 
-        `most` limits the number of estimates. Use None for no limit, because a proposed point must
-        be known to be possible.
+        The work of its devices becomes exact, too. `most` limits the number of estimates. Use
+        None for no limit, because a proposed point must be known to be possible.
         """
         has_estimated = False
-        for _ in range(len(evaluated.rows) if most is None else most):
+        # Each point is estimated once and found to be a copy once.
+        for _ in range(2 * len(evaluated.rows) if most is None else most):
             values = evaluated.acquisition(pool)
-            if not values.any():
+            is_worth_it = bool(values.any())
+            if not is_worth_it:
                 values = pool.success_probabilities(evaluated.rows)
-            best = evaluated.rows[np.argmax(values)]
-            if not self._memory_surrogate.has_estimates or self._memory_surrogate.is_exact(best):
+            index = int(np.argmax(values))
+            best = evaluated.rows[index]
+            if is_worth_it and self._is_launched_otherwise(best):
+                evaluated.gain[index] = 0.0
+                continue
+            is_known = self._memory_surrogate.is_exact(best)
+            if not self._memory_surrogate.has_estimates or is_known:
                 break
             self._memory_surrogate.estimate(best)
+            if self._grid.work is not None:
+                self._grid.work.learn(best.tolist())
+                evaluated.replace_prediction(index, self._evaluate(model, best[None], None))
             has_estimated = True
         return has_estimated
+
+    def _is_launched_otherwise(self, row: Rows) -> bool:
+        """Return whether the candidate of a row was launched as that of another row.
+
+        Different layouts may give the same candidate. It may be worth another launch, but as
+        the same point.
+        """
+        candidate = self._grid.problem.candidate_of(self._grid.point_of(row))
+        return candidate is not None and self._launched.get(candidate.key, ()) not in (
+            (),
+            tuple(row.tolist()),
+        )
 
     def success_probability(
         self, problem: Problem, observations: Sequence[Observation], point: Point
@@ -154,7 +271,16 @@ class SurrogateProposer:
             self._grid = PointGrid(problem)
             self._kernel = Kernel(self._grid)
             self._memory_surrogate = MemorySurrogate(self._grid)
-        return LaunchHistory(self._grid, observations)
+        history = LaunchHistory(self._grid, observations)
+        if self._grid.work is not None:
+            for one in history.launches:
+                self._grid.work.learn(one.row)
+        self._launched: dict[str, tuple[int, ...]] = {}
+        for one in history.launches:
+            candidate = problem.candidate_of(one.observation.point)
+            if candidate is not None:
+                self._launched.setdefault(candidate.key, one.row)
+        return history
 
     def _model(self, history: LaunchHistory) -> CostModel:
         return CostModel(self._grid, self._kernel, history)
@@ -162,7 +288,16 @@ class SurrogateProposer:
     def _pool(self, history: LaunchHistory) -> CandidatePool:
         return CandidatePool(self._grid, self._memory_surrogate, self._kernel, history)
 
-    def _evaluate(self, model: CostModel, rows: Rows) -> _Evaluated:
+    def _evaluate(self, model: CostModel, rows: Rows, earlier: _Evaluated | None) -> _Evaluated:
+        """Return the expectations of rows; `earlier` has those of some of them."""
+        if earlier is not None and model.trusted:
+            columns = range(len(self._grid.axes))
+            codes = self._grid.codes(rows, columns)
+            earlier_codes = self._grid.codes(earlier.rows, columns)
+            fresh = rows[~np.isin(codes, earlier_codes)]
+            both = earlier.joined(self._evaluate(model, fresh, None)) if len(fresh) else earlier
+            order = np.argsort(both_codes := self._grid.codes(both.rows, columns), kind="stable")
+            return both.at(order[np.searchsorted(both_codes, codes, sorter=order)])
         predicted = model.predict(rows)
         duration = relative_durations([one.observation for one in model.measured], predicted)
         return _Evaluated(rows, predicted, expected_gains(model, predicted), duration)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 
+from autofit.errors import UsageError
 from autofit.memory.memory_model import MemoryModel
-from autofit.model.placement.device_orders import uploading_device
 from autofit.model.sizes.inventory import ModelInventory
 from autofit.model.sizes.kv_cache import Cells, kv_cache_bytes
+from autofit.model.sizes.tensor_placement import HOST, place_tensors
 from autofit.search.hardware import Hardware
-from autofit.search.problem import Fit, Goal, Limit, ModelTraffic, Problem
+from autofit.search.problem import DeviceWork, Fit, Goal, Limit, ModelTraffic, Problem
+from autofit.search.space import TENSOR_LAYOUT
 from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.requirement import Requirement
 from autofit.session.task import Task
@@ -32,21 +33,13 @@ def search_problem(factory: CandidateFactory, memory: MemoryModel) -> Problem:
         candidate_of=factory.candidate_of,
         fit_of=lambda candidate: predicted_fit(candidate, memory, task.host_available_mib),
         goal=goal,
-        hardware=_hardware(task, factory.layout_names()),
+        hardware=Hardware(
+            cores=task.cores.performance,
+            has_old_cards=any(lacks_matrix_cores(device) for device in task.devices),
+        ),
         traffic=model_traffic(task.inventory, max(1, round(goal.depth))),
-    )
-
-
-def _hardware(task: Task, layouts: Sequence[str]) -> Hardware:
-    """Return what the search should know about the machine."""
-    links = {device.name: device.link_gb_s for device in task.devices}
-    first = {layout: uploading_device(layout, task.devices) for layout in layouts}
-    return Hardware(
-        cores=task.cores.performance,
-        has_old_cards=any(lacks_matrix_cores(device) for device in task.devices),
-        upload_gb_s={
-            layout: link for layout, name in first.items() if (link := links.get(name)) is not None
-        },
+        devices=task.devices,
+        work_of=lambda candidate: device_work(candidate, task),
     )
 
 
@@ -60,6 +53,29 @@ def predicted_fit(
     tightest = min(predicted.devices, key=lambda device: device.free_mib)
     host_mib = predicted.host.resident_mib
     return Fit(tightest.free_mib, tightest.total_mib, host_available_mib - host_mib, host_mib)
+
+
+def device_work(candidate: Candidate, task: Task) -> DeviceWork | None:
+    """Return the work of each device of a task, or None if autofit cannot place the candidate."""
+    try:
+        placed = place_tensors(task.inventory, candidate, task.devices)
+    except UsageError:
+        return None
+    if not placed.devices:
+        return None
+    if candidate.get_str("split_mode", "layer") == TENSOR_LAYOUT:
+        equal = len(placed.units) / len(placed.devices)
+        divided = tuple(equal * (device in placed.devices) for device in task.devices)
+        return DeviceWork(divided, (0.0,) * len(divided), 0, 0, is_divided=True)
+    order = [task.devices.index(device) for device in placed.devices]
+    layers, host_layers = [0.0] * len(task.devices), [0.0] * len(task.devices)
+    for place in placed.units:
+        if place != HOST:
+            layers[order[place]] += 1
+    for block in {*placed.host_expert_blocks, *placed.host_ffn_blocks}:
+        if placed.units[block] != HOST:
+            host_layers[order[placed.units[block]]] += 1
+    return DeviceWork(tuple(layers), tuple(host_layers), placed.units.count(HOST), order[0])
 
 
 def goal_of(task: Task) -> Goal:

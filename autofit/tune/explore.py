@@ -286,12 +286,19 @@ class Exploration:
         return finalist.point is not None and self.search.is_ruled_out(finalist.point)
 
     def finalists(self) -> list[Finalist]:
-        """Return the candidates that ran and may be recommended, the best first."""
-        found: dict[str, Finalist] = {}
+        """Return the candidates that ran and may be recommended, the best first.
+
+        Of near copies only the best is a finalist: rounds could not distinguish them, and would
+        take a launch of each.
+        """
+        found: list[Evaluation] = []
         for one in self.ranked():
-            layout = str(one.point.get(LAYOUT_AXIS, ""))
-            found.setdefault(one.candidate.key, Finalist(one.candidate, layout, one.point))
-        return list(found.values())
+            if not any(self.search.is_near_copy(one.point, other.point) for other in found):
+                found.append(one)
+        return [
+            Finalist(one.candidate, str(one.point.get(LAYOUT_AXIS, "")), one.point)
+            for one in found
+        ]
 
     def ranked(self) -> list[Evaluation]:
         """Return the launches of permitted candidates, the best first; requirements count most."""
@@ -317,8 +324,8 @@ class Exploration:
         """The reason why the search ended, and the expected gain of one more launch.
 
         `expected_gain` is a share of the objective's time, in which failures count as no gain. It
-        is None if no launch was left. `ended_by` is `gain` (too little gain expected), `stalled`
-        (nothing better for a long time), `space` (nothing left to launch) or `budget`.
+        is None if no launch was left. `ended_by` is `gain` (hardly any gain expected), `stalled`
+        (some, but too little after that many launches), `space` (nothing left) or `budget`.
         """
         proposal = self.policy.declined or self.policy.last
         is_known = proposal is not None and math.isfinite(proposal.expected_gain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autofit.model.placement.device_orders import device_orders, uploading_device
+from autofit.model.placement.device_orders import device_orders
 from autofit.trial.device import Device
 
 
@@ -42,12 +42,3 @@ def test_the_fastest_link_comes_first_and_the_weakest_device_is_left_out(found, 
 def test_an_order_that_the_user_chose_stays():
     """Devices named by the user are used in their order."""
     assert device_orders(devices(3.0, 24.0), is_order_chosen=True) == (devices(3.0, 24.0),)
-
-
-def test_the_first_device_of_a_layout_uploads():
-    """A layout without devices has all of them."""
-    found = devices(3.0, 24.0)
-
-    assert uploading_device("first_device", found) == "A"
-    assert uploading_device("first_device:B,A", found) == "B"
-    assert uploading_device("single:B", found) == "B"

@@ -111,7 +111,10 @@ def test_uncertain_results_have_warnings(changes, count):
     [
         ({"ended_by": "gain", "expected_gain": 0.0004}, "no further gain expected"),
         ({"ended_by": "space"}, "no candidate was left"),
-        ({"ended_by": "stalled"}, "the last launches found nothing faster"),
+        (
+            {"ended_by": "stalled", "expected_gain": 0.004},
+            "the expected gain (0.4% of the time) was not worth one more launch",
+        ),
         (
             {"ended_by": "budget", "expected_gain": 0.021},
             "budget used up; one more launch might save 2.1% of the time",

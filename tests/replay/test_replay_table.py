@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 
 from hypothesis import Phase, given, settings
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from autofit.replay.recorded_table import read_table
 from autofit.replay.replay_table import TableProblem, replay, summarize
+from autofit.search.optuna_study import SearchStudy
+from autofit.search.problem import Observation
 
 ROOT = Path(__file__).parents[2]
 # A search takes a second; shrinking would take minutes.
@@ -84,3 +87,23 @@ def test_launches_are_null_only_if_most_seeds_miss():
     ]
 
     assert found == [None, good.launches_to_98pct, good.launches_to_98pct]
+
+
+def test_a_recorded_row_is_not_launched_again(tmp_path):
+    """A row without repeats is launched once, since another launch would return it again."""
+    text = HEAD
+    for layers in range(20, 30):
+        for ubatch in (512, 1024):
+            rates = f"{3000 - 50 * layers + ubatch / 10},{60 - layers}"
+            text += f"{layers},2048,{ubatch},f16,f16,,,none,16384,2048,64,{rates},ok,,\n"
+    path = tmp_path / "single.csv"
+    path.write_text(text)
+    table = TableProblem(read_table(path))
+    launches = Counter()
+    study = SearchStudy(table.problem(), seed=0)
+    while (proposal := study.ask()) is not None:
+        launches[tuple(proposal.point.items())] += 1
+        row = table.repeats(proposal.point)[0]
+        study.add(Observation(proposal.point, row.value("request_s")))
+
+    assert max(launches.values()) == 1

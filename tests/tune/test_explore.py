@@ -87,6 +87,6 @@ def test_the_result_has_why_the_search_ended(exploration) -> None:
     exploration.search_until(1.0)
 
     ending = exploration.ending
-    assert ending["ended_by"] in {"gain", "space"}
+    assert ending["ended_by"] in {"gain", "space", "stalled"}
     if ending["ended_by"] == "gain":
         assert 0 <= ending["expected_gain"] < ending["least_gain"]

@@ -33,12 +33,6 @@ def device_orders(
     return tuple(orders)
 
 
-def uploading_device(layout: str, devices: Sequence[Device]) -> str:
-    """Return the name of the first device of a layout, which computes batches on host experts."""
-    named = layout.partition(":")[2]
-    return named.split(",")[0] if named else devices[0].name
-
-
 def _weakest(devices: Sequence[Device]) -> Device | None:
     """Return the device that is much weaker than all others of at least three, or None."""
     if len(devices) < _FEWEST_TO_LEAVE_ONE_OUT:

@@ -217,7 +217,8 @@ def _search_ending(search: Mapping[str, Any]) -> str:
     if ended_by == "space":
         return "no candidate was left"
     if ended_by == "stalled":
-        return "the last launches found nothing faster"
+        rest = "" if gain is None else f" ({gain:.1%} of the time)"
+        return f"the expected gain{rest} was not worth one more launch"
     if ended_by == "budget":
         more = "" if gain is None else f"; one more launch might save {gain:.1%} of the time"
         return f"budget used up{more}"
