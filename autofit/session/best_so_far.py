@@ -14,7 +14,7 @@ from typing import Any
 
 from autofit.session.requirement import are_kept, parse_requirement
 from autofit.statistics.estimate import Estimate, estimate
-from autofit.statistics.stopping_rule import StoppingRule, decide
+from autofit.statistics.stopping_rule import MIN_ROUNDS, StoppingRule, decide
 from autofit.study.study_folder import Study
 from autofit.trial.measurement import Measurement
 from autofit.trial.metric import (
@@ -185,9 +185,11 @@ def _compare(
         ratio = time_ratio(median(other.values()), median(own.values()), metric)
         return Estimate(ratio, None, None, 0), False
     rivals = sum(trials[0].purpose.round is not None for trials in candidates.values()) - 1
+    # A stop or a crash does not depend on the ratios, so the last look may spend all of alpha.
+    ended_at = len(paired) if len(paired) >= MIN_ROUNDS else None
     decision = decide(
         [math.log(time_ratio(other[number], own[number], metric)) for number in paired],
-        StoppingRule(comparisons=max(rivals, 1)),
+        StoppingRule(comparisons=max(rivals, 1), ended_at=ended_at),
     )
     return decision.ratio, decision.verdict in ("better", "tie")
 
