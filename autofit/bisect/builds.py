@@ -19,10 +19,12 @@ from pathlib import Path
 import platformdirs
 
 from autofit.errors import AutofitError, UsageError
+from autofit.input_files import read_input
 from autofit.process.helper_program import ProgramResult, run_to_end
 from autofit.yaml_files import unknown_name
 
 _LIST_S = 120.0
+_LARGEST_LIST_BYTES = 1 << 20
 _INSTALL_S = 3600.0
 _DIGITS = re.compile(r"(\d+)")
 _LAST_LINES = 3
@@ -69,8 +71,8 @@ def listed_builds(file: Path) -> list[Build]:
         UsageError: the file cannot be read, or a line has another form.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_input(file, _LARGEST_LIST_BYTES).decode("utf-8")
+    except (OSError, ValueError) as error:
         raise UsageError(f"{file} cannot be read: {error}", "name a text file") from error
     builds = []
     for number, line in enumerate(text.splitlines(), start=1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autofit.errors import UsageError
+from autofit.input_files import read_json
 from autofit.sweep.night_folder import NightFolder
 from autofit.sweep.verdict import REGRESSIONS
 
@@ -69,7 +69,7 @@ def find_regression(folder: Path, entry: str | None = None) -> Regression:
 def _read_verdicts(folder: Path) -> list[Mapping[str, Any]]:
     path = folder / "verdicts.json"
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["entries"]
+        entries = read_json(path)["entries"]
         return [{"name": one["name"], **one, "metrics": list(one["metrics"])} for one in entries]
     except FileNotFoundError as error:
         raise UsageError(

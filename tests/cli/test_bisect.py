@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 
@@ -201,6 +202,20 @@ def test_wrong_builds_are_refused(bisect, builds, words):
 
     assert message["error"]["kind"] == "usage"
     assert message["error"]["hint"]
+
+
+@pytest.mark.parametrize("fault", ["pipe", "long line", "bytes", "nothing"])
+def test_faulty_list_of_builds_is_refused(bisect, tmp_path, fault):
+    """A list that is no text file, or has other lines, is a usage error and is not waited for."""
+    listing = tmp_path / "builds.txt"
+    if fault == "pipe":
+        os.mkfifo(listing)
+    else:
+        contents = {"long line": b"a b c\n", "bytes": b"\xff\xfe\0", "nothing": b"# none\n"}
+        listing.write_bytes(contents[fault])
+    message = bisect("--builds", listing, "--good", "b1", "--bad", "b2", code=2)
+
+    assert message["error"]["kind"] == "usage"
 
 
 def test_commits_of_a_repository_are_compiled_once(bisect, builds, tmp_path, monkeypatch):
