@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 UNKNOWN = "unknown"
+# A report has megabytes of other characters.
+_SUSPECT = re.compile(r"[^\n\x20-\x7e]")
 
 # The metrics as they are called in sentences.
 METRIC_WORDS = {
@@ -43,10 +46,13 @@ def without_control(text: str) -> str:
 
     Line breaks and the raw bytes of paths stay.
     """
-    return "".join(
-        c if c == "\n" or c.isprintable() or unicodedata.category(c) == "Cs" else one_line(c)
-        for c in text
-    )
+    return _SUSPECT.sub(_without_effect, text)
+
+
+def _without_effect(found: re.Match[str]) -> str:
+    character = found[0]
+    is_kept = character.isprintable() or unicodedata.category(character) == "Cs"
+    return character if is_kept else one_line(character)
 
 
 def shown_path(path: object) -> str:
