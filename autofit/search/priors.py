@@ -165,6 +165,7 @@ _PRIORS: Mapping[str, tuple[Prior, ...]] = {
         _generation("host", 0.05),
     ),
 }
+_BETWEEN_SHARE = 0.25
 _UNKNOWN_SETTING = (_prompt(ALL_TERMS, 0.12), _generation(ALL_TERMS, 0.12))
 # Mean and deviation of the effect of layers that are divided over all devices. On two equal
 # cards generation was 1.4 to 1.5 times as fast, and over slow links both parts were slower.
@@ -185,7 +186,8 @@ def effects_of(grid: PointGrid, part: str) -> Iterator[Effect]:
                 continue
             for index, value in enumerate(axis.values):
                 mean = prior.mean_of(value, grid.problem)
-                yield Effect(prior.term, mean, prior.sd, _has_value(column, index))
+                sd = prior.sd * _own_share(axis.name, value)
+                yield Effect(prior.term, mean, sd, _has_value(column, index))
     divided = _layout_index(grid, TENSOR_LAYOUT)
     if divided is not None:
         mean, sd = _DIVIDED_LAYERS[part]
@@ -194,6 +196,17 @@ def effects_of(grid: PointGrid, part: str) -> Iterator[Effect]:
     if is_pipelined is not None:
         mean, sd = _PIPELINE[part]
         yield Effect(ALL_TERMS, mean, sd, is_pipelined)
+
+
+def _own_share(name: str, value: ParamValue) -> float:
+    """Return the part of an effect's deviation that a value has for itself.
+
+    A ubatch between two powers of two is expected to be as fast as these say, so that more
+    values do not look like more chances.
+    """
+    size = number(value)
+    is_between = name == "ubatch" and size > 0 and not math.log2(size).is_integer()
+    return _BETWEEN_SHARE if is_between else 1.0
 
 
 def _priors_of(grid: PointGrid, axis: Axis) -> tuple[Prior, ...]:
