@@ -164,6 +164,16 @@ def find_linux_gpus(root: Path = Path("/")) -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
+def cards_with_screens(root: Path = Path("/")) -> frozenset[str]:
+    """Return the PCI addresses of the cards with a connected screen."""
+    connectors = (root / "sys/class/drm").glob("card*-*/status")
+    return frozenset(
+        _pci_id(root / "sys/class/drm" / path.parent.name.partition("-")[0] / "device")
+        for path in connectors
+        if read_text(path) == "connected"
+    )
+
+
 def _pci_id(device: Path) -> str:
     slot = read_fields(read_text(device / "uevent"), "=").get("PCI_SLOT_NAME")
     return normal_pci_id(slot or device.resolve().name)

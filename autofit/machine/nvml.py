@@ -142,6 +142,16 @@ def nvidia_link_gb_s(index: int) -> float | None:
     )
 
 
+def nvidia_has_screen(index: int) -> bool:
+    """Return whether a desktop uses a GPU, or a screen is connected to it."""
+    handle = _ask("nvmlDeviceGetHandleByIndex", index)
+    if handle is None:
+        return False
+    return bool(_ask("nvmlDeviceGetDisplayActive", handle)) or bool(
+        _ask("nvmlDeviceGetDisplayMode", handle)
+    )
+
+
 def nvidia_capability(index: int) -> float | None:
     """Return the compute capability of a GPU, such as 8.6, or None if unknown."""
     handle = _ask("nvmlDeviceGetHandleByIndex", index)

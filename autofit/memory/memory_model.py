@@ -204,12 +204,18 @@ class MemoryModel:
         rows = predicted.devices if predicted else ()
         return FullContextCheck(
             make_full_context_request(self.workload.context // self.workload.parallel),
-            {row.name: growth.get(row.name, 0.0) + _UNTRUSTED_MIB for row in rows},
-            {row.name: row.free_mib for row in rows},
+            {
+                row.name: growth.get(row.name, 0.0) + _UNTRUSTED_MIB + row.headroom_mib
+                for row in rows
+            },
+            {row.name: row.free_mib + row.headroom_mib for row in rows},
         )
 
     def free_mib(self, candidate: Candidate) -> float | None:
-        """Return the MiB that the tightest device would keep free, or None where it is unknown."""
+        """Return the MiB that the tightest device would keep free, or None where it is unknown.
+
+        The headroom that is to stay free does not count.
+        """
         predicted = self.predict(candidate)
         if predicted is None or not predicted.devices:
             return None
@@ -253,7 +259,8 @@ class MemoryModel:
             is_different = not agree(candidate, trial.candidate, DECISIVE_PARAMS)
             distance = abs(there.total_mib - row.total_mib)
             free = free_at_peak_mib(measured.readings, row.name)
-            left = [] if free is None else [free + there.total_mib - row.total_mib]
+            more = there.total_mib - row.total_mib - row.headroom_mib
+            left = [] if free is None else [free + more]
             if limit_mib is not None:
                 more = buffers_mib - there.weights_mib - there.kv_mib - there.compute_mib
                 left.append(limit_mib - reported.buffers_mib - more)

@@ -11,6 +11,7 @@ from autofit.errors import UsageError
 from autofit.memory.exchange_rates import ExchangeRates, exchange_rates, max_contexts, unused_rooms
 from autofit.model.placement.layout import plan_layout, plan_layouts
 from autofit.model.sizes.memory_estimate import MemoryEstimate, apply_reported, estimate_memory
+from autofit.plan.plan_verdict import describe_verdict
 from autofit.runtime.command.argv_writer import find_unsupported, spell_params, spell_value
 from autofit.runtime.planner.planner import RuntimePlanner
 from autofit.session.candidate_factory import pinned_placement
@@ -30,7 +31,8 @@ class PlannedLayout:
     """One layout as a candidate, with its predicted memory.
 
     `args` and `env` pass its settings to the runtime. `host_mib` is the available system RAM if
-    there is no device, else None.
+    there is no device, else None. `same_as` names an earlier layout that is equal, apart from
+    the names of equal devices.
     """
 
     name: str
@@ -39,6 +41,7 @@ class PlannedLayout:
     args: tuple[str, ...]
     env: Mapping[str, str]
     host_mib: float | None = None
+    same_as: str | None = None
 
     @property
     def fits(self) -> bool:
@@ -56,6 +59,7 @@ class PlannedLayout:
         """Return the layout as `plan --json` prints it."""
         return {
             "name": self.name,
+            "same_as": self.same_as,
             "params": dict(self.candidate.params),
             "args": list(self.args),
             "env": dict(self.env),
@@ -63,7 +67,8 @@ class PlannedLayout:
             "devices": [
                 {
                     "name": row.name,
-                    "free_mib": row.usable_mib,
+                    "free_mib": row.usable_mib + row.headroom_mib,
+                    "headroom_mib": row.headroom_mib,
                     "layers": list(row.layers) if row.layers else None,
                     "output": row.output,
                     "host_expert_layers": row.host_expert_layers,
@@ -93,6 +98,7 @@ class Plan:
 
     layouts: tuple[PlannedLayout, ...]
     recommended: PlannedLayout | None
+    verdict: str
     exchange: ExchangeRates
     max_context: Mapping[str, int]
     notices: tuple[str, ...]
@@ -104,6 +110,7 @@ class Plan:
         return {
             "layouts": [layout.to_dict() for layout in self.layouts],
             "recommended": self.recommended.name if self.recommended else None,
+            "verdict": self.verdict,
             "exchange": asdict(self.exchange),
             "max_context": dict(self.max_context),
             "estimator": shown.estimate.estimator,
@@ -129,7 +136,7 @@ def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
     problem = find_unsupported(task.runtime, base)
     if problem is not None:
         raise UsageError(problem.message, "change it with --set")
-    layouts = tuple(_plan_each(task, base, planner))
+    layouts = _mark_equal(task, tuple(_plan_each(task, base, planner)))
     recommended = min(
         (layout for layout in layouts if layout.fits), key=_amount_off_devices, default=None
     )
@@ -140,12 +147,25 @@ def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
     return Plan(
         layouts=layouts,
         recommended=recommended,
+        verdict=describe_verdict(task.inventory, shown),
         exchange=exchange_rates(task.inventory, shown.candidate, task.devices),
         max_context=max_contexts(
             task.inventory, shown.candidate, task.devices, host_mib=shown.host_mib
         ),
         notices=tuple(notices),
     )
+
+
+def _mark_equal(task: Task, layouts: tuple[PlannedLayout, ...]) -> tuple[PlannedLayout, ...]:
+    """Return the layouts, each with the first one that is equal to it."""
+    kinds = {d.name: (d.description, d.total_mib, d.usable_mib, d.link_gb_s) for d in task.devices}
+    first: dict[object, str] = {}
+    found = []
+    for layout in layouts:
+        rows = tuple((kinds[row.name], replace(row, name="")) for row in layout.estimate.devices)
+        name = first.setdefault((rows, layout.estimate.host), layout.name)
+        found.append(replace(layout, same_as=None if name == layout.name else name))
+    return tuple(found)
 
 
 def _uncounted_notices(task: Task) -> Iterator[str]:

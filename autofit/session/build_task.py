@@ -19,6 +19,7 @@ from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.runtime.discovery.program_inspector import list_devices
 from autofit.search.space import Space
 from autofit.search.space_file import read_space, read_workload
+from autofit.session.headroom import with_headroom
 from autofit.session.relevant_space import relevant_space
 from autofit.session.requirement import Requirement
 from autofit.session.task import Task, fitted_space, usable_devices
@@ -66,7 +67,8 @@ def build_task(
     found = runtime or _find_runtime(options, allow_missing=allow_missing)
     listed = list_devices(found, options.rpc) if found.fingerprint else ()
     present = with_machine_facts(listed or (), found, options.env)
-    devices = usable_devices(present, options.devices_mib, allow_missing=allow_missing)
+    allowed = usable_devices(present, options.devices_mib, allow_missing=allow_missing)
+    devices = with_headroom(allowed, options.headroom_mib)
     cores = read_cores()
     name = options.space or _default_space(model, devices)
     space = read_space(name, cores=cores.performance, all_cores=cores.physical)

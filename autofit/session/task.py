@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -103,7 +104,7 @@ class Task:
         """Return the MiB that the runtime's own fit must leave free, given the user's limits."""
         free = {device.name: device.usable_mib for device in self.runtime.devices or ()}
         return [
-            int(max(0.0, free.get(device.name, 0.0) - device.usable_mib)) + FIT_MARGIN_MIB
+            int(max(0.0, free.get(device.name, 0.0) - device.allowed_mib)) + FIT_MARGIN_MIB
             for device in self.devices
         ]
 
@@ -128,15 +129,20 @@ class Task:
 
     @property
     def limits_mib(self) -> Mapping[str, float]:
-        """The user's limit for each device by name, in MiB. It is empty without limits."""
+        """The user's limit for each device in MiB, less the headroom; empty without limits."""
         if not self.chooses_devices:
             return {}
         free = {device.name: device.usable_mib for device in self.runtime.devices or ()}
         return {
             device.name: device.usable_mib
             for device in self.devices
-            if device.usable_mib != free.get(device.name)
+            if not math.isclose(device.allowed_mib, free.get(device.name, -1.0))
         }
+
+    @property
+    def headroom_mib(self) -> Mapping[str, float]:
+        """The memory that is to stay free, by device."""
+        return {device.name: device.headroom_mib for device in self.devices}
 
 
 def usable_devices(

@@ -51,6 +51,7 @@ class TaskOptions:
     wrapper: tuple[str, ...]
     kv_floor: str
     extra_args: tuple[str, ...]
+    headroom_mib: float | None = 0.0  # None for the default of each device
 
 
 def parse_devices(texts: Iterable[str]) -> dict[str, float | None]:
@@ -68,7 +69,7 @@ def parse_devices(texts: Iterable[str]) -> dict[str, float | None]:
             name, size = _parse_pair(text, "--device", "NAME=MIB")
         if name in devices:
             raise UsageError(f"--device {name} is given twice", "name each device once")
-        devices[name] = _parse_mib(name, size) if size else None
+        devices[name] = _parse_mib(size, f"--device {name}=", 12288) if size else None
     return devices
 
 
@@ -132,13 +133,22 @@ def _parse_pair(
     return name, value
 
 
-def _parse_mib(name: str, text: str) -> float:
+def parse_headroom(text: str | None) -> float | None:
+    """Parse the MiB that are to stay free on each device; None if they are not given.
+
+    Raises:
+        UsageError: the text is no size.
+    """
+    return None if text is None else _parse_mib(text, "--headroom ", 512, least=0.0)
+
+
+def _parse_mib(text: str, option: str, example: int, *, least: float = 1e-9) -> float:
     found = _SIZE.fullmatch(text.strip())
-    mib = float(found[1]) * _UNITS_MIB[found[2].lower()] if found else 0.0
-    if not 0 < mib <= _LARGEST_MIB:
+    mib = float(found[1]) * _UNITS_MIB[found[2].lower()] if found else -1.0
+    if not least <= mib <= _LARGEST_MIB:
         raise UsageError(
-            f"--device {name}={text}: '{text}' is not a possible size in MiB",
-            f"use MiB or a unit: --device {name}=12288 or --device {name}=12GiB",
+            f"{option}{text}: '{text}' is not a possible size in MiB",
+            f"use MiB or a unit: {option}{example} or {option}{example / 1024:g}GiB",
         )
     return mib
 

@@ -82,6 +82,7 @@ def make_launcher(
         limits=Limits(load_s=_LEAST_LOAD_LIMIT_S + size_mib / _SLOWEST_READ_MIB_S),
         units=task.inventory.units,
         limits_mib=task.limits_mib,
+        headroom_mib=lambda candidate: {} if candidate == task.baseline else task.headroom_mib,
         unreported_mib=memory.unreported_mib if memory else lambda _: {},
         expected_slots=expected_slots,
         on_reading=on_reading,
@@ -212,6 +213,7 @@ def search_header(
             "env": redact_variables(task.env),
             "wrapper": list(redact_wrapper(task.wrapper)),
             "kv_floor": options.kv_floor,
+            "headroom_mib": options.headroom_mib,
             "extra_args": list(redact_arguments(options.extra_args, task.runtime.help)),
             "baseline": {
                 "params": dict(task.baseline.params),

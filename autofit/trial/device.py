@@ -15,7 +15,8 @@ class Device:
     """One compute device, as the runtime describes it.
 
     `usable_mib` is what a candidate may take: the number that the user gave, or what was free
-    while autofit ran no server. `is_unified` marks memory shared with the host. `link_gb_s` is the
+    while autofit ran no server, both less `headroom_mib`, which is to stay free. `has_display`
+    marks a card with a screen. `is_unified` marks memory shared with the host. `link_gb_s` is the
     speed of copies from the host, in GB/s. `compute_capability` is CUDA's version of the card's
     abilities, such as 8.6. Both are None if unknown.
     """
@@ -27,6 +28,13 @@ class Device:
     is_unified: bool = False
     link_gb_s: float | None = None
     compute_capability: float | None = None
+    has_display: bool = False
+    headroom_mib: float = 0.0
+
+    @property
+    def allowed_mib(self) -> float:
+        """The user's number or the free memory, with the headroom."""
+        return self.usable_mib + self.headroom_mib
 
 
 def lacks_matrix_cores(device: Device) -> bool | None:

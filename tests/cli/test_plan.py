@@ -19,6 +19,7 @@ _MIB = {"type": "number", "minimum": 0}
 _DEVICE = {
     "name": {"type": "string"},
     "free_mib": _MIB,
+    "headroom_mib": _MIB,
     "layers": {"type": ["array", "null"], "items": {"type": "integer"}},
     "output": {"type": "boolean"},
     "host_expert_layers": {"type": "integer", "minimum": 0},
@@ -41,10 +42,12 @@ _PARTS = {
 }
 PLAN = _closed({
     "layouts": {"type": "array", "minItems": 1, "items": _closed({
-        "name": {"type": "string"}, "env": {"type": "object"}, "fits": {"type": "boolean"},
+        "name": {"type": "string"}, "same_as": {"type": ["string", "null"]},
+        "env": {"type": "object"}, "fits": {"type": "boolean"},
         **_PARTS,
     })},
     "recommended": {"type": ["string", "null"]},
+    "verdict": {"type": "string", "minLength": 1},
     "exchange": _closed({
         "expert_layer_mib": _MIB,
         "context_1k_mib": {"type": "object", "additionalProperties": _MIB},
@@ -105,7 +108,7 @@ def test_rows_add_up(plan, machine):
         parts = ("weights_mib", "kv_mib", "compute_mib", "other_mib")
         for row in layout["devices"]:
             assert row["total_mib"] == pytest.approx(sum(row[part] for part in parts))
-            assert row["fits"] == (row["total_mib"] <= row["free_mib"])
+            assert row["fits"] == (row["total_mib"] + row["headroom_mib"] <= row["free_mib"])
         weights = sum(row["weights_mib"] for row in layout["devices"])
         weights += layout["host"]["weights_mib"]
         assert weights == pytest.approx(MODEL.total_bytes / 2**20, rel=0.02)
@@ -175,8 +178,8 @@ def test_a_plan_is_shown_as_tables(cli, machine):
     assert done.code == 0
     assert "experts of one layer: 216 MiB" in done.out
     assert "largest context that fits" in done.out
-    words = shlex.split(done.out.strip().splitlines()[-1])
-    assert "--n-gpu-layers" in words
+    _, _, rest = done.out.partition("\narguments for ")
+    assert "--n-gpu-layers" in shlex.split(rest.splitlines()[1])
 
 
 def test_more_context_costs_its_exchange_rate(plan, machine):
@@ -317,3 +320,36 @@ def test_a_path_of_raw_bytes_is_planned(cli, machine, tmp_path):
 
     assert done.code == 0, done.err
     jsonschema.validate(json.loads(done.out), PLAN)
+
+
+def test_equal_cards_are_planned_once(cli, plan, tmp_path):
+    """Eight equal cards have one table for single cards, and the last sentence has numbers."""
+    spec = SynthSpec(arch="gpt-oss", layers=4, vocab=600, header_only=True)
+    write_model(spec, tmp_path / "m.gguf")
+    words = [word for i in range(8) for word in ("--device", f"CUDA{i}=12288")]
+    document = plan("--dialect", "llama_server", *words, model=tmp_path / "m.gguf")
+    done = cli("plan", tmp_path / "m.gguf", "--dialect", "llama_server", *words)
+
+    single = {one["name"]: one["same_as"] for one in document["layouts"] if ":" in one["name"]}
+    assert len(single) == 8
+    assert len({same_as or name for name, same_as in single.items()}) == 1
+    shown = [one["name"] for one in document["layouts"] if one["same_as"] is None]
+    titles = [line for line in done.out.splitlines() if line.startswith((*shown, "single:"))]
+    assert len(titles) == len(shown)
+    assert document["verdict"] == done.out.strip().splitlines()[-1]
+    assert all(word in document["verdict"] for word in ("MiB", "tokens"))
+
+
+def test_headroom_stays_free(plan, machine):
+    """Every device that fits keeps the headroom; more headroom leaves more layers on the host."""
+    words = ("--runtime", machine.server, "--space", machine.space, "--device", "CUDA0")
+    small, large = (plan(*words, "--headroom", size) for size in ("0", "500MiB"))
+    usual = plan(*words)["devices"][0]
+
+    assert 0 < usual["headroom_mib"] < 128
+    for document, headroom_mib in ((small, 0), (large, 500)):
+        (row,) = document["devices"]
+        assert row["headroom_mib"] == headroom_mib
+        assert row["free_mib"] - row["total_mib"] >= headroom_mib
+    assert small["devices"][0]["free_mib"] == large["devices"][0]["free_mib"]
+    assert small["host"]["weights_mib"] < large["host"]["weights_mib"]

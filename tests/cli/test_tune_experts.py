@@ -23,6 +23,8 @@ class Tuned:
         self.machine = ExpertMachine(folder, "env", card_mib=2600.0)
         self.study = folder / "study"
         words = self.machine.words(self.study, max_launches=4, dialect=self.machine.dialect)
+        # A slot more or less decides what fits, to the MiB.
+        words = (*words, "--headroom", "0")
         self.done: Done = self.program.run(*words, "--no-answers", "--json")
         assert self.done.code == 0, self.done.err
         (self.cost,) = self.done.json["expert_memory"]

@@ -40,3 +40,18 @@ def test_a_device_gets_the_link_of_its_card(tmp_path):
     assert 22 < found.link_gb_s < 31.5
     assert ambiguous.link_gb_s is None
     assert with_gpu_facts([device], env={}, root=tmp_path / "nowhere") == (device,)
+
+
+def test_a_card_with_a_connected_screen(tmp_path):
+    """One connected connector is enough."""
+    card(tmp_path, 0, "0000:03:00.0", "16.0")
+    device = Device("Vulkan0", "AMD Radeon RX 6600 (RADV NAVI23)", 8192, 8000)
+    found = {}
+    for connector, status in (("HDMI-A-1", "disconnected"), ("DP-1", "connected")):
+        folder = tmp_path / f"sys/class/drm/card0-{connector}"
+        folder.mkdir()
+        (folder / "status").write_text(f"{status}\n")
+        (found[status],) = with_gpu_facts([device], env={}, root=tmp_path)
+
+    assert not found["disconnected"].has_display
+    assert found["connected"].has_display

@@ -105,6 +105,14 @@ def test_device_over_the_users_limit_is_out_of_memory(verdict):
     assert verdict(GOOD, limits_mib={"CUDA0": 100_000.0}).outcome.kind == "completed"
 
 
+def test_device_without_headroom_is_out_of_memory(verdict):
+    """A launch that leaves less than the headroom does not fit; an unknown rest says nothing."""
+    headroom_mib = {"CUDA0": 64.0}
+    for free_mib, kind in ((40.0, "out_of_memory"), (64.0, "completed"), (None, "completed")):
+        found = verdict(GOOD, headroom_mib=headroom_mib, free_mib={"CUDA0": free_mib})
+        assert found.outcome.kind == kind
+
+
 @pytest.mark.parametrize(
     ("observed", "kind", "stage", "evidence"),
     [

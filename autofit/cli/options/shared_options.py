@@ -25,6 +25,7 @@ from autofit.session.task_options import (
     TaskOptions,
     parse_devices,
     parse_env,
+    parse_headroom,
     parse_pins,
     parse_rpc,
     parse_wrapper,
@@ -82,6 +83,12 @@ _OPTIONS = (
         "Repeat for several, in order.",
     ),
     click.option(
+        "--headroom",
+        metavar="SIZE",
+        help="Memory that stays free on each device (500MiB). Default: 512 MiB if a screen is "
+        "attached to the card, else 0.5% of its memory, at most 128 MiB.",
+    ),
+    click.option(
         "--rpc", default="", metavar="HOST:PORT,...", help="Remote devices: RPC servers of ggml."
     ),
     click.option(
@@ -135,6 +142,7 @@ def read_task_options(given: dict[str, Any]) -> TaskOptions:
         rpc=parse_rpc(given.pop("rpc")),
         pins=parse_pins(given.pop("set_")),
         env=parse_env(given.pop("env")),
+        headroom_mib=parse_headroom(given.pop("headroom")),
         wrapper=parse_wrapper(given.pop("wrapper")),
         **{
             name: given.pop(name)

@@ -38,6 +38,7 @@ class DeviceEstimate:
     if it has the output layer. `host_expert_layers` is the number of layers in the slice with
     some or all experts in system RAM. `kv_mib` includes recurrent states. `other_mib` is what
     no buffer of the runtime shows; it includes `prefetch_mib` and `expert_cache_mib`.
+    `usable_mib` does not contain the `headroom_mib` that is to stay free.
     """
 
     name: str
@@ -51,6 +52,7 @@ class DeviceEstimate:
     other_mib: float
     prefetch_mib: float = 0.0
     expert_cache_mib: float = 0.0
+    headroom_mib: float = 0.0
 
     @property
     def total_mib(self) -> float:
@@ -162,6 +164,7 @@ def estimate_memory(
             DeviceEstimate(
                 name=device.name,
                 usable_mib=device.usable_mib,
+                headroom_mib=device.headroom_mib,
                 layers=(blocks[0], blocks[-1]) if blocks else None,
                 output=placement.output == index,
                 host_expert_layers=sum(HOST in placement.experts[block] for block in blocks),

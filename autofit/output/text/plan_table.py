@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -25,9 +26,14 @@ _COLUMNS = (
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print a table per layout, the memory of each step, and the arguments to paste."""
+    """Print a table per layout, the memory of each step, the arguments to paste, and a verdict.
+
+    Equal layouts have one table.
+    """
     for layout in plan.layouts:
-        print_layout(layout, console, is_recommended=plan.recommended is layout)
+        if layout.same_as is None:
+            equal = [other.name for other in plan.layouts if other.same_as == layout.name]
+            print_layout(layout, console, equal, is_recommended=plan.recommended is layout)
     for notice in plan.notices:
         console.print(Text(f"notice: {notice}"))
     rates = plan.exchange
@@ -41,12 +47,16 @@ def print_plan(plan: Plan, console: Console) -> None:
         for name, count in plan.max_context.items()
     )
     console.print(Text(f"largest context that fits: {contexts}{_f16_remark(plan)}"))
-    if plan.recommended is None:
-        return
-    console.print(Text(f"\narguments for {plan.recommended.name}:"))
-    console.print(Text(shlex.join(plan.recommended.args)), soft_wrap=True)
-    if plan.recommended.env:
-        settings = [f"{name}={value}" for name, value in plan.recommended.env.items()]
+    if plan.recommended is not None:
+        _print_arguments(plan.recommended, console)
+    console.print(Text(f"\n{plan.verdict}"), soft_wrap=True)
+
+
+def _print_arguments(layout: PlannedLayout, console: Console) -> None:
+    console.print(Text(f"\narguments for {layout.name}:"))
+    console.print(Text(shlex.join(layout.args)), soft_wrap=True)
+    if layout.env:
+        settings = [f"{name}={value}" for name, value in layout.env.items()]
         console.print(Text(f"variables: {shlex.join(settings)}"), soft_wrap=True)
 
 
@@ -58,10 +68,17 @@ def _f16_remark(plan: Plan) -> str:
     return " (for long prompts, attention converts a narrower cache to f16)"
 
 
-def print_layout(layout: PlannedLayout, console: Console, *, is_recommended: bool = False) -> None:
-    """Print the memory of one layout on each device."""
+def print_layout(
+    layout: PlannedLayout,
+    console: Console,
+    equal: Sequence[str] = (),
+    *,
+    is_recommended: bool = False,
+) -> None:
+    """Print the memory of one layout on each device, and the names of equal layouts."""
     mark = " (recommended)" if is_recommended else "" if layout.fits else " (does not fit)"
-    title, caption = f"{layout.name}{mark}", _caption(layout)
+    names = f"{layout.name}, equal to {', '.join(equal)}" if equal else layout.name
+    title, caption = f"{names}{mark}", _caption(layout)
     if layout.estimate.devices:
         console.print(_table(layout, title, caption))
         return
@@ -71,7 +88,7 @@ def print_layout(layout: PlannedLayout, console: Console, *, is_recommended: boo
 
 def _caption(layout: PlannedLayout) -> str:
     host = layout.estimate.host
-    parts = _expert_memory(layout)
+    parts = _expert_memory(layout) + _headroom(layout)
     parts += (
         f"RAM: weights {host.weights_mib:,.0f}, repacked {host.repack_mib:,.0f}, "
         f"KV {host.kv_mib:,.0f}, compute {host.compute_mib:,.0f} MiB; "
@@ -93,6 +110,15 @@ def _expert_memory(layout: PlannedLayout) -> str:
         if mib
     ]
     return f"of other: {', '.join(amounts)}; " if amounts else ""
+
+
+def _headroom(layout: PlannedLayout) -> str:
+    """Return how much of the free memory is not usable, by device."""
+    rows = layout.estimate.devices
+    if len(rows) > 1 and len({row.headroom_mib for row in rows}) == 1:
+        return f"headroom: {rows[0].headroom_mib:,.0f} MiB on each; "
+    amounts = [f"{row.headroom_mib:,.0f} MiB on {row.name}" for row in rows if row.headroom_mib]
+    return f"headroom: {', '.join(amounts)}; " if amounts else ""
 
 
 def _table(layout: PlannedLayout, title: str, caption: str) -> Table:
@@ -124,13 +150,15 @@ def _table(layout: PlannedLayout, title: str, caption: str) -> Table:
                     row.usable_mib,
                 )
             ),
-            _verdict(row.free_mib),
+            _verdict(row.free_mib, row.headroom_mib),
         )
     return table
 
 
-def _verdict(free_mib: float) -> str:
-    return f"{free_mib:,.0f} free" if free_mib >= 0 else f"{-free_mib:,.0f} too much"
+def _verdict(free_mib: float, headroom_mib: float = 0.0) -> str:
+    return (
+        f"{free_mib + headroom_mib:,.0f} free" if free_mib >= 0 else f"{-free_mib:,.0f} too much"
+    )
 
 
 _SOURCES = {"runtime": "calculated by the runtime", "arithmetic": "estimated"}

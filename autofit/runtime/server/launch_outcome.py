@@ -49,6 +49,7 @@ class LaunchObservation:
         limits: the time limits of the launch.
         units: the number of the model's layers, including the output layer.
         limits_mib: the memory that the user allows, by device.
+        headroom_mib: the memory that must stay free, by device.
         readings: memory from before the launch to after its stop.
         free_mib: free memory at the peak, by device.
         unreported_mib: memory that a launch uses in addition to the runtime's buffers, by
@@ -68,6 +69,7 @@ class LaunchObservation:
     limits: Limits
     units: int | None = None
     limits_mib: Mapping[str, float] = field(default_factory=dict)
+    headroom_mib: Mapping[str, float] = field(default_factory=dict)
     readings: tuple[MemoryReading, ...] = ()
     free_mib: Mapping[str, float | None] = field(default_factory=dict)
     unreported_mib: Mapping[str, float] = field(default_factory=dict)
@@ -174,7 +176,7 @@ def _find_outcome(
         if unapplied is not None:
             return unapplied
         if failure is None and observation.exit_status is None:
-            return _find_over_limit(diagnosis.log, observation.limits_mib) or Completed()
+            return _find_over_limit(diagnosis.log, observation) or Completed()
     logged = _attribute_failure(observation, diagnosis)
     if logged is not None:
         return logged
@@ -187,10 +189,17 @@ def _find_outcome(
     return _judge_failed_request(dialect, observation, failure)
 
 
-def _find_over_limit(log: ServerLog, limits_mib: Mapping[str, float]) -> OutOfMemory | None:
+def _find_over_limit(log: ServerLog, observation: LaunchObservation) -> OutOfMemory | None:
     """Return the outcome of a launch that uses more of a device than the user allows."""
-    for name, limit_mib in limits_mib.items():
-        row = reported_memory(log).get(name)
+    reported = reported_memory(log)
+    for name, headroom_mib in observation.headroom_mib.items():
+        free_mib = observation.free_mib.get(name)
+        if name in reported and free_mib is not None and free_mib < headroom_mib:
+            text = f"{name}: {free_mib:.0f} MiB stay free, {headroom_mib:.0f} MiB must"
+            used_mib = reported[name].buffers_mib
+            return OutOfMemory("context", text, "device", None, name, used_mib)
+    for name, limit_mib in observation.limits_mib.items():
+        row = reported.get(name)
         used_mib = row.buffers_mib if row else 0.0
         if used_mib > limit_mib:
             text = f"{name}: {used_mib:.0f} MiB are used, {limit_mib:.0f} MiB are allowed"

@@ -81,6 +81,7 @@ class Launcher:
         limits: the time limits of a launch.
         units: the number of the model's layers, including the output layer.
         limits_mib: the memory that the user allows, by device.
+        headroom_mib: returns the memory that a candidate must leave free, by device.
         unreported_mib: returns the memory that a candidate uses in addition to the runtime's
             buffers, by device, if earlier launches showed it.
         expected_slots: returns the prefetch slots that a candidate should allocate.
@@ -103,6 +104,7 @@ class Launcher:
     limits: Limits = field(default_factory=Limits)
     units: int | None = None
     limits_mib: Mapping[str, float] = field(default_factory=dict)
+    headroom_mib: Callable[[Candidate], Mapping[str, float]] = lambda _: {}
     unreported_mib: Callable[[Candidate], Mapping[str, float]] = lambda _: {}
     expected_slots: Callable[[Candidate], ExpectedSlots | None] = lambda _: None
     on_reading: Callable[[MemoryReading], None] = lambda _: None
@@ -254,6 +256,7 @@ class _Launch:
                 limits=plan.limits,
                 units=launcher.units,
                 limits_mib=launcher.limits_mib,
+                headroom_mib=launcher.headroom_mib(plan.candidate),
                 readings=readings,
                 free_mib=peak.free_mib,
                 unreported_mib=launcher.unreported_mib(plan.candidate),
