@@ -55,6 +55,9 @@ def measure_baseline(task: Task, runner: TrialRunner) -> Trial:
     threads = thread_warning(trial, task.cores)
     if threads:
         runner.note(threads)
+    attention = attention_warning(trial)
+    if attention:
+        runner.note(attention)
     most = runner.budget.max_launches
     shortage = first_shortage(
         runner.trials, runner.budget, lambda first: tune_need(first, task.workload, most)
@@ -80,6 +83,22 @@ def thread_warning(baseline: Trial, cores: Cores) -> str:
     return (
         f"the baseline used {int(used)} threads, but only {cores.usable} cores may be used, "
         f"which costs speed: part of any speedup comes from --threads {cores.usable} alone"
+    )
+
+
+def attention_warning(baseline: Trial) -> str:
+    """Return a warning if the runtime itself switched flash attention off, or else "".
+
+    It does so if a device has no kernel for the model's head sizes. With `on` the attention is
+    computed on the processor: on a real card a prompt then took 8 times as long.
+    """
+    applied = baseline.measurement.applied if baseline.measurement else {}
+    if "flash_attn" in baseline.candidate.params or applied.get("flash_attn") != "off":
+        return ""
+    return (
+        "the runtime switched flash attention off, because a device has no kernel for this "
+        "model: with it, prompts may take many times as long; use --set flash_attn=off "
+        "--kv-floor f16"
     )
 
 

@@ -17,7 +17,12 @@ from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement
 from autofit.trial.outcome import Completed, Rejected
 from autofit.trial.trial import Trial
-from autofit.tune.baseline import find_baseline_point, thread_warning, write_out_settings
+from autofit.tune.baseline import (
+    attention_warning,
+    find_baseline_point,
+    thread_warning,
+    write_out_settings,
+)
 
 CPU_SPACE = """\
 parameters:
@@ -169,3 +174,20 @@ def test_a_failed_baseline_has_no_thread_warning():
     )
 
     assert thread_warning(failed, Cores(logical=32, usable=16, physical=8, performance=8)) == ""
+
+
+@pytest.mark.parametrize(
+    ("applied", "is_warned"),
+    [({"flash_attn": "off"}, True), ({"flash_attn": "on"}, False), ({}, False)],
+)
+def test_flash_attention_that_the_runtime_switched_off_is_a_warning(about, applied, is_warned):
+    """If the runtime's own choice is off, `on` may be far slower, and a note says so."""
+    assert bool(attention_warning(trial_of(about, applied))) == is_warned
+
+
+def test_flash_attention_that_the_user_switched_off_is_no_warning(about):
+    """A command with the setting is the user's own choice."""
+    own = trial_of(about, {"flash_attn": "off"})
+    given = replace(own, candidate=own.candidate.with_params(flash_attn="off"))
+
+    assert attention_warning(given) == ""
