@@ -127,7 +127,7 @@ def _message(folder: Path) -> str:
         '{"pid": -1, "study": "x", "since": 0}',
         '{"pid": PID, "study": "x", "since": 1e300}',
         '{"pid": 1, "study": "x", "since": 0}',
-        f'{{"pid": {os.getpid()}, "study": "x", "since": 0}}',
+        '{"pid": OWN, "study": "x", "since": 0}',
         '{"pid": 999999999, "study": "x", "since": 0}',
         "x" * (1 << 20),
     ],
@@ -135,7 +135,9 @@ def _message(folder: Path) -> str:
 def test_only_the_holder_of_the_lock_is_named(record, tmp_path: Path):
     """A record that is damaged, or names a process that does not hold the lock, is not shown."""
     with holder(tmp_path) as process:
-        (tmp_path / "autofit.holder.json").write_text(record.replace("PID", str(process.pid)))
+        (tmp_path / "autofit.holder.json").write_text(
+            record.replace("PID", str(process.pid)).replace("OWN", str(os.getpid()))
+        )
         message = _message(tmp_path)
 
     assert "process" not in message
