@@ -143,13 +143,12 @@ def nvidia_link_gb_s(index: int) -> float | None:
 
 
 def nvidia_has_screen(index: int) -> bool:
-    """Return whether a desktop uses a GPU, or a screen is connected to it."""
+    """Return whether a desktop uses a GPU.
+
+    The display mode is not asked for: it is enabled on cards of data centres, which have none.
+    """
     handle = _ask("nvmlDeviceGetHandleByIndex", index)
-    if handle is None:
-        return False
-    return bool(_ask("nvmlDeviceGetDisplayActive", handle)) or bool(
-        _ask("nvmlDeviceGetDisplayMode", handle)
-    )
+    return handle is not None and bool(_ask("nvmlDeviceGetDisplayActive", handle))
 
 
 def nvidia_capability(index: int) -> float | None:

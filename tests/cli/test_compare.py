@@ -263,10 +263,10 @@ def test_result_is_printed_as_a_table(cli, served, tmp_path):
 
     assert ended.code == 0
     lines = ended.out.splitlines()
-    assert lines[1].startswith("undecided")
-    assert any(line.startswith("first request, prompt tokens/s") for line in lines)
-    assert any(line.startswith("CUDA0 left free") for line in lines)
-    assert any(line.startswith("2 of at most 2 rounds, 4 launches") for line in lines)
+    assert lines[2].startswith("undecided")
+    assert any(line.startswith("generation") for line in lines)
+    assert any(line.startswith("left on CUDA0") for line in lines)
+    assert len(lines) <= 20
 
 
 @pytest.mark.runtime

@@ -40,6 +40,8 @@ _URL = re.compile(
     r"(?:[?#](?P<query>[^\s'\"]*))?",
     re.IGNORECASE,
 )
+# The model's public name. Every llama.cpp server knows it, also if its help is not at hand.
+_PUBLIC_FLAGS = frozenset(("-a", "--alias"))
 _PATH_STARTS = ("/", "~/", "./", "../")
 _HOST = re.compile(r"[a-z][a-z0-9+.-]*://(?:\*\*\*@)?[\w.-]+(?::\d+)?/?", re.IGNORECASE)
 # Variables of runtimes, and of the libraries and loaders that they use.
@@ -151,7 +153,7 @@ def _hide_option(flag: str, value: str, help_text: HelpText, source: _Source) ->
         is_secret = _CREDENTIAL.fullmatch(listed.hint or "") is not None
         return _hide_value(flag, value, is_known=not is_secret)
     if source == "arguments":
-        return _hide_value(flag, value, is_known=False)
+        return _hide_value(flag, value, is_known=flag in _PUBLIC_FLAGS)
     if _ASSIGNMENT.fullmatch(value) or (source == "wrapper" and re.search(r"\s", value)):
         return _hide_word(value, help_text, source)
     is_short = not flag.startswith("--")
