@@ -72,8 +72,8 @@ def test_a_tune_that_is_stopped_in_every_phase_has_a_result(program, machine, tm
         assert f"--study {study} --resume" in done.err
         assert "all measurements are saved" in done.err
         assert done.out == ""
-        # The first stop comes before any launch has ended.
-        assert ("Best so far" in done.err) == bool(before)
+        # The first stop may come before any launch has ended.
+        assert ("Best so far" in done.err) == bool(kept(study))
     done = program.run(*words, "--resume", "--json")
 
     assert done.code == 0, done.err
