@@ -57,7 +57,7 @@ records = st.builds(
     winner=st.none()
     | st.builds(
         MeasuredSettings,
-        st.dictionaries(texts, texts | st.integers() | st.booleans(), max_size=3),
+        st.dictionaries(texts, texts | st.integers(-(10**15), 10**15) | st.booleans(), max_size=3),
         st.lists(texts, max_size=3).map(tuple),
         texts,
         st.dictionaries(texts, texts, max_size=2),
