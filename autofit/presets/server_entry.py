@@ -105,7 +105,7 @@ class ServerEntry:
 
 
 def _spelling(key: str, help_text: HelpText) -> str:
-    """Return the flag for a router's key, which may be a variable's name; empty if unknown."""
+    """Return the flag for a key of a router's file, or "" if the key is unknown."""
     spellings = (s for s in (f"--{key}", f"-{key}") if s in help_text)
     # For the router, the variable of a negative form has the same sense as the other one.
     variable = key.replace("LLAMA_ARG_NO_", "LLAMA_ARG_")

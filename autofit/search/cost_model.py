@@ -106,7 +106,7 @@ class CostModel:
 
     @property
     def is_misspecified(self) -> bool:
-        """True if even the largest noise and residual leave the data unexplained."""
+        """True if the model does not explain the data with the most noise that it allows."""
         return (
             len(self.measured) >= _MIN_LAUNCHES_TO_JUDGE
             and self.standardized_residual > _MISSPECIFIED_RESIDUAL

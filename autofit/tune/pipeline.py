@@ -140,7 +140,7 @@ def _may_continue(exploration: Exploration, gate: QualityGate, again: SearchAgai
     runner = exploration.runner
     poor = f"KV {' and '.join(map(format_kv_types, again.poor_kv))}"
     if not exploration.problem.has_points:
-        runner.note(f"the search space has no candidates without {poor}")
+        runner.note(f"all candidates of the search space have {poor}, which answers poorly")
         return False
     if runner.budget.share_used >= 1:
         runner.note(

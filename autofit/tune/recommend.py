@@ -182,7 +182,7 @@ class Recommender:
         return "no other candidate was tried: use a larger --budget or --max-launches"
 
     def _note_poor_kv(self, baseline: Trial) -> None:
-        """Note KV types of the baseline that exclude other candidates because of their answers."""
+        """Note that the baseline has KV types with answers too poor for other candidates."""
         if self.gate.is_poor(baseline.candidate):
             types = format_kv_types(kv_types(baseline.candidate))
             self.runner.note(

@@ -19,7 +19,9 @@ from autofit.sweep.entry_record import (
     Status,
 )
 
-texts = st.text(st.characters(codec=None), max_size=12)
+# Bytes of paths that are no UTF-8 are surrogates of this range; no text has others.
+escaped_bytes = st.sampled_from(["\udc80", "\udcff"])
+texts = st.text(st.characters(codec="utf-8") | escaped_bytes, max_size=12)
 figures = st.none() | st.floats(-1e6, 1e6)
 figures_by_name = st.dictionaries(texts, figures, max_size=3)
 launch = st.builds(LaunchValues, figures, figures, figures, figures, figures)

@@ -93,10 +93,11 @@ class SliceSolver:
         return self._fewest[0]
 
     def tightest(self, hosted: int) -> Slices:
-        """Return slices with `hosted` hosted layers, if possible, under the smallest budgets.
+        """Return the slices for the smallest budgets that fit, all scaled by one factor.
 
-        All budgets are scaled by one factor, which is above 1 if nothing fits. Layers beyond
-        those that the cut requires are hosted where memory is fullest.
+        They have `hosted` layers on the host if that is possible. The factor is above 1 if the
+        model does not fit the real budgets. Host layers that the slices do not need are taken
+        from the devices with the fullest memory.
         """
 
         def attempt(scale: float) -> Slices | None:

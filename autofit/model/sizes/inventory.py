@@ -126,7 +126,7 @@ class ModelInventory:
 
     @property
     def expert_blocks(self) -> tuple[BlockInventory, ...]:
-        """The blocks with experts that are always loaded."""
+        """The blocks with experts, without those for multi-token prediction."""
         return tuple(b for b in self.blocks if b.expert_bytes and not b.is_nextn)
 
 

@@ -284,6 +284,6 @@ def _strip(strips: Mapping[_Line, Strip], line: _Line) -> Strip:
 
 
 def _changed(strips: Mapping[_Line, Strip], line: _Line, strip: Strip) -> dict[_Line, Strip]:
-    """Return the strips with a changed one, which becomes the last."""
+    """Return the strips with one of them replaced and moved to the end."""
     others = {known: other for known, other in strips.items() if known != line}
     return {**others, line: strip}

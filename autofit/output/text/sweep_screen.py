@@ -23,7 +23,7 @@ def print_sweep_result(
     sweep: str,
     links: Iterable[tuple[str, str]],
 ) -> None:
-    """Print the verdicts on a sweep; its summary has the rest. `links` are facts below them."""
+    """Print the verdicts on a sweep, and below them `links`, such as the paths of reports."""
     console.print()
     console.print(Text(one_line(f"sweep {sweep}: {headline(verdicts)}"), style="bold"))
     rows = [_row(verdict) for verdict in ranked(verdicts)]
