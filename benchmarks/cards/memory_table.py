@@ -201,7 +201,7 @@ def _devices(study: Study) -> list[Device]:
     limits = study.header.options.get("devices_mib") or {}
     found = (_DEVICE.fullmatch(line) for line in study.header.environment.devices)
     return [
-        Device(match[1], match[2], float(match[3]), float(limits.get(match[1], match[3])))
+        Device(match[1], match[2], float(match[3]), float(limits.get(match[1]) or match[3]))
         for match in found
         if match
     ]

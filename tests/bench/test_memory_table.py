@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 from study.study_sample import header, trial
 
-from autofit.model.sizes.inventory import read_inventory
+from autofit.model.sizes.inventory import ModelInventory, read_inventory
 from autofit.model.sizes.memory_estimate import estimate_memory
 from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.study.study_folder import Study
@@ -22,11 +23,6 @@ from benchmarks.cards import memory_table
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks/cards/memory_table.py"
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
-# What the studies of real cards were made of.
-RECORDED = SynthSpec(
-    layers=40, experts=256, used=8, embd=2048, ff=512, heads=16, kv_heads=2, head_dim=256,
-    vocab=32768, ctx=131072, type="q4_k", embd_type="q8_0", header_only=True,
-)  # fmt: skip
 PARAMS = {"n_gpu_layers": 9, "n_cpu_moe": 2, "context": 4096, "ubatch": 512, "devices": "CUDA0"}
 HELD_MIB, OTHER_MIB = 4000.0, 700.0
 
@@ -89,15 +85,25 @@ def test_a_launch_beyond_the_limit_is_listed(model, tmp_path):
     assert "- cards, launch 2, CUDA0: -" in done.stdout
 
 
+def _recorded_models(folder: Path) -> dict[str, ModelInventory]:
+    """Write the headers of the models that the reference studies name, and read them."""
+    models = {}
+    for name, sizes in YAML(typ="safe").load(REFERENCE / "models.yaml").items():
+        path = folder / f"{name}.gguf"
+        write_model(SynthSpec(**sizes, header_only=True), path)
+        models[name] = read_inventory(path)
+    return models
+
+
 def test_the_studies_of_real_cards_agree_with_the_arithmetic(tmp_path):
     """Buffers within 1% of the runtime's own table, and the memory outside them within 24 MiB."""
-    model = tmp_path / "recorded.gguf"
-    write_model(RECORDED, model)
+    models = _recorded_models(tmp_path)
+    studies = [Study.open(path.parent) for path in sorted(REFERENCE.glob("*/study.json"))]
     found = [
         launch
-        for folder in sorted(REFERENCE.iterdir())
+        for study in studies
         for launch in memory_table.device_launches(
-            folder.name, Study.open(folder), read_inventory(model)
+            study.path.name, study, models[study.header.model_name]
         )
     ]
 
