@@ -47,6 +47,7 @@ def test_runtime_and_devices_are_shown(cli, tmp_path):
     ):
         assert part in done.out
     assert done.err == ""
+    assert "\\u001b" not in done.out  # headings are styled, and not escaped like foreign text
 
 
 def test_document_for_programs(cli, tmp_path):

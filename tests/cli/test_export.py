@@ -250,6 +250,19 @@ def test_the_best_so_far_needs_unproven(cli, tmp_path, program):
     assert (shown["trial"], shown["proven"], shown["confirmed"]) == (2, False, False)
 
 
+def test_an_unfinished_study_is_listed_with_its_best_so_far(cli, tmp_path, monkeypatch):
+    """`studies` has the speed of the best launch, and says that the study is not finished."""
+    monkeypatch.chdir(tmp_path)
+    with Study.create(tmp_path / "results" / "cut", header()) as study:
+        study.write_trial(replace(trial(1, phase="baseline"), measurement=measurement(30.0)))
+        study.write_trial(replace(trial(2, n_cpu_moe=18), measurement=measurement(60.0)))
+
+    (row,) = json.loads(cli("studies", "--json").out)["studies"]
+
+    assert row["finished"] is False
+    assert "1.60x as fast" in row["result"]
+
+
 def test_unproven_changes_nothing_for_a_winner(cli, study):
     """A proven winner is exported as without the option."""
     plain = cli("export", study, "--format", "ini")

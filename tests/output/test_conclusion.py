@@ -117,7 +117,7 @@ def test_uncertain_results_have_warnings(changes, count):
         ),
         (
             {"ended_by": "budget", "expected_gain": 0.021},
-            "budget used up; one more launch might save 2.1% of the time",
+            "--budget or --max-launches was reached; one more launch might save 2.1% of the time",
         ),
     ],
 )

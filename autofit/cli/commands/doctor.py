@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from autofit.cli.say import say
 from autofit.errors import NothingFitsError
 
 if TYPE_CHECKING:
@@ -35,9 +36,17 @@ def command(runtime: str | None, rpc: str, *, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(examination.to_dict()))
     else:
+        # Headings are bold, and foreign text in the lines is escaped where it is put in.
         for line in _lines(examination):
-            say(line)
+            click.echo(line)
     return 0 if examination.would_work else NothingFitsError.exit_code
+
+
+def _fold(line: str) -> str:
+    """Return a line folded to the terminal's width, or as it is if stdout is no terminal."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    first = line[: len(line) - len(line.lstrip())]
+    return click.wrap_text(line.lstrip(), width, first, first + "  ")
 
 
 def _lines(examination: Examination) -> Iterator[str]:
@@ -65,13 +74,13 @@ def _runtime_lines(examined: ExaminedRuntime, *, is_chosen: bool) -> Iterator[st
     if found is None:
         yield f"  {one_line(examined.program)}: unusable: {one_line(examined.fault)}"
         return
-    yield f"  {found.name}{' (a tune uses this one)' if is_chosen else ''}"
+    yield f"  {one_line(found.name)}{' (a tune uses this one)' if is_chosen else ''}"
     yield f"    {one_line(' '.join(found.command))}"
     if found.version.text:
         yield f"    {one_line(found.version.text.splitlines()[0])}"
-    yield f"    settings: {', '.join(found.parameters)}"
-    yield f"    KV types: {', '.join(found.kv_types)}"
-    yield f"    companion programs: {', '.join(found.companions) or 'none'}"
+    yield _fold(f"    settings: {one_line(', '.join(found.parameters))}")
+    yield _fold(f"    KV types: {one_line(', '.join(found.kv_types))}")
+    yield f"    companion programs: {one_line(', '.join(found.companions)) or 'none'}"
 
 
 def _device_lines(examination: Examination) -> Iterator[str]:
@@ -81,7 +90,7 @@ def _device_lines(examination: Examination) -> Iterator[str]:
     for device in examination.devices or ():
         shared = ", shared with the host" if device.is_unified else ""
         link = "" if device.link_gb_s is None else f", link {device.link_gb_s:g} GB/s"
-        yield (
+        yield _fold(
             f"  {one_line(device.name)}: {one_line(device.description)}, "
             f"{mib(device.usable_mib)} free of {mib(device.total_mib)}{shared}{link}"
         )
@@ -90,7 +99,7 @@ def _device_lines(examination: Examination) -> Iterator[str]:
     elif not examination.devices:
         yield "  none: a tune would use the CPU alone"
     if examination.drivers:
-        yield f"  drivers: {', '.join(examination.drivers)}"
+        yield f"  drivers: {one_line(', '.join(examination.drivers))}"
 
 
 def _host_lines(examination: Examination) -> Iterator[str]:
@@ -113,6 +122,6 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
     from autofit.text_format import one_line  # noqa: PLC0415
 
     level = click.style(finding.level, fg=_COLOURS[finding.level])
-    yield f"  {level}: {one_line(finding.message)}"
+    yield _fold(f"  {level}: {one_line(finding.message)}")
     if finding.fix:
         yield f"    {one_line(finding.fix)}"

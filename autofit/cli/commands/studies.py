@@ -50,15 +50,18 @@ def command(*, as_json: bool) -> None:
 
 
 def _read_row(path: Path) -> _Row:
-    from autofit.output.text.conclusion import make_conclusion  # noqa: PLC0415 - --help is quick
+    from autofit.output.text.best_so_far_text import (  # noqa: PLC0415 - --help is quick
+        study_conclusion,
+    )
+    from autofit.session.best_so_far import find_best_so_far  # noqa: PLC0415
     from autofit.study.study_folder import Study  # noqa: PLC0415
 
     try:
         study = Study.open(path)
     except AutofitError as error:
         return _Row(str(path), None, finished=False, result=f"cannot be read: {error.message}")
-    if study.result:
-        result = make_conclusion(study.result, study.path).headline
+    if study.result or find_best_so_far(study):
+        result = study_conclusion(study).headline
     else:
         count = sum(1 for _ in (path / "trials").glob("*.json"))
         result = f"not finished, {count} launch{'es' * (count != 1)}"

@@ -221,7 +221,7 @@ def _search_ending(search: Mapping[str, Any]) -> str:
         return f"the expected gain{rest} was not worth one more launch"
     if ended_by == "budget":
         more = "" if gain is None else f"; one more launch might save {gain:.1%} of the time"
-        return f"budget used up{more}"
+        return f"--budget or --max-launches was reached{more}"
     return "no further gain expected"
 
 
