@@ -9,12 +9,12 @@ from typing import Any
 
 from autofit.errors import UsageError
 from autofit.memory.exchange_rates import ExchangeRates, exchange_rates, max_contexts, unused_rooms
-from autofit.model.placement.layout import plan_layout, plan_layouts
+from autofit.model.placement.layout import TENSOR, Layout, plan_layout, plan_layouts
 from autofit.model.sizes.memory_estimate import MemoryEstimate, apply_reported, estimate_memory
 from autofit.plan.plan_verdict import describe_verdict
 from autofit.runtime.command.argv_writer import find_unsupported, spell_params, spell_value
 from autofit.runtime.planner.planner import RuntimePlanner
-from autofit.session.candidate_factory import pinned_placement
+from autofit.session.candidate_factory import CandidateFactory, pinned_placement
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
@@ -200,10 +200,23 @@ def _plan_each(
     elif set(PLACEMENT_PARAMS) & set(task.space.pinned):
         yield _predict(task, FIXED, base, planner)
     else:
-        for layout in plan_layouts(task.inventory, base, task.devices):
+        for layout in (*plan_layouts(task.inventory, base, task.devices), *_special(task, base)):
             if layout.slices:
                 planned = _predict(task, layout.name, layout.candidate(base), planner)
                 yield planned if planner is None else _shrink(task, base, planned, planner)
+
+
+def _special(task: Task, base: Candidate) -> Iterator[Layout]:
+    """Yield the layouts that a tune tries on some machines only: other orders, and `tensor`.
+
+    The order of devices matters only with host layers.
+    """
+    for name in CandidateFactory(task).layout_names():
+        rule, _, order = name.partition(":")
+        if rule == TENSOR or "," in order:
+            layout = plan_layout(task.inventory, base, task.devices, name, None)
+            if rule == TENSOR or layout.host_expert_layers:
+                yield layout
 
 
 def _shrink(

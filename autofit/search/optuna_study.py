@@ -23,7 +23,7 @@ from autofit.search.observations import LaunchHistory
 from autofit.search.point_grid import PointGrid
 from autofit.search.problem import Observation, Problem, Proposal
 from autofit.search.proposer import SurrogateProposer
-from autofit.search.space import HOST_LAYERS_AXIS, Point
+from autofit.search.space import HOST_LAYERS_AXIS, Point, Space
 
 # Draws of Optuna's TPE until one is accepted.
 _MOST_DRAWS = 16
@@ -126,6 +126,12 @@ class SearchStudy:
         failed = LaunchHistory(grid, self.observations).out_of_memory("device")
         demands = grid.demands["device"]
         return any(needing_at_least(demands, rows, other).any() for other in failed)
+
+    def search_in(self, space: Space) -> None:
+        """Search another space. There must be no observation yet."""
+        self.problem = replace(self.problem, space=space)
+        self._distributions = _distributions(self.problem)
+        self._sampler.problem = self.problem
 
     def restrict_to(self, is_eligible: Callable[[Point], bool]) -> None:
         """Propose and rank only eligible points from now on; all observations stay data."""

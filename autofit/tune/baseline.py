@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autofit.machine.cpu import Cores
 from autofit.runtime.discovery.found_runtime import format_value
 from autofit.runtime.planner.planner import RuntimePlanner
@@ -55,7 +57,7 @@ def measure_baseline(task: Task, runner: TrialRunner) -> Trial:
     threads = thread_warning(trial, task.cores)
     if threads:
         runner.note(threads)
-    attention = attention_warning(trial)
+    attention = attention_warning(task, trial)
     if attention:
         runner.note(attention)
     most = runner.budget.max_launches
@@ -86,20 +88,38 @@ def thread_warning(baseline: Trial, cores: Cores) -> str:
     )
 
 
-def attention_warning(baseline: Trial) -> str:
-    """Return a warning if the runtime itself switched flash attention off, or else "".
+def attention_warning(task: Task, baseline: Trial) -> str:
+    """Return a warning if the runtime itself switched flash attention off, or else ""."""
+    if not _is_attention_switched_off(baseline):
+        return ""
+    reason = "the runtime switched flash attention off, because a device has no kernel for this "
+    reason += "model: with it, prompts may take many times as long; "
+    if without_flash_attention(task, baseline) is not task:
+        return f"{reason}so only flash_attn off is tried, which needs an f16 cache"
+    return f"{reason}use --set flash_attn=off --kv-floor f16"
+
+
+def without_flash_attention(task: Task, baseline: Trial) -> Task:
+    """Return the task without flash attention if the runtime itself switched it off.
+
+    The task is unchanged if its space does not search it, or has no point without it.
+    """
+    axis = task.space.axis("flash_attn")
+    if axis is None or not _is_attention_switched_off(baseline):
+        return task
+    axes = (replace(one, values=("off",)) if one is axis else one for one in task.space.axes)
+    space = replace(task.space, axes=tuple(axes))
+    return replace(task, space=space) if any(space.points()) else task
+
+
+def _is_attention_switched_off(baseline: Trial) -> bool:
+    """Return whether the runtime itself switched flash attention off.
 
     It does so if a device has no kernel for the model's head sizes. With `on` the attention is
     computed on the processor: on a real card a prompt then took 8 times as long.
     """
     applied = baseline.measurement.applied if baseline.measurement else {}
-    if "flash_attn" in baseline.candidate.params or applied.get("flash_attn") != "off":
-        return ""
-    return (
-        "the runtime switched flash attention off, because a device has no kernel for this "
-        "model: with it, prompts may take many times as long; use --set flash_attn=off "
-        "--kv-floor f16"
-    )
+    return "flash_attn" not in baseline.candidate.params and applied.get("flash_attn") == "off"
 
 
 def find_baseline_point(task: Task, problem: Problem, baseline: Trial) -> Point | None:

@@ -20,7 +20,11 @@ from autofit.session.finalist import Finalist
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.trial.trial import Trial
-from autofit.tune.baseline import find_baseline_point, measure_baseline
+from autofit.tune.baseline import (
+    find_baseline_point,
+    measure_baseline,
+    without_flash_attention,
+)
 from autofit.tune.expert_cost import expert_costs
 from autofit.tune.explore import Exploration
 from autofit.tune.prove import Prover
@@ -59,6 +63,8 @@ def run_tune(
         AutofitError: the run cannot continue.
     """
     baseline = measure_baseline(task, runner)
+    task = without_flash_attention(task, baseline)
+    search.search_in(task.space)
     exploration = _begin_exploration(task, runner, memory, search, baseline)
     prover = Prover(task, runner, exploration)
     finalists = _find_finalists(exploration, prover, gate, seed)

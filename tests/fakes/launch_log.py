@@ -210,7 +210,8 @@ def reserving(log: Log, launch: Launch) -> None:
     """Log the fused operations of the devices; `auto` flash attention is decided here."""
     log.trace_line("sched_reserve: reserving ...")
     if launch.settings.flash_mode == "auto":
-        log.trace_line("resolve_fused_ops: Flash Attention enabled")
+        found = "enabled" if launch.settings.flash_attn else "not supported, set to disabled"
+        log.trace_line(f"resolve_fused_ops: Flash Attention {found}")
     log.trace_line("resolve_fused_ops: resolving fused DeepSeek V4 HC support:")
     for part in ("pre", "comb", "post"):
         log.trace_line(f"resolve_fused_ops: fused DeepSeek V4 HC {part} enabled")

@@ -41,6 +41,7 @@ class Device:
     pool_kib_per_token: float = 12.0  # ... and scratch that grows with the ubatch
     kv_loss: float = 1.0  # how much slower attention is over a quantized cache
     flash_share: float = 0.5  # part of the prompt speed that flash attention reaches
+    has_flash_kernel: bool = True  # else `auto` is off, and `on` is computed by the processor
     capability: str = ""  # CUDA's compute capability, such as 6.1; printed where it is known
     pipeline_growth: float = 1.6  # growth of the compute buffer under pipeline parallelism
     endpoint: str = ""  # host:port of an RPC device; it is listed only when asked for

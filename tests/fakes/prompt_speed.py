@@ -157,7 +157,8 @@ class PromptSpeed(Rates):
             looks = pairs * held.full_layers + local * held.swa_layers
             share = device.flash_share if settings.flash_attn else _PLAIN_SHARE
             rate = device.prompt_tflops * share * 1e12
-            if settings.kv_offload:
+            has_kernel = device.has_flash_kernel or not settings.flash_attn
+            if settings.kv_offload and has_kernel:
                 seconds.append(per_pair * looks * self.kv_loss(device) / rate)
             else:
                 cores = self.cpu_flops(settings.threads_batch)

@@ -220,6 +220,8 @@ def make_settings(params: Params, machine: Machine, model: Model) -> Settings:
     asked, context, slot_context = _contexts(params, model, parallel, unified=unified)
     batch = min(asked, _number(params, "batch", 2048))
     flash_attn, type_k, type_v = _flash_attn(params, model.head_k, model.head_v)
+    if str(params.get("flash_attn", "auto")) == "auto":
+        flash_attn &= all(device.has_flash_kernel for device in machine.devices)
     if params.get("split_mode") == "tensor":
         if not flash_attn:
             raise RefusedError("SPLIT_MODE_TENSOR requires flash_attn to be enabled")

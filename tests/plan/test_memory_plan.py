@@ -18,7 +18,7 @@ def about(tmp_path_factory):
     """The task of a model on two cards that it does not fit."""
     machine = TuneMachine(tmp_path_factory.mktemp("plan"), 2600.0, 2300.0)
     workload = read_workload(str(machine.workload))
-    return task(machine.model, machine.server, workload, space=str(machine.space))
+    return task(machine.model, machine.server, workload, space="moe")
 
 
 def test_fewest_host_layers_are_recommended(about):
@@ -103,3 +103,35 @@ def test_memory_that_is_not_counted_has_a_notice(about, words, mentioned):
     added = notices[len(make_plan(about, None).notices) :]
     assert len(added) == len(mentioned)
     assert all(text in notice for text, notice in zip(mentioned, added, strict=True))
+
+
+def test_the_order_of_unequal_links_is_shown_if_something_is_in_system_ram(about):
+    """The device with the fast link comes first in layouts of their own, once."""
+    first, second = about.devices
+    slow = replace(first, usable_mib=1500.0, link_gb_s=3.0)
+    fast = replace(second, usable_mib=1500.0, link_gb_s=24.0)
+    unequal, equal = (
+        [layout.name for layout in make_plan(replace(about, devices=devices), None).layouts]
+        for devices in ((slow, fast), (replace(slow, link_gb_s=24.0), fast))
+    )
+
+    assert {f"capacity:{fast.name},{slow.name}", f"balanced:{fast.name},{slow.name}"} <= set(
+        unequal
+    )
+    assert len(set(unequal)) == len(unequal)
+    assert not [name for name in equal if "," in name]
+
+
+def test_roomy_devices_show_divided_layers_and_no_order(about):
+    """With room for the whole model its layers can be divided, and no order of links matters."""
+    links = (3.0, 24.0)
+    roomy = tuple(
+        replace(device, usable_mib=20000.0, total_mib=20000.0, link_gb_s=link)
+        for device, link in zip(about.devices, links, strict=True)
+    )
+    layouts = {
+        layout.name: layout for layout in make_plan(replace(about, devices=roomy), None).layouts
+    }
+
+    assert layouts["tensor"].fits
+    assert not [name for name in layouts if "," in name]

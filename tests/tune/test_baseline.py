@@ -21,6 +21,7 @@ from autofit.tune.baseline import (
     attention_warning,
     find_baseline_point,
     thread_warning,
+    without_flash_attention,
     write_out_settings,
 )
 
@@ -182,7 +183,7 @@ def test_a_failed_baseline_has_no_thread_warning():
 )
 def test_flash_attention_that_the_runtime_switched_off_is_a_warning(about, applied, is_warned):
     """If the runtime's own choice is off, `on` may be far slower, and a note says so."""
-    assert bool(attention_warning(trial_of(about, applied))) == is_warned
+    assert bool(attention_warning(about, trial_of(about, applied))) == is_warned
 
 
 def test_flash_attention_that_the_user_switched_off_is_no_warning(about):
@@ -190,4 +191,18 @@ def test_flash_attention_that_the_user_switched_off_is_no_warning(about):
     own = trial_of(about, {"flash_attn": "off"})
     given = replace(own, candidate=own.candidate.with_params(flash_attn="off"))
 
-    assert attention_warning(given) == ""
+    assert attention_warning(about, given) == ""
+    assert without_flash_attention(about, given) is about
+
+
+def test_only_what_the_space_has_is_tried_without_flash_attention(about):
+    """A space whose KV types all need flash attention keeps it, and a note says what to do."""
+    quantized = about.space.with_values("cache_type", lambda value: value == "q8_0")
+    narrow = replace(about, space=quantized)
+    baseline = trial_of(about, {"flash_attn": "off"})
+
+    assert {p["flash_attn"] for p in without_flash_attention(about, baseline).space.points()} == {
+        "off"
+    }
+    assert without_flash_attention(narrow, baseline) is narrow
+    assert "--kv-floor f16" in attention_warning(narrow, baseline)

@@ -111,6 +111,21 @@ def test_attention_without_flash_attention_is_tuned_on_old_cards(tune, tmp_path)
     assert result["winner"]["proven"]
 
 
+def test_attention_stays_off_where_the_runtime_switched_it_off(tune, tmp_path):
+    """A card has no kernel for the model, so no launch after the baseline asks for it."""
+    machine = TuneMachine(tmp_path, 1500.0)
+    (card,) = machine.machine.devices
+    machine.change(devices=(replace(card, has_flash_kernel=False),))
+    more = '  flash_attn: {values: ["on"]}\n  cache_type: {values: [q8_0, f16]}\n'
+
+    result = tune(machine, space("single", more), lambda about: about)
+
+    assert result["baseline"]["params"].get("flash_attn", "auto") == "auto"
+    assert result["winner"]["params"]["flash_attn"] == "off"
+    assert result["winner"]["proven"]
+    assert {"rejected", "failed"}.isdisjoint(result["outcomes"])
+
+
 def test_layers_are_divided_over_equal_cards(tune, tmp_path):
     """The model has room on two cards as a whole, and both compute every layer at once."""
     machine = TuneMachine(tmp_path, 6000.0, 6000.0)
