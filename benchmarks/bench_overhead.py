@@ -83,11 +83,7 @@ class _Bare:
 
 def _runner(folder: Path) -> TrialRunner:
     fake = FakeMachine(folder, Machine("overhead", (Device("CUDA0"),)))
-    options = TaskOptions(
-        model=fake.write_model(MODEL), runtime=str(fake.server), dialect=None, space=None,
-        workload="demo", context=None, parallel=None, devices_mib={}, rpc="", pins={}, env={},
-        wrapper=(), kv_floor="q8_0", extra_args=(),
-    )  # fmt: skip
+    options = TaskOptions(model=fake.write_model(MODEL), runtime=str(fake.server), workload="demo")
     task = build_task(options)
     study = Study.create(folder / "study", search_header(task, options, seed=1, argv=[]))
     return TrialRunner(

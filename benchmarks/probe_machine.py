@@ -95,15 +95,6 @@ class ProbedMachine:
             dialect=str(fake.dialect),
             space="moe",
             workload=str(workload),
-            context=None,
-            parallel=None,
-            devices_mib={},
-            rpc="",
-            pins={},
-            env={},
-            wrapper=(),
-            kv_floor="q8_0",
-            extra_args=(),
         )
         task = build_task(options)
         factory = CandidateFactory(task)

@@ -7,7 +7,7 @@ MiB in units of the smallest difference that counts, or 1 for a failure.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,13 +19,6 @@ from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
 QuantityName = Literal["request_s", "pp", "tg", "ttft", "load_s", "memory", "failure", "answers"]
-QUANTITIES: tuple[QuantityName, ...] = (
-    *METRICS,
-    "load_s",
-    "memory",
-    "failure",
-    "answers",
-)
 SPEEDS: tuple[QuantityName, ...] = (*METRICS, "load_s")
 # Launches of one build vary by at least this much: a share of the speed, or MiB.
 _LEAST_SPEED_SD = 0.002
@@ -130,8 +123,3 @@ def taken_mib(trial: Trial) -> Mapping[str, float]:
         return {}
     taken = trial.measurement.taken_mib()
     return {name: mib for name, mib in taken.items() if name != HOST_NAME and mib is not None}
-
-
-def values_of(quantity: Quantity, launches: Sequence[LaunchedBuild]) -> list[float]:
-    """Return the values of the launches that show the quantity."""
-    return [value for one in launches if (value := quantity.value(one)) is not None]

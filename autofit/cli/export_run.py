@@ -120,7 +120,8 @@ def _notices(format_name: str, presets: Sequence[Preset]) -> list[str]:
             notices += [about + notice for notice in find_format(format_name).notices(preset)]
     if len({preset.command for preset in presets}) > 1 and format_name == "ini":
         notices.append(
-            "the models were tuned on different programs, but a router starts only its own one"
+            "the models were tuned with different programs, but a router starts all of them with "
+            "its own program"
         )
     return notices
 
@@ -130,7 +131,7 @@ def _refuse_same_names(format_name: str, presets: Sequence[Preset]) -> None:
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise UsageError(
-            f"two of the studies are of a model called {repeated}",
+            f"two of the studies have a model called {repeated}",
             "export one, then add the other with --merge and another --name",
         )
 
@@ -278,10 +279,11 @@ def _plan_document(source: str) -> Mapping[str, Any] | None:
 
 
 def _winner(study: Study, best: BestSoFar | None) -> Mapping[str, Any]:
-    """Return the winner of a tune; `best` is its best so far if there is no winner.
+    """Return the winner of a tune.
 
     Raises:
-        UsageError: it has no winner. The hint says how to export the best so far.
+        UsageError: the tune has no winner. The hint says how to export `best` instead, the best
+            launch so far.
     """
     if study.result is None:
         fault = "is not finished"

@@ -25,8 +25,8 @@ _REPORT_INTERVAL_S = 60.0
 def ready_machine(wait_s: float | None, purpose: str) -> Iterator[None]:
     """Wait until this machine is free and quiet, and lock it for the block.
 
-    With `wait_s` None, neither wait nor lock. Free device memory is read when a task is built,
-    so this comes before.
+    With `wait_s` None, neither wait nor lock. Build the task inside the block, because a task
+    reads the free memory of devices.
 
     Raises:
         MachineInUseError: the machine was not ready within `wait_s` seconds.
@@ -96,7 +96,7 @@ def confirm_when_busy() -> None:
 
 
 def ask(question: str, answers: TextIO, *, limit_s: float) -> bool:
-    """Ask a question on stderr; return False for any answer but yes, and for none in time."""
+    """Ask a question on stderr. Return True only for a yes within `limit_s` seconds."""
     click.echo(
         f"{question} [y/N] (no in {limit_s:.0f} s; --yes does not ask) ", nl=False, err=True
     )

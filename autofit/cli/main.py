@@ -13,7 +13,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -24,7 +24,7 @@ from autofit.cli.output_streams import (
     open_streams,
     silence,
 )
-from autofit.cli.say import say
+from autofit.cli.say import report, say
 from autofit.errors import AutofitError, Interrupted, UsageError
 
 # Each command's module and line in `autofit --help`, in the order in which new users need them.
@@ -291,16 +291,8 @@ def _fail(error: AutofitError, arguments: list[str]) -> int:
         }
         if error.reason:
             document["reason"] = error.reason
-        _print(json.dumps({"error": document}), sys.stdout)
-    _print(f"autofit: {error.message}", sys.stderr)
-    if error.hint:
-        _print(f"hint: {error.hint}", sys.stderr)
-    return error.exit_code
-
-
-def _print(text: str, stream: TextIO) -> None:
-    """Print a text, or drop it if the stream has no reader."""
-    try:
-        say(text, file=stream)
-    except OSError:
-        silence(stream)
+        try:
+            say(json.dumps({"error": document}))
+        except OSError:  # it has no reader
+            silence(sys.stdout)
+    return report(error)

@@ -125,10 +125,10 @@ class Run:
 
     @contextmanager
     def keeping_result(self, written: str) -> Iterator[None]:
-        """Show a notice in place of an error: no file is worth the loss of a result.
+        """Turn an error in the block into a notice, so that the result is not lost.
 
         Args:
-            written: what the block writes.
+            written: the name of what the block writes.
         """
         try:
             yield

@@ -1,36 +1,48 @@
-"""A tune that is started from the command line, from its task to its result."""
+"""A tune that is started from the command line, from its task to its result and its files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from autofit.cli.options.shared_options import RunOptions
 from autofit.cli.run_setup import Run, open_run
-from autofit.cli.tune_outputs import refused_formats, write_outputs
+from autofit.errors import UsageError
 from autofit.memory.calibration import CalibrationStore
 from autofit.memory.memory_model import MemoryModel
+from autofit.output.report.html_report import html_report
+from autofit.output.report.markdown_report import markdown_report
 from autofit.output.text.trial_row import command_line
+from autofit.presets.formats.registry import find_format, write_preset
+from autofit.presets.preset import Preset
+from autofit.presets.preset_source import winner_preset
 from autofit.process.environment import removed_variables
 from autofit.quality.output_evaluator import OutputEvaluator
 from autofit.quality.quality_gate import QualityGate
 from autofit.runtime.command.argv_writer import Purpose, UnsupportedSetting
+from autofit.runtime.discovery.found_runtime import Runtime
 from autofit.search.optuna_study import SearchStudy
 from autofit.session.candidate_factory import CandidateFactory
+from autofit.session.events import Finished
 from autofit.session.finalist import baseline_finalist
 from autofit.session.search_problem import search_problem
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions
 from autofit.session.task_setup import make_planner, plan_launch, search_header
 from autofit.study.study_folder import Study
+from autofit.study.study_header import StudyHeader
 from autofit.trial.candidate import Candidate
 from autofit.tune.baseline import describe_baseline
 from autofit.tune.pipeline import run_tune
 
 # The port in the commands of a dry run. A real tune gets a free port from the system.
 _PORT = 8080
+# The formats that a tune writes; `autofit export` has more.
+_FORMATS = ("ini", "args", "json")
 
 
 @dataclass(slots=True)
@@ -70,12 +82,12 @@ class TuneRun:
             self.run_options,
             header,
             [self.task],
-            notices=(*self._notices(), *refused_formats(self.task, header, folder)),
+            notices=(*self._notices(), *_refused_formats(self.task, header, folder)),
             max_launches=self.max_launches,
             planner=memory.planner,
         ) as run:
             result = self._earlier_result(run) or self._tune(run, memory)
-            write_outputs(run, result, self.task.runtime, folder)
+            _write_outputs(run, result, self.task.runtime, folder)
         return result, run.study
 
     def _notices(self) -> Iterator[str]:
@@ -84,7 +96,7 @@ class TuneRun:
         for name, value in task.task_params.items():
             own = (task.baseline_params or {}).get(name, value)
             if own != value:
-                yield f"the baseline runs with {name} {value} like all launches, not with {own}"
+                yield f"the baseline runs with {name} {value}, like all launches, instead of {own}"
 
     @property
     def _budget(self) -> dict[str, Any]:
@@ -113,3 +125,86 @@ class TuneRun:
 
     def _search(self, memory: MemoryModel) -> SearchStudy:
         return SearchStudy(search_problem(CandidateFactory(self.task), memory), seed=self.seed)
+
+
+def _refused_formats(task: Task, header: StudyHeader, folder: Path) -> Iterator[str]:
+    """Yield a notice for each format that can hold no winner of a task.
+
+    The model's path and the user's arguments and variables are known before the first launch.
+    """
+    candidate = Candidate(task.task_params)
+    plan = plan_launch(task, candidate, purpose="preset")
+    if isinstance(plan, UnsupportedSetting):
+        return
+    winner = {"params": candidate.params, "argv": plan.shown.argv, "env": plan.shown.env}
+    yield from _preset_texts(_preset(header, {"winner": winner}, task.runtime, folder))[1]
+
+
+def _write_outputs(run: Run, result: dict[str, Any], runtime: Runtime, folder: Path) -> None:
+    """Write the result, the reports and the winner's presets, and end the display.
+
+    The result is written first. A file that cannot be written after it becomes a notice.
+    `folder` is where the tune was started. The key `preset` of the result becomes the path of
+    the first preset, or None.
+    """
+    study = run.study
+    texts: dict[str, str] = {}
+    if result["winner"] is not None:
+        with run.keeping_result("a preset"):
+            texts, refused = _preset_texts(_preset(study.header, result, runtime, folder))
+            result["notes"] = list(dict.fromkeys((*result["notes"], *refused)))
+            for notice in refused:
+                if notice not in run.notices:
+                    run.notice(notice)
+    names = {
+        name: f"presets/{study.header.model_name}{find_format(name).suffix}" for name in texts
+    }
+    result["preset"] = next((str(study.path / name) for name in names.values()), None)
+    with run.keeping_result("the result"):
+        study.conclude(result)
+    text = next(iter(texts.values()), "")
+    with run.keeping_result("report.md"):
+        study.write_output("report.md", markdown_report(study, preset=text))
+    if find_spec("plotly") and find_spec("jinja2"):  # the extra `report`
+        with run.keeping_result("report.html"):
+            study.write_output("report.html", html_report(study, preset=text))
+    written = list(_write_presets(run, names, texts))
+    first = str(written[0]) if written else None
+    if result["preset"] != first:
+        result["preset"] = first
+        with run.keeping_result("the result"):
+            study.conclude(result)
+    run.emit(Finished(result))
+
+
+def _write_presets(run: Run, names: Mapping[str, str], texts: Mapping[str, str]) -> Iterator[Path]:
+    """Write the presets, and yield the paths of those that could be written."""
+    for format_name, name in names.items():
+        with run.keeping_result(name):
+            yield run.study.write_output(name, texts[format_name])
+
+
+def _preset(
+    header: StudyHeader, result: Mapping[str, Any], runtime: Runtime, folder: Path
+) -> Preset:
+    return winner_preset(
+        header,
+        result,
+        runtime=runtime,
+        folder=folder,
+        made_on=date.today(),  # noqa: DTZ011
+    )
+
+
+def _preset_texts(preset: Preset) -> tuple[dict[str, str], list[str]]:
+    """Return the preset's text by format, and a notice for each format that cannot hold it."""
+    texts: dict[str, str] = {}
+    refused: list[str] = []
+    for name in _FORMATS:
+        if name not in preset.rules.formats:
+            continue
+        try:
+            texts[name] = write_preset(name, preset)
+        except UsageError as error:
+            refused.append(f"there will be no preset in the format {name}: {error.message}")
+    return texts, refused

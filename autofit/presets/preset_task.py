@@ -19,12 +19,12 @@ from autofit.trial.workload import Workload
 class PresetOptions:
     """Options that replace parts of a preset; None keeps the preset's own."""
 
-    runtime: str | None
-    dialect: str | None
-    model: Path | None
-    workload: str
-    context: int | None
-    parallel: int | None
+    runtime: str | None = None
+    dialect: str | None = None
+    model: Path | None = None
+    workload: str | None = None
+    context: int | None = None
+    parallel: int | None = None
     extra_args: tuple[str, ...] = ()
 
 
@@ -33,11 +33,11 @@ def build_preset_task(
     options: PresetOptions,
     *,
     objective: Metric,
-    workload: Workload | None = None,
+    tuned_for: Workload | None = None,
 ) -> Task:
     """Return the task of launching a preset, whose baseline is the preset's command.
 
-    `workload` replaces the one that the options name.
+    The requests are those that the options name, else `tuned_for`, else the workload `chat`.
 
     Raises:
         UsageError: there is no such runtime or model, or the preset cannot be read.
@@ -48,18 +48,12 @@ def build_preset_task(
     task = build_task(
         TaskOptions(
             model=_find_model(preset, own, options),
-            runtime=None,
-            dialect=None,
-            space=None,
-            workload=options.workload,
+            workload=options.workload or "chat",
             context=options.context,
             parallel=options.parallel,
-            devices_mib={},
             rpc=command.rpc,
-            pins={},
             env=dict(command.env),
             wrapper=own.wrapper,
-            kv_floor="q8_0",
             extra_args=options.extra_args,
         ),
         runtime=own.runtime,
@@ -68,9 +62,10 @@ def build_preset_task(
     )
     given = {"context": options.context, "parallel": options.parallel}
     replaced = {name: value for name, value in given.items() if value is not None}
+    names_requests = options.workload is not None or bool(replaced)
     return replace(
         task,
-        workload=workload or task.workload,
+        workload=task.workload if names_requests else tuned_for or task.workload,
         baseline_params={**command.params, **replaced},
         baseline_args=command.rest,
         has_own_task=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofit.errors import UsageError
@@ -38,19 +38,19 @@ class TaskOptions:
     """The options that describe a task, as the user gave them (see `autofit tune --help`)."""
 
     model: Path
-    runtime: str | None
-    dialect: str | None
-    space: str | None
-    workload: str
-    context: int | None
-    parallel: int | None
-    devices_mib: Mapping[str, float | None]
-    rpc: str
-    pins: dict[str, ParamValue]
-    env: dict[str, str]
-    wrapper: tuple[str, ...]
-    kv_floor: str
-    extra_args: tuple[str, ...]
+    runtime: str | None = None
+    dialect: str | None = None
+    space: str | None = None
+    workload: str = "chat"
+    context: int | None = None
+    parallel: int | None = None
+    devices_mib: Mapping[str, float | None] = field(default_factory=dict)
+    rpc: str = ""
+    pins: dict[str, ParamValue] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    wrapper: tuple[str, ...] = ()
+    kv_floor: str = "q8_0"
+    extra_args: tuple[str, ...] = ()
     headroom_mib: float | None = 0.0  # None for the default of each device
 
 

@@ -220,9 +220,8 @@ def _task(given: argparse.Namespace, axes: Grid, folder: Path) -> TaskOptions:
     yaml.dump({"context": given.context, "requests": [request]}, workload)
     return TaskOptions(
         model=given.model, runtime=given.runtime, dialect=given.dialect, space=str(space),
-        workload=str(workload), context=None, parallel=None, rpc=given.rpc, pins={}, env={},
-        devices_mib=parse_devices(tuple(given.device)), wrapper=(), kv_floor="q4_0",
-        extra_args=(),
+        workload=str(workload), rpc=given.rpc, kv_floor="q4_0",
+        devices_mib=parse_devices(tuple(given.device)),
     )  # fmt: skip
 
 

@@ -23,23 +23,8 @@ from autofit.trial.workload import Workload
 
 def options(model: Path, runtime: Path, **changes: Any) -> TaskOptions:
     """The options of a tune of that model on that runtime."""
-    fields: dict[str, Any] = {
-        "model": model,
-        "runtime": str(runtime),
-        "dialect": None,
-        "space": None,
-        "workload": "demo",
-        "context": None,
-        "parallel": None,
-        "devices_mib": {},
-        "rpc": "",
-        "pins": {},
-        "env": {},
-        "wrapper": (),
-        "kv_floor": "q4_0",
-        "extra_args": (),
-    }
-    return TaskOptions(**{**fields, **changes})
+    fields: dict[str, Any] = {"workload": "demo", "kv_floor": "q4_0", **changes}
+    return TaskOptions(**{"model": model, "runtime": str(runtime), **fields})
 
 
 def task(model: Path, runtime: Path, workload: Workload, **changes: Any) -> Task:

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +13,13 @@ import click
 
 from autofit.cli.options.count_option import CountOption
 from autofit.cli.options.paths import check_target, deliver
-from autofit.cli.options.shared_options import RunOptions, read_run_options, run_options
+from autofit.cli.options.shared_options import (
+    RunOptions,
+    preset_options,
+    read_run_options,
+    run_options,
+    seed_option,
+)
 from autofit.errors import AutofitError, NothingFitsError, UsageError
 
 if TYPE_CHECKING:
@@ -22,9 +27,8 @@ if TYPE_CHECKING:
     from autofit.bisect.quantity import QuantityName
     from autofit.sweep.regression import Regression
 
-_QUANTITIES = ("request_s", "pp", "tg", "ttft", "load_s", "memory", "failure", "answers")
-# The metrics of a sweep, as quantities.
-_METRICS = {
+# The quantity of each metric of a sweep.
+_QUANTITIES = {
     "request_s": "request_s",
     "pp_per_s": "pp",
     "tg_per_s": "tg",
@@ -40,7 +44,6 @@ _BUILD_ID = re.compile(r"\b(?:\d{3,}|[0-9a-f]{7,40})\b")
 
 @click.command("bisect")
 @click.argument("preset", required=False)
-@click.argument("extra_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVER_ARGS...]")
 @click.option("--good", metavar="BUILD", help="A build before the change.")
 @click.option("--bad", metavar="BUILD", help="A later build, after the change.")
 @click.option(
@@ -76,7 +79,7 @@ _BUILD_ID = re.compile(r"\b(?:\d{3,}|[0-9a-f]{7,40})\b")
 @click.option("--entry", metavar="NAME", help="The entry of the night. Default: the first one.")
 @click.option(
     "--quantity",
-    type=click.Choice(_QUANTITIES),
+    type=click.Choice([*_QUANTITIES.values()]),
     help="What changed. Default: what got worse most clearly between good and bad.",
 )
 @click.option(
@@ -103,31 +106,11 @@ _BUILD_ID = re.compile(r"\b(?:\d{3,}|[0-9a-f]{7,40})\b")
     show_default=True,
     help="The most rounds of a comparison of two builds.",
 )
-@click.option(
-    "--model",
-    type=click.Path(path_type=Path),
-    help="The model to serve instead of the preset's own.",
-)
-@click.option("--section", metavar="NAME", help="The section of the preset's file.")
-@click.option("--dialect", metavar="NAME", help="The builds' dialect; detected if left out.")
-@click.option(
-    "--workload", metavar="NAME_OR_FILE", help="The requests. Default: the preset's own."
-)
-@click.option("--context", cls=CountOption, type=click.IntRange(1), help="Tokens of context.")
-@click.option(
-    "--parallel", cls=CountOption, type=click.IntRange(1), help="Requests at the same time."
-)
+@preset_options
 @run_options(budget="120m")
 @click.option("--junit", metavar="FILE", help="Write the result as JUnit XML; - is stdout.")
 @click.option("--summary", metavar="FILE", help="Write the result as Markdown; - is stdout.")
-@click.option(
-    "--seed",
-    cls=CountOption,
-    type=int,
-    default=1,
-    show_default=True,
-    help="Decides the order of launches.",
-)
+@seed_option
 def command(
     *,
     as_json: bool,
@@ -144,12 +127,8 @@ def command(
 
     Exit codes: 0 found, 1 not decided or failed, 3 good and bad do not differ.
     """
-    from autofit.output.bisect_report import (  # noqa: PLC0415 - heavy
-        bisect_junit,
-        bisect_summary,
-        print_bisection,
-    )
-    from autofit.output.text.console import make_console  # noqa: PLC0415
+    from autofit.output.bisect_report import bisect_junit, bisect_summary, print_bisection
+    from autofit.output.text.console import make_console
 
     for target in (junit, summary):
         if target is not None:
@@ -185,27 +164,24 @@ def _bisect(
     rounds: int,
     model: Path | None,
     section: str | None,
-    dialect: str | None,
-    workload: str | None,
-    context: int | None,
-    parallel: int | None,
     seed: int,
+    **replaced: Any,  # noqa: ANN401 - the fields of PresetOptions
 ) -> dict[str, Any]:
-    """Bisect, and return the result."""
-    from autofit.bisect.bisection import bisect  # noqa: PLC0415
-    from autofit.bisect.bisection_document import bisection_document  # noqa: PLC0415
-    from autofit.bisect.build_series import BuildSeries  # noqa: PLC0415
-    from autofit.cli.run_setup import open_run  # noqa: PLC0415
-    from autofit.presets.preset_task import (  # noqa: PLC0415 - heavy, --help is quick
-        PresetOptions,
-        build_preset_task,
-    )
-    from autofit.presets.read_preset import read_preset  # noqa: PLC0415
-    from autofit.session.events import PhaseStarted  # noqa: PLC0415
-    from autofit.session.task import Task  # noqa: PLC0415
-    from autofit.session.task_setup import study_header  # noqa: PLC0415
-    from autofit.statistics.stopping_rule import StoppingRule  # noqa: PLC0415
-    from autofit.sweep.regression import find_regression  # noqa: PLC0415
+    """Bisect, and return the result.
+
+    `replaced` has dialect, workload, context and parallel.
+    """
+    from autofit.bisect.bisection import bisect
+    from autofit.bisect.bisection_document import bisection_document
+    from autofit.bisect.build_series import BuildSeries
+    from autofit.cli.run_setup import open_run
+    from autofit.presets.preset_task import PresetOptions, build_preset_task
+    from autofit.presets.read_preset import read_preset
+    from autofit.session.events import PhaseStarted
+    from autofit.session.task import Task
+    from autofit.session.task_setup import study_header
+    from autofit.statistics.stopping_rule import StoppingRule
+    from autofit.sweep.regression import find_regression
 
     regression = find_regression(night, entry) if night else None
     if regression is not None:
@@ -213,23 +189,13 @@ def _bisect(
         quantity = quantity or _quantity_of(regression)
     if preset is None:
         raise UsageError("a preset is missing", "name a preset, or a sweep with --night")
-    sources = _Sources(builds, wheels, git, build_command)
-    series_builds = _find_builds(sources, *_require_ends((good, bad), regression))
+    ends = _require_ends((good, bad), regression)
+    series_builds = _find_builds(builds, wheels, git, build_command, ends)
     parsed = read_preset(preset, section=section, model=model)
-    is_default = workload is None and context is None and parallel is None
 
     def make_task(runtime: str) -> Task:
-        options = PresetOptions(
-            runtime=runtime,
-            dialect=dialect,
-            model=model,
-            workload=workload or "chat",
-            context=context,
-            parallel=parallel,
-            extra_args=extra_args,
-        )
-        own = parsed.workload if is_default else None
-        return build_preset_task(parsed, options, objective="request_s", workload=own)
+        options = PresetOptions(runtime=runtime, model=model, extra_args=extra_args, **replaced)
+        return build_preset_task(parsed, options, objective="request_s", tuned_for=parsed.workload)
 
     good_task, bad_task = (
         make_task(str(build.prepare())) for build in (series_builds[0], series_builds[-1])
@@ -291,8 +257,8 @@ def _quantity_of(regression: Regression) -> str:
         UsageError: it is a moved fit boundary, which the measured settings do not show.
     """
     name = regression.metric.split()[0]
-    if name in _METRICS:
-        return _METRICS[name]
+    if name in _QUANTITIES:
+        return _QUANTITIES[name]
     raise UsageError(
         f"{regression.entry}: the regression is '{regression.metric}', which these settings do "
         "not show",
@@ -300,23 +266,19 @@ def _quantity_of(regression: Regression) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Sources:
-    """The options that name builds, of which one is given."""
-
-    builds: Path | None
-    wheels: str | None
-    git: Path | None
-    build_command: str | None
-
-
-def _find_builds(sources: _Sources, good: str, bad: str) -> Sequence[Build]:
-    """Return the builds from good to bad.
+def _find_builds(
+    builds: Path | None,
+    wheels: str | None,
+    git: Path | None,
+    build_command: str | None,
+    ends: tuple[str, str],
+) -> Sequence[Build]:
+    """Return the builds from good to bad, the two `ends`, from the one source that is given.
 
     Raises:
         UsageError: the options name no builds, or good and bad are not among them.
     """
-    from autofit.bisect.builds import (  # noqa: PLC0415 - --help is quick
+    from autofit.bisect.builds import (
         folder_builds,
         git_builds,
         listed_builds,
@@ -324,22 +286,19 @@ def _find_builds(sources: _Sources, good: str, bad: str) -> Sequence[Build]:
         wheel_builds,
     )
 
-    given = (sources.builds, sources.wheels, sources.git)
-    if sum(source is not None for source in given) != 1:
+    if sum(source is not None for source in (builds, wheels, git)) != 1:
         raise UsageError(
             "the builds must come from one source", "use one of --builds, --wheels and --git"
         )
-    if (sources.git is None) != (sources.build_command is None):
+    if (git is None) != (build_command is None):
         raise UsageError("--git and --build need each other", "use both, or neither of them")
-    if sources.git is not None:
-        return git_builds(sources.git, good, bad, str(sources.build_command))
-    if sources.builds is None:
-        found = wheel_builds(str(sources.wheels))
-    elif sources.builds.is_dir():
-        found = folder_builds(sources.builds)
+    if git is not None:
+        return git_builds(git, *ends, str(build_command))
+    if builds is None:
+        found = wheel_builds(str(wheels))
     else:
-        found = listed_builds(sources.builds)
-    return select_range(found, good, bad)
+        found = folder_builds(builds) if builds.is_dir() else listed_builds(builds)
+    return select_range(found, *ends)
 
 
 def _require_ends(

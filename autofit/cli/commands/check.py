@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from autofit.cli.say import say
+from autofit.cli.say import report, say
 from autofit.errors import RegressionError, UsageError
 
 _YAML_SUFFIXES = (".yaml", ".yml")
@@ -18,7 +18,7 @@ def _print_schema(ctx: click.Context, _option: click.Parameter, kind: str | None
     """Print a schema and exit, without a check."""
     if kind is None or ctx.resilient_parsing:
         return
-    from autofit.cli.yaml_check import schema_of  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.cli.yaml_check import schema_of
 
     click.echo(json.dumps(schema_of(kind), indent=2))
     ctx.exit()
@@ -76,7 +76,7 @@ def _check_files(paths: tuple[Path, ...]) -> None:
     Raises:
         UsageError: a file is faulty; the message has all faults of all files.
     """
-    from autofit.cli.yaml_check import check_file  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.cli.yaml_check import check_file
 
     faults, has_unknown = [], False
     for path in paths:
@@ -100,8 +100,8 @@ def _check_files(paths: tuple[Path, ...]) -> None:
 
 def _check_preset(given: str, section: str | None, runtime: str | None, *, as_json: bool) -> int:
     """Check a preset against this machine, print the result, and return the exit code."""
-    from autofit.presets.verify.machine_check import check_machine  # noqa: PLC0415 - heavy, --help is quick
-    from autofit.text_format import mib, one_line  # noqa: PLC0415
+    from autofit.presets.verify.machine_check import check_machine
+    from autofit.text_format import mib, one_line
 
     check = check_machine(given, section=section, runtime=runtime)
     if as_json:
@@ -114,6 +114,5 @@ def _check_preset(given: str, section: str | None, runtime: str | None, *, as_js
     for note in check.notes:
         say(f"notice: {one_line(note)}", err=True)
     for reason in check.reasons:
-        say(f"autofit: {one_line(reason.message)}", err=True)
-        say(f"hint: {one_line(reason.hint)}", err=True)
+        report(RegressionError(one_line(reason.message), one_line(reason.hint)))
     return RegressionError.exit_code if check.reasons else 0

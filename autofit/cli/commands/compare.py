@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autofit.cli.options.count_option import CountOption
-from autofit.cli.options.model_argument import MODEL
 from autofit.cli.options.shared_options import (
     RunOptions,
+    preset_options,
     read_run_options,
     run_options,
+    seed_option,
     wait_option,
 )
-from autofit.cli.say import say
-from autofit.errors import AutofitError, NothingFitsError, RegressionError, UsageError
+from autofit.cli.say import report
+from autofit.errors import NothingFitsError, RegressionError, UsageError
 from autofit.trial.metric import Metric
 
 if TYPE_CHECKING:
@@ -29,12 +30,7 @@ if TYPE_CHECKING:
 @click.command("compare")
 @click.argument("a")
 @click.argument("b", required=False)
-@click.argument("extra_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVER_ARGS...]")
-@click.option(
-    "--model",
-    type=MODEL,
-    help="The model to serve instead of the presets' own.",
-)
+@preset_options
 @click.option(
     "--runtime",
     metavar="PATH",
@@ -42,25 +38,8 @@ if TYPE_CHECKING:
 )
 @click.option("--runtime-a", metavar="PATH", help="Starts A.")
 @click.option("--runtime-b", metavar="PATH", help="Starts B.")
-@click.option("--section", metavar="NAME", help="The section of both files.")
 @click.option("--section-a", metavar="NAME", help="The section of A's file.")
 @click.option("--section-b", metavar="NAME", help="The section of B's file.")
-@click.option("--dialect", metavar="NAME", help="The runtimes' dialect; detected if left out.")
-@click.option(
-    "--workload",
-    metavar="NAME_OR_FILE",
-    help="The requests that are measured. Default: what A, or else B, was tuned for, or else "
-    "chat. A .args file does not store its workload, and only .json stores your own text.",
-)
-@click.option(
-    "--context", cls=CountOption, type=click.IntRange(1), help="Tokens of context for both."
-)
-@click.option(
-    "--parallel",
-    cls=CountOption,
-    type=click.IntRange(1),
-    help="Requests at the same time for both.",
-)
 @click.option(
     "--objective",
     type=click.Choice(["request_s", "pp", "tg", "ttft"]),
@@ -88,14 +67,7 @@ if TYPE_CHECKING:
 @run_options(budget="60m")
 @wait_option
 @click.option("--fail", is_flag=True, help="Exit with 5 if B is worse.")
-@click.option(
-    "--seed",
-    cls=CountOption,
-    type=int,
-    default=1,
-    show_default=True,
-    help="Decides the order of launches.",
-)
+@seed_option
 def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's
     """Measure A and B in turns, in fresh processes, until it is clear which is faster.
 
@@ -110,9 +82,9 @@ def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 
       autofit compare results/STUDY ./my-server.sh
       autofit compare preset.json --runtime-a old/llama-server --runtime-b new/llama-server
     """  # noqa: D301 - click's mark for lines to keep
-    from autofit.cli.machine_ready import ready_machine  # noqa: PLC0415 - heavy, --help is quick
-    from autofit.output.text.compare_screen import print_comparison  # noqa: PLC0415
-    from autofit.output.text.console import make_console  # noqa: PLC0415
+    from autofit.cli.machine_ready import ready_machine
+    from autofit.output.text.compare_screen import print_comparison
+    from autofit.output.text.console import make_console
 
     run = read_run_options(given)
     with ready_machine(run.wait_s, "of a comparison"):
@@ -120,18 +92,12 @@ def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 
     print_comparison(result, header, make_console(sys.stderr if as_json else sys.stdout))
     if as_json:
         click.echo(json.dumps(result))
+    hint = f"`autofit show {shlex.quote(result['study'])}` lists the launches"
     if result["because"] == "failure" and result["verdict"] == "undecided":
-        return _report_failure("neither A nor B runs", NothingFitsError, result)
+        return report(NothingFitsError("neither A nor B runs", hint))
     if fail and result["verdict"] == "worse":
-        return _report_failure("B is worse than A", RegressionError, result)
+        return report(RegressionError("B is worse than A", hint))
     return 0
-
-
-def _report_failure(message: str, error: type[AutofitError], result: dict[str, Any]) -> int:
-    """Print on stderr why the exit code is not 0, because stdout already has its one document."""
-    say(f"autofit: {message}", err=True)
-    say(f"hint: `autofit show {shlex.quote(result['study'])}` lists the launches", err=True)
-    return error.exit_code
 
 
 def _compare(
@@ -147,31 +113,24 @@ def _compare(
     section: str | None,
     section_a: str | None,
     section_b: str | None,
-    dialect: str | None,
-    workload: str | None,
-    context: int | None,
-    parallel: int | None,
     objective: Metric,
     rounds: int,
     min_effect: float,
     seed: int,
+    **replaced: Any,  # noqa: ANN401 - the fields of PresetOptions
 ) -> tuple[dict[str, Any], StudyHeader]:
-    """Compare, and return the result with the header of its study."""
-    from autofit.cli.run_setup import open_run  # noqa: PLC0415
-    from autofit.compare.compared_tasks import ComparedTasks, label_presets  # noqa: PLC0415
-    from autofit.compare.comparison import (  # noqa: PLC0415
-        SIDES,
-        Comparison,
-        Side,
-    )
-    from autofit.compare.comparison_document import comparison_document  # noqa: PLC0415
-    from autofit.presets.preset_task import (  # noqa: PLC0415 - heavy, --help is quick
-        PresetOptions,
-        build_preset_task,
-    )
-    from autofit.presets.read_preset import read_preset  # noqa: PLC0415
-    from autofit.session.events import PhaseStarted  # noqa: PLC0415
-    from autofit.study.fingerprint import file_digest  # noqa: PLC0415
+    """Compare, and return the result with the header of its study.
+
+    `replaced` has dialect, workload, context and parallel.
+    """
+    from autofit.cli.run_setup import open_run
+    from autofit.compare.compared_tasks import ComparedTasks, label_presets
+    from autofit.compare.comparison import SIDES, Comparison, Side
+    from autofit.compare.comparison_document import comparison_document
+    from autofit.presets.preset_task import PresetOptions, build_preset_task
+    from autofit.presets.read_preset import read_preset
+    from autofit.session.events import PhaseStarted
+    from autofit.study.fingerprint import file_digest
 
     if b is not None and b.startswith("-"):  # it came after `--`
         extra_args, b = (b, *extra_args), None
@@ -185,21 +144,14 @@ def _compare(
         read_preset(a if b is None else b, section=section_b or section, model=model),
     )
     tuned_for = next((preset.workload for preset in presets if preset.workload), None)
-    is_default = workload is None and context is None and parallel is None
     first, second = (
         build_preset_task(
             preset,
             PresetOptions(
-                runtime=own_runtime or runtime,
-                dialect=dialect,
-                model=model,
-                workload=workload or "chat",
-                context=context,
-                parallel=parallel,
-                extra_args=extra_args,
+                runtime=own_runtime or runtime, model=model, extra_args=extra_args, **replaced
             ),
             objective=objective,
-            workload=tuned_for if is_default else None,
+            tuned_for=tuned_for,
         )
         for preset, own_runtime in zip(presets, (runtime_a, runtime_b), strict=True)
     )

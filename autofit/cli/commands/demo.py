@@ -71,27 +71,17 @@ def command(study: Path | None, *, resume: bool, verbose: bool, as_json: bool) -
     examples of what autofit does with GPUs: a replay of a recorded table, and a plan for two
     cards.
     """
-    from autofit.cli.commands.tune import tune_model  # noqa: PLC0415 - heavy, --help is quick
-    from autofit.cli.options.shared_options import require_study  # noqa: PLC0415
-    from autofit.model.synth.demo_model import make_demo_model  # noqa: PLC0415
+    from autofit.cli.commands.tune import tune_model
+    from autofit.cli.options.shared_options import require_study
+    from autofit.model.synth.demo_model import make_demo_model
 
     require_study(study, resume=resume)
     model = make_demo_model()
     options = TaskOptions(
         model=model,
-        runtime=None,
         dialect="embedded" if find_spec("xllamacpp") else None,
         space="cpu",
         workload="demo",
-        context=None,
-        parallel=None,
-        devices_mib={},
-        rpc="",
-        pins={},
-        env={},
-        wrapper=(),
-        kv_floor="q8_0",
-        extra_args=(),
     )
     say(f"tuning {model.name} (random weights) on this machine's CPU", err=True)
     done = tune_model(
@@ -108,11 +98,11 @@ def print_demo(
     result: dict[str, Any], study: Study, options: TaskOptions, *, as_json: bool
 ) -> int:
     """Print the examples, and then the result of the tune on the same stream."""
-    from rich.text import Text  # noqa: PLC0415 - heavy, --help is quick
+    from rich.text import Text
 
-    from autofit.cli.commands.tune import print_result  # noqa: PLC0415
-    from autofit.output.text.console import make_console  # noqa: PLC0415
-    from autofit.output.text.plan_table import print_layout  # noqa: PLC0415
+    from autofit.cli.commands.tune import print_result
+    from autofit.output.text.console import make_console
+    from autofit.output.text.plan_table import print_layout
 
     console: Console = make_console(sys.stderr if as_json else sys.stdout)
     for line in _replay_lines():
@@ -124,8 +114,8 @@ def print_demo(
 
 def _replay_lines() -> Iterator[str]:
     """Yield the lines with the recorded cliff, and with the search's result on that table."""
-    from autofit.replay.recorded_table import find_table, read_table  # noqa: PLC0415 - heavy
-    from autofit.replay.replay_table import TableProblem, replay, summarize  # noqa: PLC0415
+    from autofit.replay.recorded_table import find_table, read_table
+    from autofit.replay.replay_table import TableProblem, replay, summarize
 
     path = find_table(TABLE)
     recorded = read_table(path)
@@ -152,7 +142,7 @@ def _replay_lines() -> Iterator[str]:
 
 def _cliff_lines(table: RecordedTable) -> Iterator[str]:
     """Yield a line with the speed for each count of host expert layers, down to the cliff."""
-    from autofit.replay.recorded_table import PARAMS  # noqa: PLC0415 - heavy
+    from autofit.replay.recorded_table import PARAMS
 
     column = list(PARAMS).index("ncmoe")
     rows_by_layers: dict[int, list[TableRow]] = {}
@@ -179,9 +169,9 @@ def _cliff_lines(table: RecordedTable) -> Iterator[str]:
 
 def _plan_two_cards(options: TaskOptions) -> PlannedLayout:
     """Return the best layout of an 18 GB model on two cards, which need not exist."""
-    from autofit.model.synth.random_model import SynthSpec, write_model  # noqa: PLC0415 - heavy
-    from autofit.plan.memory_plan import make_plan  # noqa: PLC0415
-    from autofit.session.build_task import build_task  # noqa: PLC0415
+    from autofit.model.synth.random_model import SynthSpec, write_model
+    from autofit.plan.memory_plan import make_plan
+    from autofit.session.build_task import build_task
 
     with tempfile.TemporaryDirectory(prefix="autofit-demo-") as folder:
         model = Path(folder) / "planned.gguf"

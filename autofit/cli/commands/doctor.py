@@ -30,7 +30,7 @@ def command(runtime: str | None, rpc: str, *, as_json: bool) -> int:
 
     The exit code is 0 if a tune would work, else 3.
     """
-    from autofit.doctor.examine import examine  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.doctor.examine import examine
 
     examination = examine(runtime, rpc)
     if as_json:
@@ -68,7 +68,7 @@ def _lines(examination: Examination) -> Iterator[str]:
 
 
 def _runtime_lines(examined: ExaminedRuntime, *, is_chosen: bool) -> Iterator[str]:
-    from autofit.text_format import one_line  # noqa: PLC0415
+    from autofit.text_format import one_line
 
     found = examined.runtime
     if found is None:
@@ -84,7 +84,7 @@ def _runtime_lines(examined: ExaminedRuntime, *, is_chosen: bool) -> Iterator[st
 
 
 def _device_lines(examination: Examination) -> Iterator[str]:
-    from autofit.text_format import mib, one_line  # noqa: PLC0415
+    from autofit.text_format import mib, one_line
 
     yield click.style("devices", bold=True)
     for device in examination.devices or ():
@@ -103,7 +103,7 @@ def _device_lines(examination: Examination) -> Iterator[str]:
 
 
 def _host_lines(examination: Examination) -> Iterator[str]:
-    from autofit.text_format import mib  # noqa: PLC0415
+    from autofit.text_format import mib
 
     host = examination.host
     if host is None:
@@ -119,7 +119,7 @@ def _host_lines(examination: Examination) -> Iterator[str]:
 
 
 def _finding_lines(finding: Finding) -> Iterator[str]:
-    from autofit.text_format import one_line  # noqa: PLC0415
+    from autofit.text_format import one_line
 
     level = click.style(finding.level, fg=_COLOURS[finding.level])
     yield _fold(f"  {level}: {one_line(finding.message)}")

@@ -66,10 +66,10 @@ def command(log: str, status: str | None, dialect: str, *, as_json: bool) -> Non
     The log may have any size. It may be plain text, JSON lines, or the log of a router with its
     children. Use --exit if the server may have ended without a message.
     """
-    from autofit.runtime.diagnosis.diagnose import diagnose, diagnosis_to_dict  # noqa: PLC0415
-    from autofit.runtime.diagnosis.exit_status import parse_exit_status  # noqa: PLC0415
-    from autofit.runtime.dialect.dialect_file import load_dialect  # noqa: PLC0415 - --help is quick
-    from autofit.runtime.logs.log_line import read_lines  # noqa: PLC0415
+    from autofit.runtime.diagnosis.diagnose import diagnose, diagnosis_to_dict
+    from autofit.runtime.diagnosis.exit_status import parse_exit_status
+    from autofit.runtime.dialect.dialect_file import load_dialect
+    from autofit.runtime.logs.log_line import read_lines
 
     exit_status = None if status is None else parse_exit_status(status)
     with _open_log(log) as stream:
@@ -119,7 +119,7 @@ def _open_text(log: str) -> BufferedReader:
 
 
 def _find_fault(descriptor: int, log: str) -> str:
-    """Return the reason why an open file has no end or no content, or an empty text."""
+    """Return the reason why an open file cannot be a log, or "" if there is none."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
         return "it is a folder"
@@ -134,11 +134,7 @@ def _find_fault(descriptor: int, log: str) -> str:
 
 
 def _refuse_binary(stream: BufferedReader, log: str) -> None:
-    """Refuse what is no text, by its first bytes; a few damaged bytes are accepted.
-
-    Raises:
-        UsageError: it is no text.
-    """
+    """Raise UsageError if the first bytes of a log are not text. Allow a few damaged bytes."""
     name = "the input" if log == "-" else log
     try:
         start = stream.peek(_EXAMINED_BYTES)[:_EXAMINED_BYTES]

@@ -18,7 +18,7 @@ _NAMES = "ini|llama-swap|shell|systemd|compose|env|json|args|bat|powershell"
 
 def _check_format(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
     del context, parameter
-    from autofit.presets.formats.registry import FORMATS  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.presets.formats.registry import FORMATS
 
     if value in FORMATS:
         return str(value)
@@ -93,7 +93,7 @@ def command(
       autofit export STUDY --format systemd -o llama.service --verify
       autofit export STUDY --format llama-swap -o config.yaml --merge
     """  # noqa: D301 - click's mark for lines to keep
-    from autofit.cli.export_run import run_export  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.cli.export_run import run_export
 
     if len(sources) > 1 and (trial is not None or name is not None):
         raise UsageError(

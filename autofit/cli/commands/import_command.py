@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,15 +45,8 @@ def command(
     word by word after `--`. `tune --baseline` and `compare` accept the same FILE, and also a
     file written with -o.
     """
-    import json  # noqa: PLC0415 - --help is quick
-    import shlex  # noqa: PLC0415
-
-    from autofit.output.import_summary import (  # noqa: PLC0415
-        import_document,
-        import_lines,
-        import_script,
-    )
-    from autofit.presets.read_preset import read_preset  # noqa: PLC0415
+    from autofit.output.import_summary import import_document, import_lines, import_script
+    from autofit.presets.read_preset import read_preset
 
     if output is not None:
         check_target(output)
@@ -72,14 +67,8 @@ def command(
 
 def _parse(preset: ParsedPreset, path: str | None, dialect: str | None) -> PresetCommand:
     """Parse a command with its own runtime, or with another one if that is missing."""
-    from autofit.presets.preset_command import (  # noqa: PLC0415 - --help is quick
-        find_preset_runtime,
-        parse_preset_command,
-    )
-    from autofit.runtime.discovery.find_runtime import (  # noqa: PLC0415
-        find_runtime,
-        make_offline_runtime,
-    )
+    from autofit.presets.preset_command import find_preset_runtime, parse_preset_command
+    from autofit.runtime.discovery.find_runtime import find_runtime, make_offline_runtime
 
     is_missing = False
     try:

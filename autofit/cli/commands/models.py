@@ -17,7 +17,7 @@ def command(*, as_json: bool) -> None:
 
     Each line has the name, the size and the file. The commands that take MODEL take the name, too.
     """
-    from autofit.model.cached_models import cached_models, model_lines  # noqa: PLC0415 - heavy
+    from autofit.model.cached_models import cached_models, model_lines
 
     models = cached_models()
     if as_json:

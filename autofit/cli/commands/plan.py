@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autofit.cli.options.shared_options import read_task_options, task_options
-from autofit.cli.say import say
+from autofit.cli.say import report
 from autofit.errors import NothingFitsError
 from autofit.session.task_options import TaskOptions
 
@@ -27,11 +27,11 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
     Nothing is launched. A device named with --device need not exist: plan before you buy.
     Without any device, the plan is for system RAM.
     """
-    from autofit.output.text.console import make_console  # noqa: PLC0415
-    from autofit.output.text.plan_table import print_plan  # noqa: PLC0415
-    from autofit.plan.memory_plan import make_plan  # noqa: PLC0415
-    from autofit.session.build_task import build_task  # noqa: PLC0415 - heavy
-    from autofit.session.task_setup import make_planner  # noqa: PLC0415 - heavy
+    from autofit.output.text.console import make_console
+    from autofit.output.text.plan_table import print_plan
+    from autofit.plan.memory_plan import make_plan
+    from autofit.session.build_task import build_task
+    from autofit.session.task_setup import make_planner
 
     options = read_task_options(given)
     task = build_task(options, allow_missing=True)
@@ -43,18 +43,14 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
     if plan.recommended is not None:
         return 0
     place = "these devices" if task.devices else "system RAM"
-    say(f"autofit: no layout fits {place}", err=True)
-    say(
-        "hint: try a smaller --context, --set cache_type=q8_0, or --set ubatch=512",
-        err=True,
-    )
-    return NothingFitsError.exit_code
+    hint = "try a smaller --context, --set cache_type=q8_0, or --set ubatch=512"
+    return report(NothingFitsError(f"no layout fits {place}", hint))
 
 
 def _launch_document(task: Task, options: TaskOptions, plan: Plan) -> dict[str, Any] | None:
     """Return the recommended layout's command and task in the form that `autofit export` reads."""
-    from autofit.runtime.command.argv_writer import UnsupportedSetting  # noqa: PLC0415
-    from autofit.session.task_setup import plan_launch, search_header  # noqa: PLC0415
+    from autofit.runtime.command.argv_writer import UnsupportedSetting
+    from autofit.session.task_setup import plan_launch, search_header
 
     if plan.recommended is None:
         return None

@@ -20,7 +20,7 @@ from autofit.cli.options.shared_options import (
     task_options,
     wait_option,
 )
-from autofit.cli.say import say
+from autofit.cli.say import report
 from autofit.errors import NothingFitsError
 from autofit.session.task_options import TaskOptions
 
@@ -71,7 +71,7 @@ def command(
     before that, the result says what is known. What comes after `--` is passed unchanged to
     every launch.
     """
-    from autofit.cli.machine_ready import ready_machine  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.cli.machine_ready import ready_machine
 
     run, options = read_run_options(given), read_task_options(given)
     if ubatch is not None:
@@ -104,18 +104,14 @@ def run_probe(
 
     If the machine is busy and `asks` is set, ask the user whether to go on.
     """
-    from autofit.cli.machine_ready import confirm_when_busy  # noqa: PLC0415 - heavy
-    from autofit.cli.run_setup import open_run  # noqa: PLC0415
-    from autofit.memory.calibration import CalibrationStore  # noqa: PLC0415
-    from autofit.probe.boundary_line import (  # noqa: PLC0415
-        choose_layouts,
-        choose_points,
-        make_lines,
-    )
-    from autofit.probe.find_boundaries import find_boundaries  # noqa: PLC0415
-    from autofit.session.build_task import build_task  # noqa: PLC0415
-    from autofit.session.candidate_factory import CandidateFactory  # noqa: PLC0415
-    from autofit.session.task_setup import make_planner, search_header  # noqa: PLC0415
+    from autofit.cli.machine_ready import confirm_when_busy
+    from autofit.cli.run_setup import open_run
+    from autofit.memory.calibration import CalibrationStore
+    from autofit.probe.boundary_line import choose_layouts, choose_points, make_lines
+    from autofit.probe.find_boundaries import find_boundaries
+    from autofit.session.build_task import build_task
+    from autofit.session.candidate_factory import CandidateFactory
+    from autofit.session.task_setup import make_planner, search_header
 
     task = build_task(options)
     factory = CandidateFactory(task)
@@ -138,8 +134,8 @@ def run_probe(
 
 def print_result(result: dict[str, Any], header: StudyHeader, *, as_json: bool) -> int:
     """Print the result of a probe on stdout, and return the exit code."""
-    from autofit.output.text.console import make_console  # noqa: PLC0415 - heavy, --help is quick
-    from autofit.output.text.probe_screen import print_probe_result  # noqa: PLC0415
+    from autofit.output.text.console import make_console
+    from autofit.output.text.probe_screen import print_probe_result
 
     print_probe_result(result, header, make_console(sys.stderr if as_json else sys.stdout))
     if as_json:
@@ -156,6 +152,4 @@ def print_result(result: dict[str, Any], header: StudyHeader, *, as_json: bool) 
             f"`autofit show {study}` lists the launches; try a smaller --context, a smaller "
             "--ubatch or a narrower --kv"
         )
-    say(f"autofit: {message}", err=True)
-    say(f"hint: {hint}", err=True)
-    return NothingFitsError.exit_code
+    return report(NothingFitsError(message, hint))

@@ -54,7 +54,7 @@ def command(
 
     Without --params and --preset the runtime's own choice is measured.
     """
-    from autofit.sweep.remeasure import find_settings  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.sweep.remeasure import find_settings
 
     if params and preset:
         raise UsageError("--params and --preset cannot be used together", "use only one of them")
@@ -101,9 +101,9 @@ def _remeasure(
     seed: int,
 ) -> dict[str, Any]:
     """Measure the settings, and return the result."""
-    from autofit.cli.run_setup import open_run  # noqa: PLC0415 - heavy
-    from autofit.session.events import PhaseStarted  # noqa: PLC0415
-    from autofit.sweep.remeasure import Remeasurement  # noqa: PLC0415
+    from autofit.cli.run_setup import open_run
+    from autofit.session.events import PhaseStarted
+    from autofit.sweep.remeasure import Remeasurement
 
     first = settings.tasks[0]
     notices = (*first.inventory.notices, *first.notices)
@@ -137,7 +137,7 @@ def _remeasure(
 def _sides(
     run: Run, settings: RemeasuredSettings, *, has_neighbours: bool
 ) -> Iterator[RemeasuredSide]:
-    from autofit.sweep.remeasure import BEFORE, KEPT, RemeasuredSide, neighbours  # noqa: PLC0415
+    from autofit.sweep.remeasure import BEFORE, KEPT, RemeasuredSide, neighbours
 
     for name, task in zip((KEPT, BEFORE), settings.tasks, strict=False):
         runner = run.make_runner(run.make_launcher(task))

@@ -74,8 +74,8 @@ def command(
     with equal context, prompt and generation.
     """
     # Imported late, so that --help is quick.
-    from autofit.replay.recorded_table import find_table, read_table  # noqa: PLC0415
-    from autofit.replay.replay_table import TableProblem, replay, summarize  # noqa: PLC0415
+    from autofit.replay.recorded_table import find_table, read_table
+    from autofit.replay.replay_table import TableProblem, replay, summarize
 
     recorded = read_table(find_table(table), objective)
     problem = TableProblem(recorded, _read_machine(model, device))
@@ -93,9 +93,9 @@ def _read_machine(model: Path | None, devices: tuple[str, ...]) -> TableMachine 
         raise UsageError("--model and --device must be given together", "give both or neither")
     if model is None:
         return None
-    from autofit.model.sizes.inventory import read_inventory  # noqa: PLC0415 - --help is quick
-    from autofit.replay.replay_table import TableMachine  # noqa: PLC0415
-    from autofit.trial.device import Device  # noqa: PLC0415
+    from autofit.model.sizes.inventory import read_inventory
+    from autofit.replay.replay_table import TableMachine
+    from autofit.trial.device import Device
 
     found = []
     for name, mib in parse_devices(devices).items():

@@ -26,10 +26,10 @@ def command(study: Path, html: str | None) -> None:
 
     STUDY is the folder of a study, or its name in results/.
     """
-    from autofit.output.report.html_report import html_report  # noqa: PLC0415 - --help is quick
-    from autofit.output.report.markdown_report import markdown_report  # noqa: PLC0415
-    from autofit.presets.preset_source import written_preset  # noqa: PLC0415
-    from autofit.text_format import without_control  # noqa: PLC0415
+    from autofit.output.report.html_report import html_report
+    from autofit.output.report.markdown_report import markdown_report
+    from autofit.presets.preset_source import written_preset
+    from autofit.text_format import without_control
 
     if html is not None:
         check_target(html)

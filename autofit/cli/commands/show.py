@@ -49,14 +49,14 @@ def command(study: Path | None, number: int | None, port: int, *, as_json: bool)
     elif as_json:
         click.echo(json.dumps(_document(opened)))
     else:
-        from autofit.output.text.console import make_console  # noqa: PLC0415 - --help is quick
-        from autofit.output.text.study_text import print_study  # noqa: PLC0415
+        from autofit.output.text.console import make_console
+        from autofit.output.text.study_text import print_study
 
         print_study(opened, make_console(sys.stdout))
 
 
 def _document(study: Study) -> dict[str, Any]:
-    from autofit.session.best_so_far import find_best_so_far  # noqa: PLC0415 - --help is quick
+    from autofit.session.best_so_far import find_best_so_far
 
     trials, best = [trial.to_dict() for trial in study.trials()], find_best_so_far(study)
     skipped = [skipped.to_dict() for skipped in study.skipped()]
@@ -73,9 +73,9 @@ def _document(study: Study) -> dict[str, Any]:
 
 
 def _print_launch(study: Study, number: int, port: int, *, as_json: bool) -> None:
-    from autofit.output.text.study_text import launch_command  # noqa: PLC0415
-    from autofit.process.environment import removed_variables, system_config, user_config  # noqa: PLC0415
-    from autofit.text_format import without_control  # noqa: PLC0415
+    from autofit.output.text.study_text import launch_command
+    from autofit.process.environment import removed_variables, system_config, user_config
+    from autofit.text_format import without_control
 
     print_damage(study)
     unset = removed_variables({}, also_remove=_dialect_variables(study.header.dialect_source))
@@ -101,7 +101,7 @@ def _print_launch(study: Study, number: int, port: int, *, as_json: bool) -> Non
 
 def _dialect_variables(dialect: str) -> frozenset[str]:
     """Return the variables that a dialect uses as parameters, or none if its file is missing."""
-    from autofit.runtime.dialect.dialect_file import load_dialect  # noqa: PLC0415
+    from autofit.runtime.dialect.dialect_file import load_dialect
 
     try:
         return load_dialect(dialect).variables

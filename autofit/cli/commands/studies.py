@@ -35,8 +35,8 @@ def command(*, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"studies": [asdict(row) for row in rows]}))
         return
-    from autofit.output.text.console import make_console, print_table  # noqa: PLC0415 - --help is quick
-    from autofit.text_format import UNKNOWN, one_line  # noqa: PLC0415
+    from autofit.output.text.console import make_console, print_table
+    from autofit.text_format import UNKNOWN, one_line
 
     cells = [
         (one_line(Path(row.study).name), one_line(row.model or UNKNOWN), one_line(row.result))
@@ -50,11 +50,9 @@ def command(*, as_json: bool) -> None:
 
 
 def _read_row(path: Path) -> _Row:
-    from autofit.output.text.best_so_far_text import (  # noqa: PLC0415 - --help is quick
-        study_conclusion,
-    )
-    from autofit.session.best_so_far import find_best_so_far  # noqa: PLC0415
-    from autofit.study.study_folder import Study  # noqa: PLC0415
+    from autofit.output.text.best_so_far_text import study_conclusion
+    from autofit.session.best_so_far import find_best_so_far
+    from autofit.study.study_folder import Study
 
     try:
         study = Study.open(path)

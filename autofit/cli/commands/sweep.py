@@ -78,9 +78,9 @@ def command(
     Exit codes: 0 nothing got worse, 1 the sweep itself failed, 2 usage or a faulty suite,
     4 another autofit measures here, 5 a regression, 130 interrupted.
     """  # noqa: D301 - click's mark for lines to keep
-    from autofit.cli.commands.tune import print_commands  # noqa: PLC0415 - heavy, --help is quick
-    from autofit.cli.machine_ready import ready_machine  # noqa: PLC0415
-    from autofit.sweep.sweep_run import SweepPlan  # noqa: PLC0415
+    from autofit.cli.commands.tune import print_commands
+    from autofit.cli.machine_ready import ready_machine
+    from autofit.sweep.sweep_run import SweepPlan
 
     _refuse_contradictions(folders, merge=merge, measures=bool(resume or shard or folder))
     targets = (junit, summary, "-" if as_json else None)
@@ -137,7 +137,7 @@ def _find_records(
     locks_machine: bool,
 ) -> tuple[list[EntryRecord], NightFolder | None]:
     """Return records and their folder: those of shards, or those of a sweep that runs now."""
-    from autofit.sweep.sweep_run import Sweep, read_shards  # noqa: PLC0415 - heavy
+    from autofit.sweep.sweep_run import Sweep, read_shards
 
     if shards:
         return read_shards(plan, shards), None
@@ -171,9 +171,9 @@ def _print_verdicts(
     updates_baseline: bool,
     to_stderr: bool,
 ) -> None:
-    from autofit.output.text.console import make_console  # noqa: PLC0415 - heavy
-    from autofit.output.text.sweep_screen import print_sweep_result  # noqa: PLC0415
-    from autofit.text_format import shown_path  # noqa: PLC0415
+    from autofit.output.text.console import make_console
+    from autofit.output.text.sweep_screen import print_sweep_result
+    from autofit.text_format import shown_path
 
     baseline = shown_path(plan.baseline_path)
     if not plan.baseline.entries and not updates_baseline:
@@ -199,8 +199,8 @@ def _write_reports(
     Raises:
         AutofitError: a report cannot be written.
     """
-    from autofit.output.junit import junit_xml  # noqa: PLC0415 - heavy
-    from autofit.output.report.sweep_summary import markdown_summary  # noqa: PLC0415
+    from autofit.output.junit import junit_xml
+    from autofit.output.report.sweep_summary import markdown_summary
 
     xml = junit_xml(verdicts, sweep=sweep, hostname=platform.node() or "localhost")
     markdown = markdown_summary(verdicts, sweep=sweep)

@@ -17,10 +17,11 @@ from autofit.cli.options.shared_options import (
     read_run_options,
     read_task_options,
     run_options,
+    seed_option,
     task_options,
     wait_option,
 )
-from autofit.cli.say import say
+from autofit.cli.say import report, say
 from autofit.errors import NothingFitsError, UsageError
 from autofit.session.task_options import TaskOptions
 from autofit.trial.metric import Metric
@@ -64,14 +65,7 @@ PARETO = "pareto"
     help="Launches of baseline, boundary and search together.",
 )
 @run_options(budget="60m")
-@click.option(
-    "--seed",
-    cls=CountOption,
-    type=int,
-    default=1,
-    show_default=True,
-    help="Decides the order of launches.",
-)
+@seed_option
 @click.option(
     "--answers/--no-answers",
     "checks_answers",
@@ -97,7 +91,7 @@ def command(*, as_json: bool, yes: bool, **given: Any) -> int:  # noqa: ANN401 -
       autofit tune model.gguf --baseline ./my-server.sh
       autofit tune model.gguf -- --mmproj projector.gguf
     """  # noqa: D301 - click's mark for lines to keep
-    from autofit.cli.machine_ready import ready_machine  # noqa: PLC0415 - heavy, --help is quick
+    from autofit.cli.machine_ready import ready_machine
 
     run, options = read_run_options(given), read_task_options(given)
     wait_s = None if given["dry_run"] else run.wait_s
@@ -108,11 +102,9 @@ def command(*, as_json: bool, yes: bool, **given: Any) -> int:  # noqa: ANN401 -
 
 def print_result(result: dict[str, Any], study: Study, *, as_json: bool) -> int:
     """Print the result of a tune on stdout, and return the exit code."""
-    from autofit.output.text.best_so_far_text import (  # noqa: PLC0415 - heavy, --help is quick
-        print_best_so_far,
-    )
-    from autofit.output.text.console import make_console  # noqa: PLC0415
-    from autofit.output.text.tune_screen import print_tune_result  # noqa: PLC0415
+    from autofit.output.text.best_so_far_text import print_best_so_far
+    from autofit.output.text.console import make_console
+    from autofit.output.text.tune_screen import print_tune_result
 
     console = make_console(sys.stderr if as_json else sys.stdout)
     print_tune_result(result, study.header, console)
@@ -121,13 +113,13 @@ def print_result(result: dict[str, Any], study: Study, *, as_json: bool) -> int:
         click.echo(json.dumps(result))
     if result["winner"] is not None:
         return 0
-    say("autofit: no settings were proven to work", err=True)
-    say(
-        f"hint: `autofit show {shlex.quote(result['study'])}` lists the launches; try a smaller "
-        "--context, a narrower --kv-floor or a smaller model",
-        err=True,
+    return report(
+        NothingFitsError(
+            "no settings were proven to work",
+            f"`autofit show {shlex.quote(result['study'])}` lists the launches; try a smaller "
+            "--context, a narrower --kv-floor or a smaller model",
+        )
     )
-    return NothingFitsError.exit_code
 
 
 def print_commands(commands: Iterable[tuple[str, str]], *, as_json: bool) -> None:
@@ -156,17 +148,16 @@ def tune_model(
     as_json: bool = False,
     checks_answers: bool = True,
 ) -> tuple[dict[str, Any], Study] | None:
-    """Tune a model and return the result; for a dry run print the commands and return None.
+    """Tune a model and return the result with its study.
 
-    The study comes with the result.
-
+    For a dry run, print the commands and return None.
     If the machine is busy and `asks` is set, ask the user whether to go on.
     """
-    from autofit.cli.machine_ready import confirm_when_busy  # noqa: PLC0415 - heavy
-    from autofit.cli.options.baseline_option import read_baseline  # noqa: PLC0415
-    from autofit.cli.tune_run import TuneRun  # noqa: PLC0415
-    from autofit.session.build_task import build_task  # noqa: PLC0415
-    from autofit.session.requirement import parse_requirement  # noqa: PLC0415
+    from autofit.cli.machine_ready import confirm_when_busy
+    from autofit.cli.options.baseline_option import read_baseline
+    from autofit.cli.tune_run import TuneRun
+    from autofit.session.build_task import build_task
+    from autofit.session.requirement import parse_requirement
 
     if section is not None and baseline is None:
         raise UsageError("--section needs --baseline")

@@ -34,8 +34,9 @@ from autofit.session.task_options import (
 _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 _NO_LIMIT = "without limit"
 _COUNT = click.IntRange(1, 2**31 - 1)  # an int of the runtime
-
-
+extra_args_argument = click.argument(
+    "extra_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVER_ARGS...]"
+)
 _OPTIONS = (
     hf_option,
     click.option(
@@ -120,10 +121,45 @@ def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the model, the shared options and the arguments after `--` to a command."""
     for option in reversed(_OPTIONS):
         function = option(function)
-    function = click.argument(
-        "extra_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVER_ARGS...]"
-    )(function)
-    return click.argument("model", type=MODEL, required=False, metavar="MODEL")(function)
+    model = click.argument("model", type=MODEL, required=False, metavar="MODEL")
+    return model(extra_args_argument(function))
+
+
+# The options of `compare` and `bisect`, which replace parts of presets.
+_PRESET_OPTIONS = (
+    click.option("--model", type=MODEL, help="The model to serve instead of the presets' own."),
+    click.option("--section", metavar="NAME", help="The section of the preset's file."),
+    click.option("--dialect", metavar="NAME", help="The runtimes' dialect; detected if left out."),
+    click.option(
+        "--workload",
+        metavar="NAME_OR_FILE",
+        help="The requests that are measured. Default: those that the preset (of two, the first) "
+        "was tuned for, or else chat. A .args file does not store its workload, and only .json "
+        "stores your own text.",
+    ),
+    click.option("--context", cls=CountOption, type=_COUNT, help="Tokens of context."),
+    click.option(
+        "--parallel", cls=CountOption, type=_COUNT, help="Requests at the same time (slots)."
+    ),
+    extra_args_argument,
+)
+
+
+def preset_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that replace parts of presets, and the arguments after `--`."""
+    for option in reversed(_PRESET_OPTIONS):
+        function = option(function)
+    return function
+
+
+seed_option = click.option(
+    "--seed",
+    cls=CountOption,
+    type=int,
+    default=1,
+    show_default=True,
+    help="Decides the order of launches.",
+)
 
 
 def read_task_options(given: dict[str, Any]) -> TaskOptions:

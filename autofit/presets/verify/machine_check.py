@@ -122,14 +122,7 @@ def check_machine(
     if not has_model or check.runtime is None:
         check.notes.append("free memory was not checked")
         return check
-    options = PresetOptions(
-        runtime=runtime,
-        dialect=None,
-        model=own.model,
-        workload="chat",
-        context=None,
-        parallel=None,
-    )
+    options = PresetOptions(runtime=runtime, model=own.model)
     with machine_lock("autofit check"):
         task = build_preset_task(preset, options, objective="request_s")
         _check_memory(check, task, own)
