@@ -23,7 +23,7 @@ def installed(tmp_path_factory) -> Path:
     subprocess.run(
         [*pip, "wheel", "--no-deps", "--wheel-dir", folder, REPOSITORY], check=True, timeout=200
     )
-    (wheel,) = folder.glob("autofit-*.whl")
+    (wheel,) = folder.glob("llama_autofit-*.whl")
     place = folder / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(place)
