@@ -13,8 +13,9 @@ from rich.text import Text
 from autofit.output.junit import junit_xml
 from autofit.output.report.markdown_report import escape, facts, table
 from autofit.output.text.console import print_facts, print_table
+from autofit.output.text.last_screen import figure_text
 from autofit.sweep.verdict import EntryVerdict, MetricVerdict, RegressionKind
-from autofit.text_format import UNKNOWN, duration, number, one_line
+from autofit.text_format import duration, one_line
 
 _KINDS: Mapping[str, RegressionKind] = {
     "memory": "more_memory",
@@ -92,12 +93,8 @@ def _rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         if build["name"] in shown:
             estimates = build["estimates"]
             mark = "first bad" if build["name"] in bad else ""
-            cells = (_figure(estimates.get(key), unit) for key, _, unit in _FIGURES)
+            cells = (figure_text(estimates.get(key), unit) for key, _, unit in _FIGURES)
             yield (one_line(build["name"]), mark, *cells)
-
-
-def _figure(estimate: Mapping[str, Any] | None, unit: str) -> str:
-    return f"{number(estimate.get('median'))} {unit}" if estimate else UNKNOWN
 
 
 def _facts(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The device of each layer of a candidate's model, as far as its params alone determine it."""
+"""The device of each layer of a model, read from the params of a candidate alone."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def _experts(device: str, hosted: int) -> Experts:
 def host_layers(candidate: Candidate, layers: int | None) -> int | None:
     """Return the number of layers whose experts, or dense feed-forwards, are in system RAM.
 
-    Layers that are not offloaded at all count, too. The result is None if the runtime decides, or
-    if the number depends on the number of all `layers`, which is unknown.
+    A layer that is not offloaded counts too. Return None if the runtime decides, or if the model's
+    number of `layers` must be known and is not.
     """
     offloaded = candidate.get_int("n_gpu_layers", -1)
     if not places_host_layers(candidate):

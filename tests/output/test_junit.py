@@ -16,7 +16,7 @@ from sweep.night_sample import REPRODUCE, failed, kept, launches, night
 from sweep.record_strategy import records
 
 from autofit.output.junit import junit_xml
-from autofit.output.report.sweep_summary import markdown_summary
+from autofit.output.sweep_report import markdown_summary
 from autofit.sweep.baseline_file import Baseline
 from autofit.sweep.entry_record import EnvironmentSnapshot
 from autofit.sweep.judge import judge_entry

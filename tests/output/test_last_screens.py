@@ -11,9 +11,8 @@ import pytest
 from rich.console import Console
 from study.study_sample import header
 
-from autofit.output.text.compare_screen import print_comparison
-from autofit.output.text.probe_screen import print_probe_result
-from autofit.output.text.sweep_screen import print_sweep_result
+from autofit.output.sweep_report import print_sweep_result
+from autofit.output.text.last_screen import print_comparison, print_probe_result
 from autofit.study.study_folder import Study
 from autofit.sweep.verdict import EntryVerdict, MetricVerdict
 

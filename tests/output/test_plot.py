@@ -19,12 +19,12 @@ from output.report_sample import (
 from output.tune_sample import HOSTILE
 from study.study_sample import WORKLOAD, measurement, trial
 
+from autofit.output.report.html_report import plots
+from autofit.output.report.plots.device_plots import memory_parts
 from autofit.output.report.plots.figure import NoPlot, Plot, lines
-from autofit.output.report.plots.gallery import plots
-from autofit.output.report.plots.memory_plot import memory_parts
-from autofit.output.report.plots.pareto_plot import pareto_front
+from autofit.output.report.plots.launch_plots import starts_s
 from autofit.output.report.plots.plot_data import PlotData
-from autofit.output.report.plots.timeline_plot import starts_s
+from autofit.output.report.plots.rate_plots import pareto_front
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement, MemoryReading, ReportedMemory

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.output.report.plots.readable_range import readable_range
+from autofit.output.report.plots.figure import readable_range
 
 CLOSE = [5.0, 5.2, 5.4, 5.6, 5.8, 6.0]
 

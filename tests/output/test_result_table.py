@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from output.tune_sample import RESULT
 
-from autofit.output.text.result_table import boundary_row, cliff_row, spent_rows
+from autofit.output.text.result_table import boundary_row, cliff_row, spent_table
 
 
 def test_open_boundary_of_a_probe_is_unknown():
@@ -49,7 +49,7 @@ def test_loss_at_a_cliff_is_a_share_of_the_speed():
 
 def test_time_spent_adds_up():
     """Each phase and length of test has its share, then what no launch needed."""
-    rows = spent_rows(RESULT)
+    rows = spent_table(RESULT).rows
 
     assert [row[0] for row in rows] == [
         *("baseline", "boundary", "boundary", "search", "confirm"),
@@ -61,4 +61,4 @@ def test_time_spent_adds_up():
 
 def test_older_result_has_no_time_by_length_of_test():
     """Without `spent` there are no rows."""
-    assert spent_rows({}) == ()
+    assert spent_table({}).rows == ()

@@ -10,7 +10,7 @@ from output.tune_sample import RESULT
 from rich.console import Console
 from study.study_sample import header
 
-from autofit.output.text.tune_screen import print_tune_result
+from autofit.output.text.last_screen import print_tune_result
 
 BUSY = {"words": ["other processes used 3 of 4 cores"] * 4, "busy_launches": [1]}
 UNDECIDED = {"median": 1.5, "low": 0.98, "high": 2.31, "n": 3}

@@ -83,8 +83,8 @@ def command(*, fail: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 
       autofit compare preset.json --runtime-a old/llama-server --runtime-b new/llama-server
     """  # noqa: D301 - click's mark for lines to keep
     from autofit.cli.machine_ready import ready_machine
-    from autofit.output.text.compare_screen import print_comparison
     from autofit.output.text.console import make_console
+    from autofit.output.text.last_screen import print_comparison
 
     run = read_run_options(given)
     with ready_machine(run.wait_s, "of a comparison"):

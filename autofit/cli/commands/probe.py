@@ -135,7 +135,7 @@ def run_probe(
 def print_result(result: dict[str, Any], header: StudyHeader, *, as_json: bool) -> int:
     """Print the result of a probe on stdout, and return the exit code."""
     from autofit.output.text.console import make_console
-    from autofit.output.text.probe_screen import print_probe_result
+    from autofit.output.text.last_screen import print_probe_result
 
     print_probe_result(result, header, make_console(sys.stderr if as_json else sys.stdout))
     if as_json:

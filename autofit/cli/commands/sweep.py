@@ -171,8 +171,8 @@ def _print_verdicts(
     updates_baseline: bool,
     to_stderr: bool,
 ) -> None:
+    from autofit.output.sweep_report import print_sweep_result
     from autofit.output.text.console import make_console
-    from autofit.output.text.sweep_screen import print_sweep_result
     from autofit.text_format import shown_path
 
     baseline = shown_path(plan.baseline_path)
@@ -200,7 +200,7 @@ def _write_reports(
         AutofitError: a report cannot be written.
     """
     from autofit.output.junit import junit_xml
-    from autofit.output.report.sweep_summary import markdown_summary
+    from autofit.output.sweep_report import markdown_summary
 
     xml = junit_xml(verdicts, sweep=sweep, hostname=platform.node() or "localhost")
     markdown = markdown_summary(verdicts, sweep=sweep)

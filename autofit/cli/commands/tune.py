@@ -104,7 +104,7 @@ def print_result(result: dict[str, Any], study: Study, *, as_json: bool) -> int:
     """Print the result of a tune on stdout, and return the exit code."""
     from autofit.output.text.best_so_far_text import print_best_so_far
     from autofit.output.text.console import make_console
-    from autofit.output.text.tune_screen import print_tune_result
+    from autofit.output.text.last_screen import print_tune_result
 
     console = make_console(sys.stderr if as_json else sys.stdout)
     print_tune_result(result, study.header, console)

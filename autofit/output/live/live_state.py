@@ -49,12 +49,12 @@ _TEXT_COLUMNS = 30
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Outcomes of a layout and KV type by number of host expert layers, as characters.
+    """One character for each number of host expert layers, for one layout and KV type.
 
         0 ---------x..o*oo===o==== 40
 
-    `x` did not fit, `!` failed otherwise, `o` ran, `*` is the best so far. `-` and `=` follow
-    from these: too few layers, enough layers. `.` is open. It needs no colour to be read.
+    `x` did not fit, `!` failed otherwise, `o` ran, `*` is the best so far. `-` has fewer layers
+    than a number that did not fit, `=` more than one that ran. `.` is not known.
     """
 
     name: str
@@ -176,8 +176,8 @@ class LiveState:
         stages: seconds of the finished stages of the running launch.
         strips: by layout and KV type, the one that changed last at the end.
         first: the first launch of each candidate, by its key.
-        reference: the launch that lines are compared with: the best so far with explicit
-            settings, or without one the first that has any.
+        reference: the launch that lines are compared with: the best so far if it has explicit
+            settings, else the first launch that has any.
     """
 
     phase: str = ""

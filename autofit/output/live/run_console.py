@@ -19,13 +19,15 @@ from rich.text import Text
 from autofit.output.live.live_state import LEGEND, LiveState, MemoryBars
 from autofit.output.text.console import make_console
 from autofit.output.text.event_line import (
+    COLUMNS,
     brief_line,
     event_line,
     incumbent_line,
+    launch_line,
     overrun_line,
     round_line,
+    settings_text,
 )
-from autofit.output.text.launch_line import COLUMNS, launch_line, settings_text
 from autofit.session.events import (
     Event,
     Incumbent,

@@ -9,26 +9,22 @@ from __future__ import annotations
 import base64
 import gzip
 import shlex
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
 from autofit.errors import AutofitError
-from autofit.output.report.plots.gallery import plots
+from autofit.output.report.plots.device_plots import memory_plot, slices_plot
+from autofit.output.report.plots.figure import NoPlot, Plot
+from autofit.output.report.plots.grid_plot import grid_plot
+from autofit.output.report.plots.launch_plots import rounds_plot, timeline_plot
 from autofit.output.report.plots.plot_data import PlotData
+from autofit.output.report.plots.rate_plots import depth_plot, pareto_plot
+from autofit.output.report.plots.speed_plot import speed_plot
 from autofit.output.text.best_so_far_text import study_conclusion
-from autofit.output.text.compare_screen import COMPARISON_HEAD, comparison_rows
 from autofit.output.text.conclusion import PORT, caveats
-from autofit.output.text.result_table import (
-    BOUNDARY_HEAD,
-    BOUNDARY_TITLE,
-    CLIFF_HEAD,
-    FRONT_HEAD,
-    FRONT_TITLE,
-    METRIC_HEAD,
-    SPENT_HEAD,
-    SPENT_TITLE,
-)
+from autofit.output.text.result_table import comparison_table
 from autofit.output.text.study_text import header_facts
 from autofit.output.text.trial_row import command_line, grouped_notes, trial_rows
 from autofit.study.study_folder import Study
@@ -36,6 +32,16 @@ from autofit.study.study_header import StudyHeader
 from autofit.text_format import one_line
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_DRAWN: tuple[Callable[[PlotData], Plot | NoPlot], ...] = (
+    speed_plot,
+    grid_plot,
+    memory_plot,
+    slices_plot,
+    rounds_plot,
+    pareto_plot,
+    depth_plot,
+    timeline_plot,
+)
 
 
 def html_report(study: Study, *, preset: str = "") -> str:
@@ -65,27 +71,12 @@ def html_report(study: Study, *, preset: str = "") -> str:
     rows, common = trial_rows(trials, header.workload)
     drawn, left_out = plots(PlotData(trials, header.workload, header.objective, study.result))
     is_comparison = "ratios" in (study.result or {})
-    tables = [
-        table
-        for table in (
-            (
-                "Both sides",
-                COMPARISON_HEAD,
-                [tuple(map(one_line, row)) for row in comparison_rows(study.result or {})]
-                if is_comparison
-                else [],
-            ),
-            (_title(BOUNDARY_TITLE), BOUNDARY_HEAD, found.boundary),
-            ("Cliffs", CLIFF_HEAD, found.cliffs),
-            (_title(FRONT_TITLE), FRONT_HEAD, found.front),
-        )
-        if table[2]
-    ]
+    tables = [comparison_table(study.result or {})] if is_comparison else found.tables
     remarks = caveats(study)
     sections = [
         ("tables", "Both sides" if is_comparison else "Boundary", bool(tables)),
         ("plots", "Plots", bool(drawn)),
-        ("spent", _title(SPENT_TITLE), bool(found.spent)),
+        ("spent", found.spent.heading, bool(found.spent.rows)),
         ("launches", "Launches", bool(rows)),
         ("environment", "Measured on", True),
         ("caveats", "Caveats", bool(remarks)),
@@ -94,7 +85,6 @@ def html_report(study: Study, *, preset: str = "") -> str:
         title=one_line(f"{header.model_name}: {_subject(study)}"),
         version=one_line(header.autofit_version),
         conclusion=found,
-        metric_head=METRIC_HEAD,
         tables=tables,
         sections=[(id_, name) for id_, name, is_there in sections if is_there],
         preset=preset,
@@ -102,18 +92,12 @@ def html_report(study: Study, *, preset: str = "") -> str:
         left_out=left_out,
         plotly_gz=_packed_plotly() if drawn else "",
         rows=rows,
-        spent_head=SPENT_HEAD,
-        spent_title=_title(SPENT_TITLE),
         common=common,
         commands={t.number: command_line(t.argv, t.env, port=PORT) for t in trials},
         measured_on=[*header_facts(header), *_more_facts(header)],
         caveats=remarks,
         launch_notes=grouped_notes(rows),
     )
-
-
-def _title(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _subject(study: Study) -> str:
@@ -142,3 +126,21 @@ def _packed_plotly() -> str:
 
     packed = gzip.compress(get_plotlyjs().encode(), compresslevel=9, mtime=0)
     return base64.b64encode(packed).decode()
+
+
+def plots(data: PlotData) -> tuple[list[Plot], list[NoPlot]]:
+    """Return the plots that the study has data for, and those that are left out."""
+    made = [_drawn(draw, data) for draw in _DRAWN]
+    return (
+        [plot for plot in made if isinstance(plot, Plot)],
+        [plot for plot in made if isinstance(plot, NoPlot)],
+    )
+
+
+def _drawn(draw: Callable[[PlotData], Plot | NoPlot], data: PlotData) -> Plot | NoPlot:
+    """Return a plot, or its fault as the reason why it is left out: the report has much else."""
+    try:
+        return draw(data)
+    except Exception as error:  # noqa: BLE001 - also a fault in plotly
+        title = draw.__name__.replace("_", " ").capitalize()
+        return NoPlot(title, f"drawing it failed: {type(error).__name__}: {error}")

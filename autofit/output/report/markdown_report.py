@@ -7,16 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from autofit.output.text.best_so_far_text import study_conclusion
 from autofit.output.text.conclusion import Conclusion
-from autofit.output.text.result_table import (
-    BOUNDARY_HEAD,
-    BOUNDARY_TITLE,
-    CLIFF_HEAD,
-    FRONT_HEAD,
-    FRONT_TITLE,
-    METRIC_HEAD,
-    SPENT_HEAD,
-    SPENT_TITLE,
-)
+from autofit.output.text.result_table import ResultTable
 from autofit.output.text.study_text import TRIAL_HEAD, header_facts, launch_cells
 from autofit.output.text.trial_row import grouped_notes, trial_rows
 from autofit.study.study_folder import Study
@@ -56,16 +47,10 @@ def _conclusion_parts(found: Conclusion) -> list[str]:
     listed = (*found.facts, *found.expert_facts, *found.effort)
     parts = ["\n".join(f"- {escape(text)}" for text in found.warnings)] if found.warnings else []
     parts += [facts(listed)] if listed else []
-    for title, head, rows in (
-        ("Speed", METRIC_HEAD, found.metrics),
-        ("Settings", ("parameter", "value"), found.settings),
-        (BOUNDARY_TITLE, BOUNDARY_HEAD, found.boundary),
-        ("Cliffs", CLIFF_HEAD, found.cliffs),
-        (FRONT_TITLE, FRONT_HEAD, found.front),
-        (SPENT_TITLE, SPENT_HEAD, found.spent),
-    ):
-        if rows:
-            parts += [f"## {title[:1].upper()}{title[1:]}", table(head, rows)]
+    settings = ResultTable("settings", ("parameter", "value"), found.settings)
+    for one in (found.metrics, settings, *found.tables, found.spent):
+        if one.rows:
+            parts += [f"## {one.heading}", table(one.head, one.rows)]
     return parts
 
 

@@ -1,4 +1,4 @@
-"""A tune without a winner on screen and in reports: its best candidate so far, and its marks."""
+"""The best candidate so far of a tune that has no winner, on screen and in reports."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.text import Text
 
 from autofit.output.text.conclusion import Conclusion, make_conclusion
 from autofit.output.text.console import print_facts
-from autofit.output.text.result_table import metric_rows
-from autofit.output.text.screen_parts import headroom_texts, print_figures, print_head
+from autofit.output.text.last_screen import headroom_texts, print_figures, print_head
+from autofit.output.text.result_table import metric_table
 from autofit.output.text.trial_row import OWN_PARAMS, brief_params
 from autofit.session.best_so_far import BestSoFar, find_best_so_far
 from autofit.session.runner import resume_command
@@ -35,7 +35,7 @@ def study_conclusion(study: Study) -> Conclusion:
             (one_line(name), one_line(param(value)))
             for name, value in best.trial.candidate.params.items()
         ),
-        metrics=metric_rows(best.baseline_estimates, best.estimates),
+        metrics=metric_table(best.baseline_estimates, best.estimates),
         warnings=(found.headline, *found.warnings),
     )
 

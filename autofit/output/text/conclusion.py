@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from autofit.output.text.result_table import (
-    Row,
-    boundary_row,
-    cliff_row,
-    front_rows,
-    metric_rows,
-    spent_rows,
+    ResultTable,
+    finding_tables,
+    metric_table,
+    spent_table,
 )
 from autofit.output.text.trial_row import OWN_PARAMS, command_line
 from autofit.statistics.stopping_rule import StoppingRule
@@ -35,6 +33,7 @@ from autofit.text_format import (
     speedup_text,
 )
 
+_NO_TABLE = ResultTable()
 # The default of llama-server.
 PORT = 8080
 # Smaller differences between two times are not worth a number.
@@ -43,7 +42,7 @@ _EQUAL_SHARE = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The conclusion of a study: a headline, then facts, then each table as rows.
+    """The conclusion of a study: a headline, then facts, then tables.
 
     Attributes:
         facts: what the winner needs, as names and texts.
@@ -59,11 +58,9 @@ class Conclusion:
     expert_facts: tuple[tuple[str, str], ...] = ()
     effort: tuple[tuple[str, str], ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
-    metrics: tuple[Row, ...] = ()
-    boundary: tuple[Row, ...] = ()
-    cliffs: tuple[Row, ...] = ()
-    front: tuple[Row, ...] = ()
-    spent: tuple[Row, ...] = ()
+    metrics: ResultTable = _NO_TABLE
+    tables: tuple[ResultTable, ...] = ()
+    spent: ResultTable = _NO_TABLE
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     command: str = ""
@@ -93,11 +90,9 @@ def make_conclusion(result: Mapping[str, Any] | None, folder: Path | None = None
             (one_line(name), one_line(param(value)))
             for name, value in (winner.get("params") or {}).items()
         ),
-        metrics=metric_rows(baseline.get("estimates") or {}, winner.get("estimates") or {}),
-        boundary=tuple(boundary_row(row) for row in result.get("boundary") or ()),
-        cliffs=tuple(cliff_row(row) for row in result.get("cliffs") or ()),
-        front=tuple(front_rows(result.get("pareto") or ())),
-        spent=spent_rows(result),
+        metrics=metric_table(baseline.get("estimates") or {}, winner.get("estimates") or {}),
+        tables=finding_tables(result),
+        spent=spent_table(result),
         warnings=warnings,
         notes=notes,
         command=_command(winner),

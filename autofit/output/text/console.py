@@ -22,7 +22,8 @@ _BETWEEN = 2
 _TRAILING_BLANKS = re.compile(r"[ \t]+$", re.MULTILINE)
 
 
-# One column each, so that tables stay aligned: control characters, and those that reorder text.
+# Control characters, and those that reorder text. Each replacement has one column, so that tables
+# stay aligned.
 _NO_CONTROL = {
     code: "\ufffd"
     for code in (*range(0x2070), *range(0xD800, 0xE000))
@@ -32,9 +33,9 @@ _NO_CONTROL = {
 
 
 class _PipedConsole(Console):
-    """A console whose lines do not end in blanks unless it is a terminal.
+    """A console that prints no blanks at the ends of lines unless it is a terminal.
 
-    A closed pipe raises its error, so that the caller decides. Rich would exit.
+    A closed pipe raises an error that the caller handles. Rich itself would exit.
     """
 
     def render(

@@ -9,23 +9,10 @@ from rich.text import Text
 
 from autofit.errors import UsageError
 from autofit.output.text.best_so_far_text import study_conclusion
-from autofit.output.text.compare_screen import print_all_figures
-from autofit.output.text.conclusion import (
-    Conclusion,
-    skipped_text,
-)
+from autofit.output.text.conclusion import Conclusion, skipped_text
 from autofit.output.text.console import print_facts, print_table
-from autofit.output.text.launch_line import launch_line
-from autofit.output.text.result_table import (
-    BOUNDARY_HEAD,
-    BOUNDARY_TITLE,
-    CLIFF_HEAD,
-    FRONT_HEAD,
-    FRONT_TITLE,
-    METRIC_HEAD,
-    SPENT_HEAD,
-    SPENT_TITLE,
-)
+from autofit.output.text.event_line import launch_line
+from autofit.output.text.result_table import comparison_table
 from autofit.output.text.trial_row import (
     OWN_PARAMS,
     TrialRow,
@@ -54,7 +41,8 @@ def print_study(study: Study, console: Console) -> None:
     print_conclusion(study_conclusion(study), console)
     if "ratios" in (study.result or {}):  # a comparison of two sides
         console.print()
-        print_all_figures(study.result or {}, console)
+        sides = comparison_table(study.result or {})
+        print_table(console, "", sides.head, sides.rows)
     console.print()
     print_facts(console, header_facts(study.header))
     if rows and console.width < _TABLE_COLUMNS:
@@ -101,13 +89,7 @@ def print_conclusion(found: Conclusion, console: Console) -> None:
     if found.settings:
         settings = " ".join(f"{name}={value}" for name, value in found.settings)
         print_facts(console, [("settings", settings)])
-    for title, head, rows in (
-        ("", METRIC_HEAD, found.metrics),
-        (BOUNDARY_TITLE, BOUNDARY_HEAD, found.boundary),
-        ("cliffs", CLIFF_HEAD, found.cliffs),
-        (FRONT_TITLE, FRONT_HEAD, found.front),
-        (SPENT_TITLE, SPENT_HEAD, found.spent),
-    ):
+    for title, head, rows in (found.metrics._replace(title=""), *found.tables, found.spent):
         if rows:
             console.print()
             print_table(console, title, head, rows)

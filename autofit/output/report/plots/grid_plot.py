@@ -15,6 +15,7 @@ from autofit.output.report.plots.figure import (
     axis,
     count_axis,
     new_figure,
+    readable_range,
     symbol_points,
 )
 from autofit.output.report.plots.plot_data import (
@@ -25,7 +26,6 @@ from autofit.output.report.plots.plot_data import (
     metric_text,
     outcome_counts,
 )
-from autofit.output.report.plots.readable_range import readable_range
 from autofit.text_format import number, one_line
 from autofit.trial.metric import is_higher_better
 from autofit.trial.outcome import lacks_device_memory

@@ -62,13 +62,13 @@ class PlotData:
 
     @cached_property
     def hosted(self) -> str:
-        """The part of a layer that can be in system RAM: experts, or feed-forwards if dense."""
+        """The part of a layer that can be in system RAM: its experts, or its feed-forwards."""
         is_dense = any(_sends_feed_forwards(trial.candidate) for trial in self.trials)
         return "feed-forwards" if is_dense else "experts"
 
     @property
     def host_words(self) -> str:
-        """The name of layers with a part in system RAM."""
+        """The name of layers that have this part in system RAM."""
         return "host expert layers" if self.hosted == "experts" else "host layers"
 
     @property
@@ -96,14 +96,15 @@ class PlotData:
     def host_layers(self, trial: Trial) -> int | None:
         """Return the number of host layers of a launch.
 
-        None if the launch left it to the runtime, or if no launch of the study has any.
+        Return None if the runtime decided it, or if no launch of the study has host layers.
         """
         return host_layers(trial.candidate, self.layers) if self._places_host_layers else None
 
     def shown_pair(self) -> list[tuple[str, Trial]]:
-        """Return the last completed launches of baseline and winner, or of the best so far.
+        """Return the two launches that a plot compares, with their roles.
 
-        For a comparison, return its sides.
+        These are the last completed launches of baseline and winner. Without a winner the best
+        so far replaces it. A comparison has its two sides.
         """
         pair = []
         if self.is_comparison:

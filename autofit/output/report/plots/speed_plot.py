@@ -15,6 +15,7 @@ from autofit.output.report.plots.figure import (
     axis,
     count_axis,
     new_figure,
+    readable_range,
     safe,
     short_name,
     symbol_points,
@@ -27,7 +28,6 @@ from autofit.output.report.plots.plot_data import (
     launch_numbers,
     metric_text,
 )
-from autofit.output.report.plots.readable_range import readable_range
 from autofit.output.text.result_table import ubatch_cell
 from autofit.text_format import number, one_line
 from autofit.trial.metric import is_higher_better

@@ -12,7 +12,7 @@ from output.test_junit import EVIL, hostile_verdict, some_verdicts
 from output.tune_sample import HOSTILE
 from sweep.night_sample import REPRODUCE, kept, launches, night
 
-from autofit.output.report.sweep_summary import headline, markdown_summary, sparkline
+from autofit.output.sweep_report import headline, markdown_summary, sparkline
 from autofit.sweep.judge import judge_entry
 
 
