@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofit.presets.formats.shell_parser import SimpleCommand, parse_shell
+from autofit.presets.formats.shell_parser import parse_shell
 from autofit.presets.formats.variable_expansion import unknown_reasons
+from autofit.presets.server_entry import ServerEntry
 
 
-def _commands(text: str) -> list[SimpleCommand]:
+def _commands(text: str) -> list[ServerEntry]:
     return parse_shell(text)[0]
 
 
@@ -29,7 +30,7 @@ def test_quoted_words_are_read_back(words):
 
     (command,) = _commands(text)
 
-    assert command.words == ("run", *words)
+    assert command.argv == ("run", *words)
     assert (command.env, command.faults) == ({"A": "1"}, ())
 
 
@@ -59,7 +60,7 @@ def test_words_are_the_same_as_in_a_shell(line):
 
     (command,) = _commands(line)
 
-    assert "".join(f"[{word}]\n" for word in command.words[1:]) == expected
+    assert "".join(f"[{word}]\n" for word in command.argv[1:]) == expected
     assert command.faults == ()
 
 
@@ -79,7 +80,7 @@ def test_words_are_the_same_as_in_a_shell(line):
 def test_text_for_a_shell_is_a_fault_of_its_command(text, fault):
     """The fault names the line; commands that do not need the text have no fault."""
     found = {
-        command.words[0]: (*command.faults, *unknown_reasons(command.words))
+        command.argv[0]: (*command.faults, *unknown_reasons(command.argv))
         for command in _commands(text + "\nz 1")
     }
 
@@ -94,7 +95,7 @@ def test_any_text_is_parsed_or_refused(text):
         commands = _commands(text)
     except (ValueError, RecursionError):
         return
-    assert all(command.words for command in commands)
+    assert all(command.argv for command in commands)
 
 
 def test_variables_of_the_callers_shell_are_known(monkeypatch):

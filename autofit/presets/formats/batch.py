@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofit.errors import UsageError
 from autofit.presets.command_options import flag_groups
-from autofit.presets.formats.container_command import docker_run_server
 from autofit.presets.formats.preset_format import PresetFile, PresetFormat
 from autofit.presets.formats.shell import servers_among
 from autofit.presets.formats.variable_expansion import mark_unknown
@@ -89,7 +88,7 @@ def _word(word: str) -> str:
 
 
 def _read(file: PresetFile) -> list[ServerEntry]:
-    return servers_among(list(_Script(file.path.absolute().parent).commands(file.text)))
+    return servers_among(_Script(file.path.absolute().parent).commands(file.text))
 
 
 @dataclass(slots=True)
@@ -187,11 +186,9 @@ class _Script:
         if words and (words[0].startswith(":") or words[0].lower() in ("goto", "cmd", "cmd.exe")):
             faults.append(f"line {line}: `{' '.join(words[:2])}` is not followed")
         if words:
+            env = dict(one for key, one in self.variables.items() if key not in self.expanded)
             name = f"line {line}"
-            own = {key: one for key, one in self.variables.items() if key not in self.expanded}
-            entry = docker_run_server(name, words) or ServerEntry(name, tuple(words))
-            env = {**dict(own.values()), **entry.env}
-            yield replace(entry, env=env, folder=folder, faults=(*faults, *entry.faults))
+            yield ServerEntry(name, tuple(words), env, folder=folder, faults=tuple(faults))
 
     def _set(self, command: str) -> None:
         found = _SET.fullmatch(command.strip())

@@ -198,7 +198,7 @@ def _server(name: str, service: Mapping[str, Any], folder: Path) -> ServerEntry 
         notices.append("limits of the container do not apply to autofit's launches")
     notices.append(f"runs in the container {image}" if image else "runs in a container")
     volumes = [_volume(one, values) for one in as_list(service.get("volumes"))]
-    found = command_server(name, server_command(argv, image), env)
+    found = command_server(ServerEntry(name, server_command(argv, image), env))
     return in_container(found.with_notices(*notices), volumes, folder)
 
 

@@ -23,7 +23,7 @@ _SWITCHES = frozenset(
 _TOOL_SERVER = ("--server", "-s")
 
 
-def docker_run_server(name: str, argv: Sequence[str]) -> ServerEntry | None:
+def docker_run_server(argv: Sequence[str]) -> ServerEntry | None:
     """Return the server of a `docker run` command, or None for any other command."""
     runner, run, *words = (*argv, "", "")
     if PurePosixPath(runner).name not in _RUNNERS or run != "run" or not any(words):
@@ -53,7 +53,7 @@ def docker_run_server(name: str, argv: Sequence[str]) -> ServerEntry | None:
             notices.append(f"{option} {value} is not read")
     notices.append(f"runs in the container {image}")
     command = server_command([*entrypoint, *rest], image)
-    found = ServerEntry(name, command, env, notices=tuple(notices))
+    found = ServerEntry("", command, env, notices=tuple(notices))
     return in_container(found, volumes, Path())
 
 

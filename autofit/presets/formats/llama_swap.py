@@ -166,7 +166,8 @@ def _server(name: str, model: Mapping[str, Any], macros: Mapping[str, str]) -> S
         if len(text) > _LONGEST:
             raise ValueError(f"the macros of {name} use each other without end")
     text = _MACRO.sub(lambda found: mark_unknown(f"{found[0]} is not a macro of this file"), text)
-    return command_server(name, command_words(text), set_variables(model.get("env")))
+    env = set_variables(model.get("env"))
+    return command_server(ServerEntry(name, tuple(command_words(text)), env))
 
 
 def _macro(found: re.Match[str], values: Mapping[str, str]) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autofit.presets.command_options import flag_groups
-from autofit.presets.formats.container_command import docker_run_server
-from autofit.presets.formats.powershell_parser import QUOTES, Command, parse_powershell
+from autofit.presets.formats.powershell_parser import QUOTES, START_PROCESS, parse_powershell
 from autofit.presets.formats.preset_format import PresetFile, PresetFormat
 from autofit.presets.formats.shell import servers_among
 from autofit.presets.formats.windows_words import refuse_unwritable, split_words
@@ -61,33 +61,20 @@ def _quoted(text: str) -> str:
 
 def _read(file: PresetFile) -> list[ServerEntry]:
     commands = parse_powershell(file.text, file.path.absolute().parent)
-    return servers_among([_entry(command) for command in commands])
+    return servers_among(map(_without_start, commands))
 
 
-def _entry(command: Command) -> ServerEntry:
-    """Return the server that a command starts; `Start-Process` gives it a program and a list."""
-    name, faults = f"line {command.line}", command.faults
-    words, folder = list(command.words), command.folder
-    if words and words[0].lower() in ("start-process", "start", "saps"):
-        words, place = _started(words[1:])
-        folder = Path(folder or "", place) if place else folder
-    elif command.has_comma:
-        fault = f"line {command.line}: a comma outside of quotes makes two arguments of one"
-        faults = (*faults, fault)
-    entry = docker_run_server(name, words) or ServerEntry(name, tuple(words))
-    return ServerEntry(
-        name,
-        entry.argv,
-        {**command.env, **entry.env},
-        folder=folder,
-        notices=entry.notices,
-        faults=(*faults, *entry.faults),
-        in_container=entry.in_container,
-    )
+def _without_start(command: ServerEntry) -> ServerEntry:
+    """Return the command that `Start-Process` starts, or any other command as it is."""
+    if command.argv[:1] and command.argv[0].lower() in START_PROCESS:
+        words, place = _started(command.argv[1:])
+        folder = Path(command.folder or "", place) if place else command.folder
+        return replace(command, argv=tuple(words), folder=folder)
+    return command
 
 
 def _started(words: Sequence[str]) -> tuple[list[str], str]:
-    """Return program, arguments and folder of `Start-Process`."""
+    """Return program with arguments, and folder, from the words after `Start-Process`."""
     program, arguments, folder = "", list[str](), ""
     parameter = ""
     for word in words:

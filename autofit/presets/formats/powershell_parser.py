@@ -7,12 +7,12 @@ how a server starts is a command with a fault.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofit.presets.formats.variable_expansion import mark_unknown
-from autofit.presets.server_entry import is_program
+from autofit.presets.server_entry import ServerEntry, is_program
 
 # PowerShell takes each of these for a single quote.
 QUOTES = "'\u2018\u2019\u201a\u201b"
@@ -39,19 +39,11 @@ _END_OF_WORD = " \t\r\n;|&,)}"
 _REDIRECTION = re.compile(r"[*\d]?>>?(?:&\d)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command of a script, with the variables set before it."""
-
-    line: int
-    words: tuple[str, ...]
-    env: Mapping[str, str]
-    folder: Path | None
-    has_comma: bool = False
-    faults: tuple[str, ...] = ()
+# They take a program and a list of arguments, and separate arguments by commas.
+START_PROCESS = ("start-process", "start", "saps")
 
 
-def parse_powershell(text: str, script_folder: Path) -> list[Command]:
+def parse_powershell(text: str, script_folder: Path) -> list[ServerEntry]:
     """Return the commands of a script that may start servers.
 
     Raises:
@@ -71,7 +63,7 @@ class _Parser:
     env: dict[str, str] = field(default_factory=dict)
     folder: Path | None = None
 
-    def statements(self) -> Iterator[Command]:
+    def statements(self) -> Iterator[ServerEntry]:
         while self._skip_blanks(with_lines=True):
             start, line = self.position, self.text.count("\n", 0, self.position) + 1
             assignment = _ASSIGNMENT.match(self.text, self.position)
@@ -116,7 +108,7 @@ class _Parser:
             raise ValueError(f"{what} is not closed")
         return found
 
-    def _command(self, line: int) -> Iterator[Command]:
+    def _command(self, line: int) -> Iterator[ServerEntry]:
         words: list[str] = []
         has_comma = False
         env, folder = dict(self.env), self.folder
@@ -143,7 +135,11 @@ class _Parser:
             places = [word for word in words[1:] if not word.startswith("-")]
             self.folder = Path(self.folder or "", *places)
             return
-        yield Command(line, tuple(words), env, folder, has_comma)
+        faults = [f"line {line}: a comma outside of quotes makes two arguments of one"]
+        is_list = has_comma and words[0].lower() not in START_PROCESS
+        yield ServerEntry(
+            f"line {line}", tuple(words), env, folder=folder, faults=tuple(faults * is_list)
+        )
 
     def _argument(self) -> list[str]:
         """Return the words of one argument; an array has several."""
@@ -317,7 +313,7 @@ class _Parser:
         while self._peek() and self._peek() not in "({[\n;":
             self.position += 1
 
-    def _conditional(self, line: int) -> Iterator[Command]:
+    def _conditional(self, line: int) -> Iterator[ServerEntry]:
         """Yield a fault if a block starts a server; forget the variables that are set in it."""
         keyword, start = _KEYWORD.match(self.text, self.position), self.position
         self.position = keyword.end() if keyword else start
@@ -337,4 +333,4 @@ class _Parser:
                 self.variables[name] = [mark]
         if keyword and any(map(is_program, re.split(r"[\s'\"(){};,]+", text))):
             fault = f"line {line}: `{keyword[0]}` decides how the server starts"
-            yield Command(line, (), {}, None, faults=(fault,))
+            yield ServerEntry(f"line {line}", faults=(fault,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -79,27 +79,18 @@ def shell_servers(
         ValueError: the text cannot be parsed, or has several commands and none is a server.
     """
     commands, variables = parse_shell(text, env, script_folder)
-    entries = []
-    for command in commands:
-        name = f"line {command.line}"
-        found = command_server(name, command.words, command.env, depth=depth)
-        faults = tuple(dict.fromkeys((*command.faults, *found.faults)))
-        folder = command.folder
-        if found.folder is not None:
-            folder = (folder or Path()) / found.folder
-        notices = (*command.notices, *found.notices)
-        entries.append(replace(found, folder=folder, faults=faults, notices=notices))
-    if not entries:
+    if not commands:
         return [ServerEntry("variables", env=variables)] if variables else []
-    return servers_among(entries)
+    return servers_among(commands, depth=depth)
 
 
-def servers_among(entries: list[ServerEntry]) -> list[ServerEntry]:
-    """Return the servers among the commands of a script, or its only command.
+def servers_among(commands: Iterable[ServerEntry], *, depth: int = 0) -> list[ServerEntry]:
+    """Return the servers that the commands of a script start, or its only command.
 
     Raises:
         ValueError: it has several commands, and none is a server.
     """
+    entries = [command_server(command, depth=depth) for command in commands]
     servers = [entry for entry in entries if _is_server(entry)]
     servers = [entry for entry in servers if _names_model(entry)] or servers
     if not servers and len(entries) > 1:
@@ -131,31 +122,41 @@ def _names_model(entry: ServerEntry) -> bool:
     return bool(entry.model) or not _REPOSITORY_FLAGS.isdisjoint(entry.argv)
 
 
-def command_server(
-    name: str, argv: Sequence[str], env: Mapping[str, str], *, depth: int = 0
-) -> ServerEntry:
-    """Return the server that a command starts, with the variables set for it before."""
-    rest, variables = list(argv), dict(env)
-    notices = tuple(_remove_starters(rest, variables))
-    contained = docker_run_server(name, rest)
+def command_server(command: ServerEntry, *, depth: int = 0) -> ServerEntry:
+    """Return the server that a command starts, through any container or shell around it."""
+    rest, env = list(command.argv), dict(command.env)
+    notices = (*command.notices, *_remove_starters(rest, env))
+    found = _inner_server(rest, env, depth)
+    folder = command.folder
+    if found.folder is not None:
+        folder = (folder or Path()) / found.folder
+    return replace(
+        found,
+        name=command.name,
+        folder=folder,
+        faults=tuple(dict.fromkeys((*command.faults, *found.faults))),
+        notices=(*notices, *found.notices),
+    )
+
+
+def _inner_server(rest: list[str], env: Mapping[str, str], depth: int) -> ServerEntry:
+    contained = docker_run_server(rest)
     if contained is not None:
-        own = {**variables, **contained.env}
-        return replace(contained, env=own, notices=(*notices, *contained.notices))
+        return replace(contained, env={**env, **contained.env})
     starter = PurePosixPath(rest[0] if rest else "").name
     inner = None
     if starter in _SESSIONS:
         rest, inner = _session_command(rest)
     if inner is None and (len(rest) == 1 or starter not in _SHELLS):
-        return ServerEntry(name, tuple(rest), variables, notices=notices)
+        return ServerEntry("", tuple(rest), env)
     inner = inner or _inner_text(rest)
     if inner is None or depth >= _DEEPEST:
         fault = f"it runs another script: give that script instead ({' '.join(rest[1:3])})"
-        return ServerEntry(name, tuple(rest), variables, notices=notices, faults=(fault,))
-    found = shell_servers(inner, variables, depth=depth + 1)
+        return ServerEntry("", tuple(rest), env, faults=(fault,))
+    found = shell_servers(inner, env, depth=depth + 1)
     if len(found) != 1:
-        fault = f"{rest[0]} starts {len(found)} servers"
-        return ServerEntry(name, env=variables, faults=(fault,))
-    return replace(found[0], name=name, notices=(*notices, *found[0].notices))
+        return ServerEntry("", env=env, faults=(f"{rest[0]} starts {len(found)} servers",))
+    return found[0]
 
 
 def _remove_starters(rest: list[str], env: dict[str, str]) -> Iterator[str]:

@@ -24,8 +24,9 @@ from autofit.presets.formats.shell_idioms import (
     own_folder,
     skip_here_document,
 )
-from autofit.presets.formats.shell_state import BLOCK_WORDS, ShellState, SimpleCommand
+from autofit.presets.formats.shell_state import BLOCK_WORDS, ShellState
 from autofit.presets.formats.variable_expansion import mark_unknown, without_marks
+from autofit.presets.server_entry import ServerEntry
 
 _PIECE = re.compile(
     r"""
@@ -60,7 +61,7 @@ _DEEPEST = 4  # files that read each other
 
 def parse_shell(
     text: str, env: Mapping[str, str] | None = None, folder: Path | None = None
-) -> tuple[list[SimpleCommand], dict[str, str]]:
+) -> tuple[list[ServerEntry], dict[str, str]]:
     """Return the commands of a text, and the variables that it sets or `env` has.
 
     `folder` is that of the script, or None for a text without a file.

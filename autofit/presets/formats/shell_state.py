@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from autofit.presets.formats.variable_expansion import (
     parameter_value,
     unknown_reasons,
 )
+from autofit.presets.server_entry import ServerEntry
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _BLOCK_STARTS = frozenset({"if", "for", "while", "until", "case", "select", "{", "("})
@@ -25,39 +25,22 @@ _TESTS = frozenset({"[", "[[", "test"})
 _FILE_TESTS = frozenset({"-f", "-e", "-r", "-s"})
 
 
-@dataclass(frozen=True, slots=True)
-class SimpleCommand:
-    """One command with the variables exported before it.
-
-    `folder` is the folder of the `cd` before it, or None without one. Text that only a shell can
-    evaluate is marked as unknown. `faults` are reasons why its folder is not known, or why it may
-    not run at all. `notices` name the files before it that could not be read.
-    """
-
-    words: tuple[str, ...]
-    line: int
-    env: Mapping[str, str] = field(default_factory=dict)
-    folder: Path | None = None
-    faults: tuple[str, ...] = ()
-    notices: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
 class ShellState:
-    """Everything that the text has set so far.
+    """The variables, folder, open blocks and commands of a shell text so far.
 
     Attributes:
         exported: the variables that commands get.
         values: all variables.
         arrays: the words of each array.
         reasons: why a variable has no value, by name.
-        folder: that of the last `cd`, None before one.
+        folder: the folder of the last `cd`, or None before the first.
         folder_faults: why the folder is not known.
         exports_all: true after `set -a`.
         blocks: the conditions and loops that are open.
         tested: the last condition.
-        unread: files that were to be read, and could not be.
-        commands: the commands that are no builtins.
+        unread: the files that `source` names and that cannot be read.
+        commands: the commands that are no builtins, each with the variables exported before it.
     """
 
     exported: dict[str, str]
@@ -70,7 +53,7 @@ class ShellState:
     blocks: list[str] = field(default_factory=list)
     tested: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    commands: list[SimpleCommand] = field(default_factory=list)
+    commands: list[ServerEntry] = field(default_factory=list)
 
     def reads_file(self, name: str) -> bool:
         """Return whether `source NAME` is sure to run: outside blocks, or if the file is there."""
@@ -156,10 +139,10 @@ class ShellState:
             f"{name} is not read: variables that it sets are not known" for name in self.unread
         ]
         self.commands.append(
-            SimpleCommand(
-                words=tuple(words),
-                line=line,
-                env=dict(self.exported),
+            ServerEntry(
+                f"line {line}",
+                tuple(words),
+                dict(self.exported),
                 folder=self.folder,
                 faults=faults,
                 notices=tuple(unread),

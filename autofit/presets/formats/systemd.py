@@ -224,7 +224,7 @@ def _server(name: str, command: str, env: Mapping[str, str], folder: Path | None
         # `$NAME` as a word of its own is split into words, `${NAME}` is not.
         is_split = re.fullmatch(r"\$[A-Za-z_]\w*", word) is not None
         argv += map(_unhidden, text.split() if is_split else [text])
-    found = command_server(name, argv, env)
+    found = command_server(ServerEntry(name, tuple(argv), env))
     return replace(found, folder=found.folder or folder)
 
 
