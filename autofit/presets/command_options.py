@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PureWindowsPath
@@ -11,7 +11,7 @@ from pathlib import Path, PureWindowsPath
 from autofit.errors import UsageError
 from autofit.runtime.discovery.help_text import Flag, HelpText
 
-FLAG = re.compile(r"--?[A-Za-z]")
+_FLAG = re.compile(r"--?[A-Za-z]")
 _PATH_HINTS = ("FNAME", "FILE", "PATH", "DIR")
 # Given several times, these add up in llama.cpp (common/arg.cpp); of others the last counts.
 _ADDED_UP = {
@@ -98,8 +98,7 @@ def parse_options(arguments: Sequence[str], help_text: HelpText) -> tuple[Option
     options: list[Option] = []
     rest = iter(arguments)
     for argument in rest:
-        # llama.cpp takes `--ctx_size` for `--ctx-size`.
-        spelling = argument.replace("_", "-") if argument.startswith("--") else argument
+        spelling = _with_dashes(argument)
         flag = help_text.get(spelling)
         if flag is None:
             raise UsageError(
@@ -116,11 +115,29 @@ def parse_options(arguments: Sequence[str], help_text: HelpText) -> tuple[Option
     return tuple(options)
 
 
+def unlisted_flags(arguments: Sequence[str], help_text: HelpText) -> Iterator[str]:
+    """Yield the flags that the help does not list: misspelled, or of another build."""
+    rest = iter(arguments if help_text.flags else ())
+    for argument in rest:
+        spelling, equals, _ = argument.partition("=")
+        spelling = _with_dashes(spelling)
+        flag = help_text.get(spelling)
+        if flag is None and _FLAG.match(argument):
+            yield spelling
+        elif flag is not None and flag.takes_value and not equals:
+            next(rest, None)
+
+
+def _with_dashes(spelling: str) -> str:
+    # llama.cpp takes `--ctx_size` for `--ctx-size`.
+    return spelling.replace("_", "-") if spelling.startswith("--") else spelling
+
+
 def flag_groups(arguments: Sequence[str]) -> list[list[str]]:
     """Split arguments before each flag, for one line per flag; needs no help text."""
     groups: list[list[str]] = []
     for argument in arguments:
-        if groups and not FLAG.match(argument):
+        if groups and not _FLAG.match(argument):
             groups[-1].append(argument)
         else:
             groups.append([argument])

@@ -15,7 +15,6 @@ from autofit.errors import UsageError
 from autofit.model.cached_models import find_model
 from autofit.presets.command_options import (
     CPU_MOE,
-    FLAG,
     N_CPU_FFN,
     N_CPU_MOE,
     OVERRIDE_TENSOR,
@@ -23,6 +22,7 @@ from autofit.presets.command_options import (
     Option,
     absolute_path,
     keep_override_order,
+    unlisted_flags,
     with_absolute_paths,
 )
 from autofit.presets.formats.ini import refused_keys
@@ -159,7 +159,7 @@ def parse_preset_command(
         notices.append(f"{shown} is in the cache: {cached}")
     elif downloads:
         notices.append(f"{shown} is left out: autofit serves model files, without downloads")
-    unlisted = ", ".join(dict.fromkeys(_unlisted_flags(rest, runtime.help)))
+    unlisted = ", ".join(dict.fromkeys(unlisted_flags(rest, runtime.help)))
     if unlisted:
         notices.append(f"the help of {runtime.program.name} does not list {unlisted}")
     if command.left_out:
@@ -224,19 +224,6 @@ def _override_options(arguments: Sequence[str], help_text: HelpText) -> Iterator
             yield Option(flag, argument, next(rest, ""))
         else:
             yield Option(flag, argument)
-
-
-def _unlisted_flags(arguments: Sequence[str], help_text: HelpText) -> Iterator[str]:
-    """Yield the flags that the help does not list: misspelled, or of another build."""
-    rest = iter(arguments if help_text.flags else ())
-    for argument in rest:
-        spelling = argument.partition("=")[0]
-        spelling = spelling.replace("_", "-") if spelling.startswith("--") else spelling
-        flag = help_text.get(spelling)
-        if flag is None and FLAG.match(argument):
-            yield spelling
-        elif flag is not None and flag.takes_value and "=" not in argument:
-            next(rest, None)
 
 
 def _without_downloads(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -30,9 +30,12 @@ from autofit.text_format import one_line
 # The router applies options in byte order of their first spelling: -cmoe, -ncffn, -ncmoe, -ot.
 _APPLIED_OVERRIDES = (CPU_MOE, N_CPU_FFN, N_CPU_MOE, OVERRIDE_TENSOR)
 _COMMENT = "; "
-_HEADER = re.compile(r"\[[ \t]*([^\]]+)\][ \t]*(?:[;#].*)?")
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_BLANKS = " \t"
+SECTION = re.compile(r"\[[ \t]*(?P<name>[^\]]+)\][ \t]*(?:[;#].*)?")
+# A value ends at the first `;` or `#`, even within quotes.
+SETTING = re.compile(
+    r"(?P<key>[A-Za-z_][A-Za-z0-9_.-]*)(?P<equals>[ \t]*=[ \t]*)"
+    r"(?P<value>(?:[^;# \t]++|[ \t]++(?![;#]|$))*+)(?P<rest>(?:[ \t]*+[;#].*)?)[ \t]*"
+)
 # The model that keys before the first section belong to.
 _FIRST_SECTION = "default"
 # The section with the defaults of all models.
@@ -182,7 +185,8 @@ def refused_keys(keys: Iterable[str], help_text: HelpText) -> dict[str, str]:
 
 
 def _recognizes(file: PresetFile) -> bool:
-    sections = {found[1] for line in file.text.split("\n") if (found := _HEADER.fullmatch(line))}
+    lines = file.text.split("\n")
+    sections = {found["name"] for line in lines if (found := SECTION.fullmatch(line))}
     is_ini = file.path.suffix == ".ini" or bool(sections)
     return is_ini and file.data is None and sections.isdisjoint({"Service", "Container"})
 
@@ -202,13 +206,15 @@ def read(file: PresetFile) -> list[ServerEntry]:
     for number, line in enumerate(re.split(r"\r\n|\n|\r", file.text), start=1):
         if not line.strip() or line.lstrip().startswith((";", "#")):
             continue
-        header = _HEADER.fullmatch(line)
+        header, setting = SECTION.fullmatch(line), SETTING.fullmatch(line)
         if header:
-            name = header[1]
+            name = header["name"]
             is_repeated = bool(name in sections and sections[name].settings)
             section = sections[name] = _Section(is_repeated=is_repeated)
+        elif setting:
+            section.add(setting["key"], setting["value"], setting["rest"])
         else:
-            section.add(*_setting(number, line))
+            raise ValueError(f"line {number}: {_line_fault(line)}")
     keys = tuple(dict.fromkeys(key for one in sections.values() for key in one.settings))
     defaults = sections.pop(EVERY_MODEL, _Section())
     return [
@@ -220,14 +226,14 @@ def read(file: PresetFile) -> list[ServerEntry]:
 
 @dataclass(slots=True)
 class _Section:
-    """The settings of a section, and what the router does with them that users may not expect."""
+    """The settings of a section, and notices where the router reads them in an unexpected way."""
 
     settings: dict[str, str] = field(default_factory=dict)
     is_repeated: bool = False
     notices: list[str] = field(default_factory=list)
 
     def add(self, key: str, value: str, rest: str) -> None:
-        """Set a key; `rest` is the text after the value."""
+        """Set a key; `rest` is the text that the router drops, from the blanks before it on."""
         self.settings[key] = value
         if value and rest and not rest[0].isspace():
             self.notices.append(f"{key} is {value}: a value ends at `;` or `#`, so {rest} is lost")
@@ -235,30 +241,17 @@ class _Section:
             self.notices.append(f"the router keeps the quotes of {key} = {value}: remove them")
 
 
-def _setting(number: int, line: str) -> tuple[str, str, str]:
-    """Return the key and the value of a line, and the text after the value.
-
-    Raises:
-        ValueError: the router would refuse the file for this line.
-    """
-    key, equals, value = line.partition("=")
-    if not equals or key.lstrip().startswith("["):
-        raise ValueError(f"line {number}: '{line.strip()}' is neither [section] nor key = value")
-    name = key.strip(_BLANKS)
-    if key[:1] in _BLANKS:
-        raise ValueError(f"line {number}: the router refuses blanks before the key '{name}'")
+def _line_fault(line: str) -> str:
+    """Return why the router refuses a file with this line."""
+    key, equals, _ = line.partition("=")
+    name = key.strip()
+    if not equals or name.startswith("["):
+        return f"'{line.strip()}' is neither [section] nor key = value"
+    if key[:1] in " \t":
+        return f"the router refuses blanks before the key '{name}'"
     if name.startswith("-"):
-        raise ValueError(
-            f"line {number}: '{name}': keys of a router preset have no dashes before them"
-        )
-    if not _KEY.fullmatch(name):
-        raise ValueError(f"line {number}: '{name}' cannot be a key of a router preset")
-    # A value ends at the first of these, even within quotes.
-    text = value.lstrip(_BLANKS)
-    end = re.search(r"[;#]", text)
-    plain = text[: end.start()] if end else text
-    rest = text[len(plain.rstrip(_BLANKS)) :]
-    return name, plain.rstrip(_BLANKS), rest
+        return f"'{name}': keys of a router preset have no dashes before them"
+    return f"'{name}' cannot be a key of a router preset"
 
 
 def _server(

@@ -16,8 +16,6 @@ from autofit.presets.formats import ini
 from autofit.presets.preset import Preset
 from autofit.presets.preset_heading import without_heading
 
-_SECTION = re.compile(r"\[(?P<name>[^\]]+)\]\s*(?:[;#].*)?")
-_SETTING = re.compile(r"(?P<key>[A-Za-z_][\w.-]*)(?P<equals>\s*=\s*)(?P<value>[^;#]*)(?P<rest>.*)")
 _COMMENT = re.compile(r"\s*[;#]\s?")
 
 
@@ -84,8 +82,8 @@ def _sections(lines: Sequence[str], label: str) -> Iterator[_Section]:
         plain = line.rstrip("\r\t ").removeprefix("\ufeff")
         if not plain.strip() or _COMMENT.match(plain):
             continue
-        header = _SECTION.fullmatch(plain)
-        if header is None and _SETTING.fullmatch(plain) is None:
+        header = ini.SECTION.fullmatch(plain)
+        if header is None and ini.SETTING.fullmatch(plain) is None:
             raise UsageError(
                 f"{label}:{number + 1}: this is not a [section], key = value or comment: "
                 f"{plain.strip()[:40]}",
@@ -110,16 +108,14 @@ def _merged_settings(
     kept: list[str] = []
     removed: list[str] = []
     for line in lines:
-        found = _SETTING.fullmatch(line.rstrip("\r"))
+        found = ini.SETTING.fullmatch(line.rstrip("\r"))
         if found is None:
             merged.append(line)
             continue
         spellings = _spellings(found["key"], preset)
         if spellings in missing:
             key, value = missing.pop(spellings)
-            # Blanks before a comment belong to the comment.
-            gap = found["value"][len(found["value"].rstrip()) :] if found["rest"] else ""
-            merged.append(f"{key}{found['equals']}{value}{gap}{found['rest']}{line_end}")
+            merged.append(f"{key}{found['equals']}{value}{found['rest']}{line_end}")
         elif spellings in own or not MODEL_SOURCES.isdisjoint(spellings):
             continue
         elif preset.is_tunable(spellings):
@@ -146,13 +142,13 @@ def _default_settings(
         for section in sections
         if section.name == ini.EVERY_MODEL
         for line in lines[section.start : section.end]
-        if (found := _SETTING.fullmatch(line.rstrip("\r")))
+        if (found := ini.SETTING.fullmatch(line.rstrip("\r")))
         and _spellings(found["key"], preset) not in own
     ]
 
 
 def _plain(setting: re.Match[str]) -> str:
-    return f"{setting['key']} = {setting['value'].strip()}"
+    return f"{setting['key']} = {setting['value']}"
 
 
 def _spellings(key: str, preset: Preset) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from autofit.memory.calibration import CalibrationStore
 from autofit.model.sizes.inventory import read_inventory
 from autofit.model.sizes.memory_estimate import MemoryEstimate, estimate_memory
 from autofit.model.sizes.unreported_memory import context_mib
-from autofit.presets.command_options import CPU_MOE, named_files
+from autofit.presets.command_options import CPU_MOE, named_files, unlisted_flags
 from autofit.presets.formats.ini import refused_keys
 from autofit.presets.preset_command import PresetCommand, find_preset_runtime, parse_preset_command
 from autofit.presets.preset_task import PresetOptions, build_preset_task
@@ -35,7 +35,7 @@ from autofit.yaml_files import did_you_mean
 _PARTS = ("machine", "build", "model file")
 Source = Literal["measured", "predicted"]
 
-_FLAG = re.compile(r"--?[A-Za-z]")
+
 _VARIABLE = re.compile(r"LLAMA_ARG_(?:NO_)?(\w+)")
 # Memory that a server takes on an unused device, in addition to the driver's context.
 _UNUSED_MIB = 128.0
@@ -172,22 +172,15 @@ def _flag_reasons(
     """Yield the flags and variables that a build does not know; none if it lists no flags."""
     if not help_text.flags:
         return
-    words = iter(arguments)
-    for word in words:
-        spelling, equals, _ = word.partition("=")
-        spelling = spelling.replace("_", "-") if spelling.startswith("--") else spelling
-        flag = help_text.get(spelling)
-        if flag is None and _FLAG.match(word):
-            removed = help_text.flags.get(spelling)
-            state = "has removed" if removed else "does not know"
-            advice = removed.text if removed else did_you_mean(spelling, help_text.flags)
-            yield CheckReason(
-                "flag",
-                f"this build {state} {spelling}",
-                f"{advice} remove it, or use the build that the preset is for".strip(),
-            )
-        elif flag is not None and flag.takes_value and not equals:
-            next(words, None)
+    for spelling in unlisted_flags(arguments, help_text):
+        removed = help_text.flags.get(spelling)
+        state = "has removed" if removed else "does not know"
+        advice = removed.text if removed else did_you_mean(spelling, help_text.flags)
+        yield CheckReason(
+            "flag",
+            f"this build {state} {spelling}",
+            f"{advice} remove it, or use the build that the preset is for".strip(),
+        )
     known = {flag.env for flag in help_text.flags.values() if flag.env}
     for name in env:
         found = _VARIABLE.fullmatch(name)
