@@ -97,7 +97,7 @@ class PresetCommand:
     def _written_params(self) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return the parameters as arguments and variables.
 
-        A parameter that this program lacks is written as another program of the dialect has it.
+        A parameter that this program lacks is spelled as in another program of the dialect.
         """
         arguments: list[str] = []
         variables: dict[str, str] = {}
@@ -151,7 +151,7 @@ def parse_preset_command(
     cached = None if command.model else _find_cached(downloads, command.env)
     downloads += [name for name in command.env if name in _DOWNLOAD_VARIABLES]
     notices = [*preset.server.notices]
-    refused = [] if is_other_build else list(refused_keys(preset.router_keys, runtime.help))
+    refused = [] if is_other_build else list(refused_keys(preset.server.router_keys, runtime.help))
     if refused:
         notices.append(f"the router of this build refuses the file for the key {refused[0]}")
     shown = redact_text(" ".join(downloads), runtime.help)

@@ -37,17 +37,16 @@ _BEFORE_DIFFERENCE = 20
 class ParsedPreset:
     """One server of a preset file or command, and what autofit recorded in the file.
 
-    `label` is what the user gave, shortened. `kind` is the format, or `command`. `section` is
-    the server's name in the file, empty if it has none. `router_keys` are the keys of all
-    sections of a router's file, as the router refuses a file with a wrong key. `metadata` are the
-    check value, the workload and the memory that autofit recorded, as far as the file has them.
+    `label` is the user's text for the preset, shortened. `kind` is the format, or `command`.
+    `section` is the server's name in the file, empty if it has none. `metadata` are the check
+    value, the workload and the memory that autofit recorded, as far as the file has them.
     """
 
     label: str
     kind: str
     server: ServerEntry
     section: str = ""
-    router_keys: tuple[str, ...] = ()
+
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -85,7 +84,7 @@ def read_preset(
     refuse_faults(label, server.faults)
     is_named = len(entries) > 1 or (kind in FORMATS and FORMATS[kind].names_servers)
     section = server.name if is_named else ""
-    return ParsedPreset(label, kind, server, section, server.router_keys, metadata)
+    return ParsedPreset(label, kind, server, section, metadata)
 
 
 def refuse_faults(label: str, faults: Sequence[str]) -> None:

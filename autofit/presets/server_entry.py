@@ -22,12 +22,14 @@ _VARIABLE = re.compile(r"LLAMA_")
 
 @dataclass(frozen=True, slots=True)
 class ServerEntry:
-    """A server: its command, or only options by name without dashes, or only variables.
+    """A server, or a command that may start one.
 
-    `argv` begins with wrapper and program. Relative file names start in `folder`, which is
-    None if the file does not name it. `notices` name what was left out. `faults` name what was
-    not understood: a server with faults is refused. A program `in_container` may be missing
-    on this machine. `router_keys` are the keys of all sections of a router's file.
+    It has a command in `argv`, or only `options` by name without dashes, or only variables in
+    `env`. `argv` begins with wrapper and program. Relative file names start in `folder`, which is
+    None if the file does not name it. `notices` name the parts that are left out. `faults` name
+    the parts that are not understood: a server with faults is refused. A program `in_container`
+    may be missing on this machine. `router_keys` are the keys of all sections of a router's file,
+    because the router refuses a file for any wrong key.
     """
 
     name: str
@@ -72,9 +74,9 @@ class ServerEntry:
     ) -> tuple[str, ...]:
         """Return the whole command; without one, `program` with the options as flags.
 
-        The order is that of llama-server's router, which has each option once: its last value,
-        sorted by the first spelling in the help. `switches` are flags without a value that
-        another build may have.
+        As llama-server's router does, this gives each option once, with its last value, sorted by
+        its first spelling in the help. `switches` are flags without a value that another build
+        may have.
         """
         if self.argv:
             return self.argv

@@ -227,7 +227,7 @@ def test_a_file_that_the_router_refuses(llama_cpp, tmp_path, text):
         preset = read_preset(str(path))
     except UsageError:
         return
-    assert refused_keys(preset.router_keys, real_help(llama_cpp))
+    assert refused_keys(preset.server.router_keys, real_help(llama_cpp))
 
 
 def test_other_options_are_differences(llama_cpp):

@@ -23,31 +23,20 @@ from autofit.presets.formats.shell import command_server
 from autofit.presets.formats.systemd import locks_memory
 from autofit.presets.formats.variable_expansion import expand, parameter_value
 from autofit.presets.formats.yaml_text import (
+    EntryFormat,
     as_list,
     entries_below,
     flow_list,
-    indented,
     quoted,
     scalar_text,
     variables_of,
 )
 from autofit.presets.preset import Preset, with_port
-from autofit.presets.preset_heading import heading
 from autofit.presets.server_entry import ServerEntry
 
 TOP_KEY = "services"
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - within the container; its port is published on loopback
 _LOOPBACK = "127.0.0.1"
-
-
-def _write(presets: Sequence[Preset]) -> str:
-    """Return a compose file with a service for each preset."""
-    lines = ["# start with: docker compose -f THIS_FILE up -d", f"{TOP_KEY}:"]
-    for preset in presets:
-        lines += indented([*comments(preset), f"{entry_key(preset)}:"], 2)
-        for part in entry_parts(preset).values():
-            lines += indented(part, 4)
-    return "\n".join(lines) + "\n"
 
 
 def entry_name(preset: Preset) -> str:
@@ -56,15 +45,10 @@ def entry_name(preset: Preset) -> str:
     return name or "model"
 
 
-def entry_key(preset: Preset) -> str:
-    """Return the service's name as a key of YAML, quoted where it might not be read as text."""
+def _entry_key(preset: Preset) -> str:
+    """Return the service's name, quoted where YAML might not read it as text."""
     name = entry_name(preset)
     return name if re.fullmatch(r"[a-z]\w*[0-9_-][\w-]*", name, re.ASCII) else quoted(name)
-
-
-def comments(preset: Preset) -> list[str]:
-    """Return the heading of a service as comments."""
-    return [f"# {line}" for line in heading(preset, _notices(preset))]
 
 
 def _notices(preset: Preset) -> list[str]:
@@ -242,9 +226,10 @@ class _ComposeValues:
         return [self.text(one) for one in as_list(value)]
 
 
+ENTRIES = EntryFormat(TOP_KEY, entry_name, _entry_key, entry_parts, _notices)
 FORMAT = PresetFormat(
     suffix=".yaml",
-    write=_write,
+    write=partial(ENTRIES.write, ["# start with: docker compose -f THIS_FILE up -d"]),
     holds_several=True,
     recognizes=lambda file: file.has(TOP_KEY),
     read=_read,

@@ -1,4 +1,4 @@
-"""Commands that run in a container: the server's own arguments, with paths of the host."""
+"""The server in a container: its command, with the paths that its files have on the host."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def _server(
 ) -> ServerEntry:
     notices = [*defaults.notices, *section.notices]
     if section.is_repeated:
-        notices.append(f"[{name}] is in the file twice: the router takes the last one alone")
+        notices.append(f"[{name}] is in the file twice: the router uses only the last one")
     lone = [key for key in sections[_FIRST_SECTION].settings if key != "version"]
     if lone and name != _FIRST_SECTION:
         notices.append(

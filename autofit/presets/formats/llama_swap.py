@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from autofit.errors import UsageError
@@ -19,6 +20,7 @@ from autofit.presets.formats.preset_format import PresetFile, PresetFormat
 from autofit.presets.formats.shell import command_server
 from autofit.presets.formats.variable_expansion import mark_unknown
 from autofit.presets.formats.yaml_text import (
+    EntryFormat,
     entries_below,
     indented,
     quoted,
@@ -26,7 +28,6 @@ from autofit.presets.formats.yaml_text import (
     set_variables,
 )
 from autofit.presets.preset import Preset
-from autofit.presets.preset_heading import heading
 from autofit.presets.server_entry import ServerEntry
 from autofit.text_format import one_line
 
@@ -42,35 +43,17 @@ _MOST_MACROS = 20  # they may use each other
 _LONGEST = 1 << 16
 
 
-def _write(presets: Sequence[Preset]) -> str:
-    """Return a configuration with a model for each preset."""
-    lines = [
-        "# start with: llama-swap --config THIS_FILE",
-        f"healthCheckTimeout: {_LOAD_LIMIT_S}  # seconds that a model may take to load",
-        "",
-        f"{TOP_KEY}:",
-    ]
-    for preset in presets:
-        lines += indented([*comments(preset), f"{entry_key(preset)}:"], 2)
-        for part in entry_parts(preset).values():
-            lines += indented(part, 4)
-    return "\n".join(lines) + "\n"
+_FIRST_LINES = (
+    "# start with: llama-swap --config THIS_FILE",
+    f"healthCheckTimeout: {_LOAD_LIMIT_S}  # seconds that a model may take to load",
+    "",
+)
 
 
 def entry_name(preset: Preset) -> str:
     """Return the model's id in requests."""
     plain = " ".join(one_line(preset.model_name).split())
     return re.sub(r"[${}]+", "-", plain).strip(" -") or "model"
-
-
-def entry_key(preset: Preset) -> str:
-    """Return the model's id as a key of YAML."""
-    return quoted(entry_name(preset))
-
-
-def comments(preset: Preset) -> list[str]:
-    """Return the heading of a model as comments."""
-    return [f"# {line}" for line in heading(preset, _notices(preset))]
 
 
 def _notices(preset: Preset) -> list[str]:
@@ -178,9 +161,12 @@ def _macro(found: re.Match[str], values: Mapping[str, str]) -> str:
     return values.get(name, found[0])
 
 
+ENTRIES = EntryFormat(
+    TOP_KEY, entry_name, lambda preset: quoted(entry_name(preset)), entry_parts, _notices
+)
 FORMAT = PresetFormat(
     suffix=".yaml",
-    write=_write,
+    write=partial(ENTRIES.write, _FIRST_LINES),
     holds_several=True,
     # A compose file may have `models` next to its `services`.
     recognizes=lambda file: file.has(TOP_KEY) and not file.has("services"),

@@ -79,7 +79,7 @@ def _write(presets: Sequence[Preset]) -> str:
 
 
 def locks_memory(preset: Preset) -> bool:
-    """Return whether the server locks its weights in memory, which has a limit of its own."""
+    """Return whether the server locks its weights in memory; locked memory has its own limit."""
     values = {*preset.arguments, *preset.env.values(), *map(str, preset.params.values())}
     return bool(_LOCKING & values) or "LLAMA_ARG_MLOCK" in preset.env
 

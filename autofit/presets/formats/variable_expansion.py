@@ -1,8 +1,8 @@
 """Expansion of `${NAME:-default}` and `$NAME`, and marks in place of text that is not known.
 
-Only a shell, compose or systemd can evaluate some texts. A mark in their place has the reason. A
-command is refused if a part that autofit uses has a mark. It is not refused for a mark in its
-address or key, which autofit leaves out.
+Only a shell, compose or systemd can evaluate some texts. A mark replaces such a text and contains
+the reason. autofit refuses a command if a part that it uses has a mark. A mark in the address or
+the API key does not matter, because autofit leaves these out.
 """
 
 from __future__ import annotations

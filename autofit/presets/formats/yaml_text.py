@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from autofit.errors import UsageError
+from autofit.presets.preset import Preset
+from autofit.presets.preset_heading import heading
 
 # JSON leaves these as they are, YAML does not allow them.
 _NOT_PRINTABLE = re.compile(r"[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
@@ -45,6 +48,34 @@ def flow_list(key: str, groups: Sequence[Sequence[str]]) -> list[str]:
     if not groups:
         return [f"{key}: []"]
     return [f"{key}: [", *(f"  {', '.join(map(quoted, group))}," for group in groups), "]"]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFormat:
+    """A kind of YAML file with an entry for each preset below the key `top`.
+
+    `name` is an entry's name, `key` the name as written in YAML. `parts` are the settings of an
+    entry by key, each as lines of YAML. `notices` are what a user must know of an entry.
+    """
+
+    top: str
+    name: Callable[[Preset], str]
+    key: Callable[[Preset], str]
+    parts: Callable[[Preset], Mapping[str, Sequence[str]]]
+    notices: Callable[[Preset], Sequence[str]]
+
+    def comments(self, preset: Preset) -> list[str]:
+        """Return the heading of an entry as comments."""
+        return [f"# {line}" for line in heading(preset, self.notices(preset))]
+
+    def write(self, first_lines: Sequence[str], presets: Sequence[Preset]) -> str:
+        """Return a file with an entry for each preset."""
+        lines = [*first_lines, f"{self.top}:"]
+        for preset in presets:
+            lines += indented([*self.comments(preset), f"{self.key(preset)}:"], 2)
+            for part in self.parts(preset).values():
+                lines += indented(part, 4)
+        return "\n".join(lines) + "\n"
 
 
 def entries_below(data: Mapping[str, Any] | None, key: str) -> list[tuple[str, Mapping[str, Any]]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 from autofit.errors import UsageError
 from autofit.presets.command_options import MODEL_SOURCES, flag_groups
 from autofit.presets.formats import compose, llama_swap
-from autofit.presets.formats.yaml_text import quoted, variables_of
+from autofit.presets.formats.yaml_text import EntryFormat, quoted, variables_of
 from autofit.presets.merge.merge_ini import merge_section, section_names
 from autofit.presets.merge.yaml_entry import Parts, YamlEntry, entry_names, merge_entry
 from autofit.presets.preset import Preset
@@ -154,7 +153,7 @@ def _with_others(key: str, others: Sequence[str], parts: Parts) -> list[str]:
 
 
 def _merge_yaml(
-    module: ModuleType,
+    entries: EntryFormat,
     entry_parts: Callable[[Preset, Mapping[str, Any]], tuple[Parts, list[str]]],
     text: str,
     preset: Preset,
@@ -168,10 +167,10 @@ def _merge_yaml(
         return new
 
     entry = YamlEntry(
-        top=module.TOP_KEY,
-        name=module.entry_name(preset),
-        key=module.entry_key(preset),
-        comments=module.comments(preset),
+        top=entries.top,
+        name=entries.name(preset),
+        key=entries.key(preset),
+        comments=entries.comments(preset),
         parts=parts,
     )
     return merge_entry(text, entry, label), notices
@@ -181,11 +180,11 @@ _Merge = Callable[[str, Preset, str], tuple[str, list[str]]]
 _MERGERS: Mapping[str, tuple[_Merge, Callable[[str, str], list[str]]]] = {
     "ini": (merge_section, section_names),
     "llama-swap": (
-        partial(_merge_yaml, llama_swap, _llama_swap_parts),
+        partial(_merge_yaml, llama_swap.ENTRIES, _llama_swap_parts),
         partial(entry_names, llama_swap.TOP_KEY),
     ),
     "compose": (
-        partial(_merge_yaml, compose, _compose_parts),
+        partial(_merge_yaml, compose.ENTRIES, _compose_parts),
         partial(entry_names, compose.TOP_KEY),
     ),
 }

@@ -159,7 +159,7 @@ def _check_runtime(check: MachineCheck, path: str | None) -> PresetCommand:
 def _key_reasons(preset: ParsedPreset, help_text: HelpText) -> Iterator[CheckReason]:
     """Yield the keys of any section for which the router refuses the whole file."""
     own_keys = {key for key, _ in preset.server.options}
-    for key, right in refused_keys(preset.router_keys, help_text).items():
+    for key, right in refused_keys(preset.server.router_keys, help_text).items():
         hint = f"write {right}" if right else "remove it, or use the build that the file is for"
         if right or key not in own_keys:  # otherwise the build does not know the flag either
             message = f"the router does not know the key {key}, and refuses the whole file"
@@ -235,7 +235,7 @@ def _check_memory(check: MachineCheck, task: Task, own: PresetCommand) -> None:
     missing = list(_missing_devices(candidate, task.devices, taken_mib))
     check.reasons += missing
     if task.devices and not missing and _is_placed_by_runtime(candidate, own.command.rest):
-        check.notes.append("the runtime itself places layers by what is free: it always fits")
+        check.notes.append("the runtime itself places layers in free memory: it always fits")
         return
     # Without one of its devices the settings cannot be placed.
     predicted = None if missing else _predict_memory(_with_counts(candidate, task, own), task)
@@ -252,9 +252,9 @@ def _check_memory(check: MachineCheck, task: Task, own: PresetCommand) -> None:
 def _measured_memory(
     check: MachineCheck, own: PresetCommand
 ) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """Return two dicts of memory by device at the peak of the proof: in all, and the server's own.
+    """Return the memory by device at the peak of the proof: of all programs, and of the server.
 
-    Both are empty if the command has another context or other slots than were measured.
+    Both are empty if the command has another context or other slots than the proof had.
     """
     measured, params = check.preset.workload, own.command.params
     if measured is not None:
