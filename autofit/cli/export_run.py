@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
+from autofit.cli.options.arguments import open_study, print_damage
 from autofit.cli.options.paths import deliver
-from autofit.cli.options.study_argument import open_study, print_damage
 from autofit.cli.say import say
 from autofit.errors import AutofitError, UsageError
 from autofit.input_files import parse_json, read_input, read_json, read_stream

@@ -16,8 +16,7 @@ from typing import Any
 import platformdirs
 import psutil
 
-from autofit.doctor.machine_findings import Finding, check_cards, check_host
-from autofit.doctor.runtime_findings import check_runtime, check_settings
+from autofit.doctor.findings import Finding, check_cards, check_host, check_runtime, check_settings
 from autofit.errors import AutofitError, MachineInUseError, UsageError
 from autofit.machine.gpu_facts import with_gpu_facts
 from autofit.machine.host_load import HostState, watch_host

@@ -58,7 +58,7 @@ def judge_again(trial: Trial, memory: MemoryModel) -> Outcome:
         measured.readings, holdings, slowdown=_slowdown(trial, measured, memory, levels)
     )
     if spill is not None:
-        return spill.outcome
+        return spill
     same = memory.unreported_of_same(trial.candidate, excluding=trial)
     for holding in holdings:
         full = _spilled_at_full_level(measured, holding, same.get(holding.device), levels)

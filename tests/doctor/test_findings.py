@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from runtime.sample_programs import SERVER, runtime_of
 
-from autofit.doctor.machine_findings import check_cards, check_host
-from autofit.doctor.runtime_findings import check_runtime, check_settings
+from autofit.doctor.findings import check_cards, check_host, check_runtime, check_settings
 from autofit.machine.cpu import Cores
 from autofit.machine.gpu import GpuState
 from autofit.machine.host_load import HostState

@@ -47,8 +47,8 @@ def test_full_device_that_uses_less_than_its_buffers_has_spilled():
     spill = find_spill(launch(TOTAL - 100), [expected(12000)])
 
     assert spill.device == "CUDA0"
-    assert spill.mib == 12000 - (TOTAL - 100 - 500)
-    assert spill.outcome.kind == "spilled"
+    assert spill.spilled_mib == 12000 - (TOTAL - 100 - 500)
+    assert spill.kind == "spilled"
 
 
 def test_full_device_with_all_expected_memory_has_not_spilled():
@@ -61,7 +61,9 @@ def test_unreported_memory_counts():
     readings = launch(TOTAL - 20)
 
     assert find_spill(readings, [expected(11500)]) is None
-    assert find_spill(readings, [expected(11500, 600)]).mib == 11500 + 600 - (TOTAL - 20 - 500)
+    assert find_spill(readings, [expected(11500, 600)]).spilled_mib == 11500 + 600 - (
+        TOTAL - 20 - 500
+    )
 
 
 def test_device_with_room_has_not_spilled():
@@ -80,7 +82,7 @@ def test_brimful_device_needs_little_missing_memory():
     """A device that is full to the last bytes has spilled if only a little memory is missing."""
     short = [expected(TOTAL - 500 - 600 + 40, 600)]
 
-    assert find_spill(launch(TOTAL - 5), short).mib == 45
+    assert find_spill(launch(TOTAL - 5), short).spilled_mib == 45
     assert find_spill(launch(TOTAL - 50), short) is None
 
 
@@ -91,7 +93,7 @@ def test_slow_launch_needs_less_missing_memory():
 
     assert find_spill(readings, short) is None
     assert find_spill(readings, short, slowdown=1.1) is None
-    assert find_spill(readings, short, slowdown=2.0).mib == 80
+    assert find_spill(readings, short, slowdown=2.0).spilled_mib == 80
 
 
 def test_device_that_is_not_full_needs_two_signs():
@@ -99,7 +101,7 @@ def test_device_that_is_not_full_needs_two_signs():
     readings = launch(8000)
 
     assert find_spill(readings, [expected(8000, 500)]) is None
-    assert find_spill(readings, [expected(8000, 500)], slowdown=4.0).mib == 1000
+    assert find_spill(readings, [expected(8000, 500)], slowdown=4.0).spilled_mib == 1000
 
 
 def test_host_memory_of_a_full_device_is_a_spill():
@@ -108,7 +110,7 @@ def test_host_memory_of_a_full_device_is_a_spill():
 
     spill = find_spill(readings, [expected(9000)])
 
-    assert spill.mib == 900
+    assert spill.spilled_mib == 900
     assert find_spill(readings, [expected(9000)], pinned_mib=850) is None
 
 

@@ -14,7 +14,7 @@ from autofit.errors import NothingFitsError
 
 if TYPE_CHECKING:
     from autofit.doctor.examine import Examination, ExaminedRuntime
-    from autofit.doctor.machine_findings import Finding
+    from autofit.doctor.findings import Finding
 
 _COLOURS = {"fatal": "red", "warning": "yellow", "note": "cyan"}
 

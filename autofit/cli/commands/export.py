@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from autofit.cli.options.arguments import complete_studies
 from autofit.cli.options.completion import complete_words
 from autofit.cli.options.count_option import CountOption
 from autofit.cli.options.paths import check_target
-from autofit.cli.options.study_argument import complete_studies
 from autofit.errors import UsageError
 
 # A copy of the formats' names, because importing the formats would make --help slow.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autofit.cli.options.arguments import MODEL
 from autofit.cli.options.completion import complete_tables
 from autofit.cli.options.count_option import CountOption
-from autofit.cli.options.model_argument import MODEL
 from autofit.cli.say import say
 from autofit.errors import UsageError
 from autofit.session.task_options import parse_devices

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autofit.cli.options.arguments import open_study, print_damage, study_argument
 from autofit.cli.options.paths import check_target, deliver
-from autofit.cli.options.study_argument import open_study, print_damage, study_argument
 from autofit.cli.say import say
 from autofit.errors import AutofitError
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autofit.cli.options.arguments import open_study, optional_study_argument, print_damage
 from autofit.cli.options.count_option import CountOption
-from autofit.cli.options.study_argument import open_study, optional_study_argument, print_damage
 from autofit.cli.say import say
 from autofit.errors import UsageError
 

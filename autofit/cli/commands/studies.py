@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from autofit.cli.options.study_argument import newest_studies
+from autofit.cli.options.arguments import newest_studies
 from autofit.cli.say import say
 from autofit.errors import AutofitError
 

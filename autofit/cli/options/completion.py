@@ -109,7 +109,7 @@ def devices() -> list[str]:
 
 
 def _recorded_devices() -> Iterator[str]:
-    from autofit.cli.options.study_argument import newest_studies  # noqa: PLC0415 - heavy
+    from autofit.cli.options.arguments import newest_studies  # noqa: PLC0415 - heavy
     from autofit.errors import AutofitError  # noqa: PLC0415
     from autofit.study.study_folder import Study  # noqa: PLC0415
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from autofit.cli.options.arguments import MODEL, choose_model, hf_option
 from autofit.cli.options.completion import (
     complete_names,
     complete_parameters,
@@ -19,7 +20,6 @@ from autofit.cli.options.completion import (
     kv_types,
 )
 from autofit.cli.options.count_option import CountOption
-from autofit.cli.options.model_argument import MODEL, choose_model, hf_option
 from autofit.errors import UsageError
 from autofit.session.task_options import (
     TaskOptions,

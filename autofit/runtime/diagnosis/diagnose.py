@@ -190,7 +190,7 @@ class _RunDiagnosis:
         return Diagnosis(None, run.stage, run.last_line, self._log)
 
     def _diagnose_failure(self, failure: LoggedFailure) -> Diagnosis:
-        if failure.may_be_memory:
+        if failure.pattern.may_be_memory:
             device = self._find_full_device(failure.stage)
             if device is not None:
                 return self._out_of_pool(failure.stage, failure.evidence, device)
@@ -205,11 +205,11 @@ class _RunDiagnosis:
             *failure.advice,
             *advise(outcome, self._log, failure.groups, is_limit=is_limit),
         )
-        if failure.is_any_memory and isinstance(outcome, OutOfMemory):
+        if failure.pattern.is_any_memory and isinstance(outcome, OutOfMemory):
             buffer = _guess_buffer(failure.stage, "device", self._log)
             on_device = replace(outcome, where="device", buffer=buffer)
             advice = tuple(dict.fromkeys((*advise(on_device, self._log), *advice)))
-        return self._conclude(outcome, failure.reason, advice)
+        return self._conclude(outcome, failure.pattern.reason, advice)
 
     def _diagnose_exit(self, status: int, line: str | None = None) -> Diagnosis:
         """Diagnose an exit without a message; `line` is one of the system about it."""
@@ -259,7 +259,7 @@ class _RunDiagnosis:
 def _make_outcome(
     failure: LoggedFailure, log: ServerLog, types: BufferTypes, exit_status: int | None
 ) -> Outcome:
-    stage, evidence = failure.stage, failure.evidence
+    stage, evidence, reason = failure.stage, failure.evidence, failure.pattern.reason
     match failure.kind:
         case "out_of_memory":
             where, device = _locate_failure(failure, log, types)
@@ -268,10 +268,9 @@ def _make_outcome(
         case "spilled":
             return Spilled(stage, evidence, _locate_failure(failure, log, types)[1])
         case "rejected":
-            return Rejected(stage, evidence, cast("RejectedReason | None", failure.reason))
+            return Rejected(stage, evidence, cast("RejectedReason | None", reason))
         case "crashed":
-            reason = cast("CrashedReason | None", failure.reason)
-            return Crashed(stage, evidence, reason, exit_status)
+            return Crashed(stage, evidence, cast("CrashedReason | None", reason), exit_status)
         case "timed_out":
             return TimedOut(stage, evidence)
         case "incorrect":
@@ -283,7 +282,7 @@ def _locate_failure(
 ) -> tuple[Where, str | None]:
     """Return the kind of memory that was full, and the device if it is known."""
     devices = {device.name: device.description for device in log.devices}
-    where, device = failure.where, None
+    where, device = failure.pattern.where, None
     if failure.buffer_type is not None:
         place, device = locate_buffer(failure.buffer_type, types, devices)
         where = where or place

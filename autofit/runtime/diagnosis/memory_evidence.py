@@ -66,20 +66,6 @@ class ExpectedUsage:
         return self.buffers_mib + (self.unreported_mib or 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Spill:
-    """Memory of a device that is in host memory; `mib` is its lower limit."""
-
-    device: str
-    mib: float
-    evidence: str
-
-    @property
-    def outcome(self) -> Spilled:
-        """The outcome of the launch; the spill shows once prompts are processed."""
-        return Spilled("prompt", self.evidence, self.device, round(self.mib, 1))
-
-
 def find_shared_devices(devices: Iterable[Device]) -> frozenset[str]:
     """Return the devices whose used memory is the host's or that of a remote process."""
     return frozenset(
@@ -95,8 +81,10 @@ def find_spill(
     *,
     pinned_mib: float = 0.0,
     slowdown: float | None = None,
-) -> Spill | None:
+) -> Spilled | None:
     """Return the largest spill of a launch, or None if the counters show none.
+
+    The outcome has the least memory that went to the host.
 
     Args:
         readings: from before the launch to after its stop.
@@ -110,7 +98,7 @@ def find_spill(
         if not usage.is_shared
         for spill in _find_spills(readings, usage, pinned_mib, slowdown)
     ]
-    return max(spills, key=lambda spill: spill.mib, default=None)
+    return max(spills, key=lambda spill: spill.spilled_mib or 0.0, default=None)
 
 
 def launch_usage_mib(readings: Sequence[MemoryReading], device: str) -> float | None:
@@ -158,7 +146,7 @@ def _find_spills(
     expected: ExpectedUsage,
     pinned_mib: float,
     slowdown: float | None,
-) -> Iterator[Spill]:
+) -> Iterator[Spilled]:
     device = expected.device
     usage = launch_usage_mib(readings, device)
     missing = 0.0 if usage is None else expected.needed_mib - usage
@@ -174,9 +162,10 @@ def _find_spills(
             signs.append(f"its use of host memory grew by {lent:.0f} MiB")
         if is_slow:
             signs.append(f"it is {slowdown:.1f} times slower than similar candidates")
-        yield Spill(device, max(missing, lent), "; ".join(signs))
+        yield Spilled("prompt", "; ".join(signs), device, round(max(missing, lent), 1))
     elif lent >= _CLEAR_MIB and _is_full(readings, device):
-        yield Spill(device, lent, f"{device} is full and uses {lent:.0f} MiB of host memory")
+        text = f"{device} is full and uses {lent:.0f} MiB of host memory"
+        yield Spilled("prompt", text, device, round(lent, 1))
 
 
 def _least_missing_mib(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, get_args
 
 from autofit.runtime.dialect.log_patterns import FailureKind, FailurePattern
-from autofit.trial.outcome import Buffer, Stage, Where
+from autofit.trial.outcome import Buffer, Stage
 from autofit.units import MIB
 
 _T = TypeVar("_T")
@@ -16,20 +16,20 @@ _STAGES: tuple[Stage, ...] = get_args(Stage)
 
 @dataclass(frozen=True, slots=True)
 class LoggedFailure:
-    """A failure in a log, with the values of its log lines, before device names are resolved."""
+    """A failure in a log, with values from all lines that report it.
+
+    `pattern` is the one that decides the kind. Names of devices are as in the log.
+    """
 
     kind: FailureKind
+    pattern: FailurePattern
     evidence: str
     stage: Stage
-    where: Where | None
     buffer: Buffer | None
-    reason: str | None
     device: str | None
     index: str | None
     buffer_type: str | None
     requested_mib: float | None
-    may_be_memory: bool
-    is_any_memory: bool
     is_limit: bool
     advice: tuple[str, ...]
     advice_if_free: tuple[str, ...]
@@ -118,17 +118,14 @@ class FailureTracker:
         related = [first, *rest]
         return LoggedFailure(
             kind=kind,
+            pattern=first.pattern,
             evidence=first.evidence,
             stage=_first(hit.pattern.stage for hit in related) or first.stage,
-            where=first.pattern.where,
             buffer=_first(hit.pattern.buffer for hit in related),
-            reason=first.pattern.reason,
             device=_first(hit.device for hit in related),
             index=_first(hit.groups.get("index") for hit in related),
             buffer_type=_first(hit.groups.get("buffer_type") for hit in related),
             requested_mib=_first(_requested_mib(hit.groups) for hit in related),
-            may_be_memory=first.pattern.may_be_memory,
-            is_any_memory=first.pattern.is_any_memory,
             is_limit=any(hit.pattern.is_limit for hit in related),
             advice=_first(hit.pattern.advice or None for hit in related) or (),
             advice_if_free=_first(hit.pattern.advice_if_free or None for hit in related) or (),

@@ -155,8 +155,7 @@ def _find_silent_failure(observation: LaunchObservation, log: ServerLog) -> Outc
         for name, row in rows.items()
     ]
     pinned_mib = sum(buffer.mib for buffer in log.buffers if buffer.where == "pinned")
-    spill = find_spill(observation.readings, expected, pinned_mib=pinned_mib)
-    return spill.outcome if spill else None
+    return find_spill(observation.readings, expected, pinned_mib=pinned_mib)
 
 
 def _find_outcome(
