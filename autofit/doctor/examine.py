@@ -134,7 +134,7 @@ def examine(
 
 
 def _examine_runtimes(path: str | None, findings: list[Finding]) -> Iterator[ExaminedRuntime]:
-    """Yield the runtimes, a tune's choice first; a fault of that one is a finding."""
+    """Yield the runtimes, first the one that a tune would use; its fault is a finding."""
     try:
         places = [*find_programs(load_all_dialects())] if path is None else [None]
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""A preset before it is written: the settings of one model, and what is known about them."""
+"""A preset before it is written: the settings of one model, and measurements of them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,12 @@ class Preset:
     """The settings of one model, the program to start, and the measurements of them.
 
     `wrapper`, `command` and `arguments` in a row are what was launched. Relative paths in
-    `arguments` start in `folder`. `address` are the flags that say where to listen, each with
-    a value, in which `port` replaces `{port}`. `help` is None if the runtime is not known.
-    `tunable` are the flags and variables that a tune may choose. `origin` says where the
-    settings come from, and is empty for a tune's winner. `image` is the container image that
-    the user named. `gain` and `estimates` are as in the result of a tune. `free_mib` is the
-    headroom, `peak_mib` the memory in use at the peak, and `taken_mib` the same without what
-    other programs used.
+    `arguments` start in `folder`. `address` has the flags for the address of the server, each with
+    a value; `port` replaces `{port}` in them. `help` is None if the runtime is not known.
+    `tunable` are the flags and variables that a tune may choose. `origin` says where the settings
+    come from, and is empty for a tune's winner. `image` is the container image that the user
+    named. `gain` and `estimates` are as in the result of a tune. `free_mib` is the headroom.
+    `peak_mib` is the memory that all programs used at the peak, `taken_mib` that of the server.
     """
 
     model_name: str

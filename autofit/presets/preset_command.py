@@ -1,7 +1,7 @@
 """A user's launch command, parsed with the help text of the runtime that is to start it.
 
-This is the only way from a preset, script or command to settings: for the baseline of a tune, for
-both sides of a comparison, for a check against the machine, and for `autofit import`.
+Every command that reads a preset, script or launch command uses this module: `tune --baseline`,
+`compare`, `check --against-machine` and `import`.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def parse_preset_command(
 ) -> PresetCommand:
     """Parse a preset's command by the help of a runtime.
 
-    With `is_other_build` that runtime is not the one that starts the command, which is missing.
+    With `is_other_build` the runtime that starts the command is missing, and another one is given.
 
     Raises:
         UsageError: a value is missing, or the command starts a router.
@@ -182,7 +182,7 @@ def parse_preset_command(
 
 
 def _parse(preset: ParsedPreset, runtime: Runtime, *, allows_bare: bool) -> ParsedCommand:
-    """Parse the command, with its overrides in an order that autofit keeps when it writes them."""
+    """Parse the command, with its tensor overrides in the order in which autofit writes them."""
     switches = runtime.dialect.switches
     argv = preset.server.full_argv(runtime.help, str(runtime.program), switches)
     parse = partial(
@@ -204,7 +204,7 @@ def _parse(preset: ParsedPreset, runtime: Runtime, *, allows_bare: bool) -> Pars
 
 
 def _with_ordered_overrides(arguments: Sequence[str], help_text: HelpText) -> tuple[str, ...]:
-    """Return arguments that mean the same when autofit writes overrides in its own order."""
+    """Return arguments with the same meaning, with tensor overrides in autofit's order."""
     options = tuple(_override_options(arguments, help_text))
     patterns = (o.value or "" for o in options if o.override_kind == OVERRIDE_TENSOR)
     if all(part.endswith("=CPU") for pattern in patterns for part in pattern.split(",")):
@@ -227,7 +227,7 @@ def _override_options(arguments: Sequence[str], help_text: HelpText) -> Iterator
 
 
 def _without_downloads(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments that stay, and those that name a model to be downloaded."""
+    """Return the arguments without downloads, and the arguments that name a model to download."""
     kept: list[str] = []
     downloads: list[str] = []
     rest = iter(arguments)

@@ -31,8 +31,8 @@ _BEGINNINGS = (
 def heading(preset: Preset, notices: Sequence[str] = ()) -> list[str]:
     """Return purpose, speed and machine of a preset, as lines without comment marks.
 
-    The check value has one part each for machine, build and model file, so that a reader can
-    see which of them has changed. `notices` become lines of their own.
+    The check value has a part for each of machine, build and model file. A changed part shows
+    which of them is different. `notices` become lines of their own.
     """
     environment = preset.environment
     devices = ", ".join(environment.devices) or "none"

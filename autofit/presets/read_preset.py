@@ -60,12 +60,12 @@ def read_preset(
 ) -> ParsedPreset:
     """Read a preset: a file, the folder of a finished tune, or a quoted launch command.
 
-    Of several servers in a file, `section` chooses one by its name, or by the path or name of
+    If a file has several servers, `section` chooses one: by its name, or by the path or name of
     its model file. Without `section`, the only server of `model` is chosen.
 
     Raises:
-        UsageError: there is no such file, it has no launch command or several to choose from,
-            or only a shell or another program can evaluate the command.
+        UsageError: there is no such file, it has no launch command, it has several servers and
+            none is chosen, or only another program can evaluate the command.
     """
     if not given.strip():
         raise UsageError("the preset must not be empty", _HINT)
@@ -169,7 +169,10 @@ def _chosen(
 
 
 def _called(entries: Sequence[ServerEntry], section: str) -> list[ServerEntry]:
-    """Return the servers of that name; without one, those whose model file has it."""
+    """Return the servers of that name.
+
+    If there are none, return those whose model file has the name.
+    """
     named = [entry for entry in entries if entry.name == section]
     return (
         named

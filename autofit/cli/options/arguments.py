@@ -19,7 +19,7 @@ _LISTED = 8
 
 
 class ModelType(click.ParamType):  # type: ignore[type-arg] # not generic in older clicks
-    """A GGUF file, given by its path or by its name in a cache; with `is_name` only by name."""
+    """A GGUF file, given by its path or by its name in a cache; with `is_name` by name only."""
 
     name = "model"
 

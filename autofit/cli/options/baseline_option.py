@@ -30,8 +30,8 @@ def read_baseline(
 ) -> tuple[PresetCommand, TaskOptions]:
     """Return the user's command, and the tune's options with the command's values added.
 
-    All launches get the command's wrapper, variables and remote devices, so that they differ
-    from it only in settings. The task gets the command's context and slots, unless the options
+    All launches get the command's wrapper, variables and remote devices. They then differ from the
+    baseline only in settings. The task gets the command's context and slots, unless the options
     set a workload, or these numbers.
 
     Raises:

@@ -44,7 +44,7 @@ def check_target(target: str) -> None:
 
 
 def deliver(text: str, target: str, *, is_program: bool = False, like: Path | None = None) -> None:
-    """Write text to stdout if the target is `-`, or else to a file, which is replaced as a whole.
+    """Write text to stdout if the target is `-`, else replace the content of a file.
 
     Paths in the text that are not valid Unicode are written as their original bytes. The new
     file gets the read permissions of the file `like`, if that is given.
@@ -100,7 +100,7 @@ def check_writable(path: Path) -> None:
 
 
 def describe_path_error(error: OSError) -> AutofitError:
-    """Convert a system error to one for users, with exit code 2 if the path they gave is wrong."""
+    """Convert a system error to an error for users. A wrong path from the user has exit code 2."""
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     if error.errno == errno.ENOENT and not _has_working_folder():
         return UsageError(

@@ -1,8 +1,8 @@
 """The cache of each block in elements: attention per token, recurrent states per sequence.
 
-Follows llama.cpp's `llama-hparams.cpp`, `llama-kv-cache.cpp` and `llama-memory-recurrent.cpp`.
-The rules by architecture, which no header contains, are those of `load_arch_hparams` in the
-files of `src/models` (build 11434).
+Follows llama.cpp's `llama-hparams.cpp`, `llama-kv-cache.cpp` and `llama-memory-recurrent.cpp`. No
+header contains the rules by architecture. They are from `load_arch_hparams` in the files of
+`src/models` (build 11434).
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ KNOWN_ARCHITECTURES = frozenset(_KNOWN_NAMES.split())
 class CacheShape:
     """The cache of one block, in elements.
 
-    `head_k` and `head_v` are for one KV head and one token; `head_v` is 0 if only K is cached.
-    A block without KV heads can still have a place in the cache, and then has head sizes.
-    `index_k` is for one token of an indexer. With a `window`, that many tokens are cached
-    instead of all. With a `compression` too, all tokens are cached as well, `compression` of
-    them in one row. `state_r` and `state_s` are f32 states of one sequence. A block can both
-    attend and be recurrent.
+    `head_k` and `head_v` are for one KV head and one token; `head_v` is 0 if only K is cached. A
+    block without KV heads can still have a place in the cache, and then has head sizes. `index_k`
+    is for one token of an indexer. With a `window`, that many tokens are cached instead of all.
+    With both a `window` and a `compression`, all tokens are cached as well, `compression` tokens
+    in one row. `state_r` and `state_s` are f32 states of one sequence. A block can both attend and
+    be recurrent.
     """
 
     attention: AttentionKind = "none"

@@ -1,8 +1,8 @@
 """The compute buffer of each device, from a model's layers and where they are computed.
 
-`benchmarks/bench_estimator.py` compares it with the buffers of llama-server b11434 on CUDA
-and on remote devices: mixture of experts and dense models, ubatch 512 to 4096, context 4,096 to
-131,072, one and two devices, with and without host experts.
+`benchmarks/bench_estimator.py` compares the result with the buffers of llama-server b11434. It
+covers CUDA and remote devices, mixtures of experts and dense models, ubatch 512 to 4,096, and
+context 4,096 to 131,072. It covers one and two devices, with and without host experts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The computation graph of one ubatch, and the bytes that it needs in each place.
 
 The graph follows llama.cpp's `llama-graph.cpp` and `src/models` (build 11434), and
-`graph_allocator` plans its buffers. It has only the results that grow with the ubatch or the
-context, and small ones that separate gaps. More equal layers in sequence need no more memory, so
-a few of them represent all. The order of operations matters: it decides which gaps are used.
+`graph_allocator` plans its buffers. The graph has only results that grow with the ubatch or the
+context, and small results that separate gaps. More equal layers in sequence need no more memory,
+so a few of them represent all. The order of operations matters: it decides which gaps are used.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class _Graph:
         *,
         is_cropped: bool,
     ) -> Tensor:
-        """Add a layer; if it is cropped, it computes only the rows of the outputs.
+        """Add a layer. A cropped layer computes only the rows of the outputs.
 
         `next_home` is the place of what follows the layer. The runtime moves operations without
         weights there after experts on the host, up to the next matrix.

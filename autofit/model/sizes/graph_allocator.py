@@ -1,9 +1,9 @@
 """The buffer of each place for any computation graph, planned like ggml's allocator.
 
 Follows `ggml-alloc.c`: the best fitting gap is used, and a result overwrites an operand that no
-other result needs. Follows `ggml-backend.cpp` for splits: consecutive nodes of one place are a
-split, and operands from other places are copied at its start. `compute_buffer` makes the graphs
-of models.
+other result needs. Splits follow `ggml-backend.cpp`: consecutive nodes of one place are a split,
+and operands from other places are copied at the start of the split. `compute_buffer` makes the
+graphs of models.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _ENDLESS = 1 << 62
 class Tensor:
     """A result in a graph, with its operands in `sources` and the place that computes it.
 
-    A place is any number; in the graphs of models it is a device index or -1 for the host. A
-    view shares the memory of the tensor `view_of`. An `inplace` result can overwrite an operand
-    of the same size. A weight is not allocated in its own place, but copied to the place that
-    uses it. Inputs are allocated before everything else. A kept tensor is never freed.
+    A place is a number: in the graphs of models, a device index, or -1 for the host. A view shares
+    the memory of the tensor `view_of`. An `inplace` result can overwrite an operand of the same
+    size. A weight is not allocated in its own place, but copied to the place that uses it. Inputs
+    are allocated before everything else. A kept tensor is never freed.
     """
 
     place: int
@@ -52,7 +52,7 @@ class _Region:
         self.used = 0
 
     def take(self, size: int) -> int:
-        """Allocate in the smallest gap that fits; the endless last one is used if none does."""
+        """Allocate in the smallest gap that is large enough. The last gap has no end."""
         best = min(
             (gap for gap in self.free[:-1] if gap[1] >= size),
             key=lambda gap: (gap[1], -gap[0]),
@@ -87,8 +87,8 @@ def plan_buffers(nodes: Sequence[Tensor], copies: int = 1) -> dict[int, int]:
 
     Args:
         nodes: results, each after its operands. They are changed and cannot be used again.
-        copies: number of copies of operands from other places, one for each batch that is in
-            progress; 1 without pipeline parallelism.
+        copies: number of copies of each operand from another place. Pipeline parallelism needs one
+            for each batch in progress; without it the number is 1.
     """
     ordered, kept = _with_copies(nodes, copies)
     regions: dict[int, _Region] = {}
@@ -137,7 +137,7 @@ class _Copier:
     def ends_before(self, node: Tensor, split: Sequence[Tensor]) -> bool:
         """Return whether a node starts a new split.
 
-        A node with a weight that must be copied starts one, so that an earlier weight can be
+        A node whose weight must be copied starts a new split, so that earlier weights can be
         freed.
         """
         if node.view_of is not None:

@@ -1,8 +1,8 @@
 """The bytes of a model by block and purpose.
 
-A block is a repeating layer of llama.cpp. Tensors are grouped by what decides their device:
-experts can be in system RAM alone, everything else of a block follows its layer, embeddings
-stay on the host, and the output is a unit of its own.
+A block is a repeating layer of llama.cpp. Tensors are grouped by the rule that decides their
+device. Experts can be in system RAM while their layer is on a device. All other tensors of a block
+follow its layer. Embeddings stay on the host. The output is a unit of its own.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class BlockInventory(CacheShape):
     """The bytes of one block by purpose, and the shape of its cache.
 
     llama.cpp's `--n-cpu-moe` moves `expert_bytes`: the tensors that match
-    `ffn_(up|down|gate|gate_up)_(ch|)exps`. `expert_up_gate_bytes` and `expert_down_bytes` are
-    its two parts, `expert_max_bytes` is its largest tensor. `--n-cpu-ffn` moves
-    `dense_ffn_bytes`: `ffn_(up|down|gate)`. Routers, shared experts and norms stay with their
-    layer. `is_nextn` marks a block for multi-token prediction: llama.cpp counts it as a layer,
-    but loads it only to speculate with it.
+    `ffn_(up|down|gate|gate_up)_(ch|)exps`. `expert_up_gate_bytes` and `expert_down_bytes` are its
+    two parts, `expert_max_bytes` is its largest tensor. `--n-cpu-ffn` moves `dense_ffn_bytes`:
+    `ffn_(up|down|gate)`. Routers, shared experts and norms stay with their layer. `is_nextn` marks
+    a block for multi-token prediction. llama.cpp counts such a block as a layer, but loads it only
+    for speculative decoding.
     """
 
     index: int
@@ -270,7 +270,7 @@ def _n_vocab(header: GgufHeader, hparams: Hparams) -> int:
 
 
 def _expert_width(header: GgufHeader) -> int:
-    """Return the inner size of one expert, which is the row of its last matrix."""
+    """Return the inner size of one expert: the length of a row of its last matrix."""
     for tensor in header.tensors:
         if tensor.name.endswith("ffn_down_exps.weight"):
             return tensor.shape[0]

@@ -184,7 +184,7 @@ def estimate_memory(
 def _divided_rows(
     rows: Sequence[DeviceEstimate], candidate: Candidate, inventory: ModelInventory
 ) -> list[DeviceEstimate]:
-    """Return the rows of devices that have a part of every layer: its weights and its cache.
+    """Return the rows of devices that share every layer: each has a part of its weights and cache.
 
     Every device computes all layers, so it needs the largest of the compute buffers.
     """

@@ -1,9 +1,9 @@
 r"""The device of each layer and each tensor of a model under given settings.
 
-Follows llama.cpp's `llama-model.cpp` (`load_tensors`) for `--split-mode layer` and `none`, and
-`llama-model-loader.cpp` for tensor overrides: llama.cpp searches the expression of each rule
-anywhere in a tensor's name and uses the first rule that matches, in the order
-`--override-tensor`, `--n-cpu-moe`, `--n-cpu-ffn`.
+Layers follow llama.cpp's `llama-model.cpp` (`load_tensors`) for `--split-mode layer` and `none`.
+Tensor overrides follow `llama-model-loader.cpp`: the first rule whose expression matches a part of
+a tensor's name decides. The rules of `--override-tensor` come first, then `--n-cpu-moe`, then
+`--n-cpu-ffn`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class TensorOverride:
 class Placement:
     """The place of every layer and tensor: an index into `devices`, or `HOST` for system RAM.
 
-    `units` has the blocks and, last, the output layer. `experts` and `dense_ffn` have for each
-    block the places of its experts, and of the matrices that `n_cpu_ffn` moves, each place
-    once. `weights` are bytes by place. `is_overridden` is true if there is any rule, which
-    turns pipeline parallelism off even if it matches nothing.
+    `units` has the blocks and, last, the output layer. `experts` has the places of each block's
+    experts, each place once. `dense_ffn` has the places of the matrices that `n_cpu_ffn` moves.
+    `weights` are bytes by place. `is_overridden` is true if there is any rule. A rule turns
+    pipeline parallelism off even if it matches nothing.
     """
 
     devices: tuple[Device, ...]
@@ -150,7 +150,7 @@ def place_tensors(
 
 
 def used_devices(candidate: Candidate, devices: Sequence[Device]) -> tuple[Device, ...]:
-    """Return the devices that a candidate names, in its order; all if it names none.
+    """Return the devices in the order in which a candidate names them, or all if it names none.
 
     Raises:
         UsageError: a device that does not exist.
@@ -185,8 +185,8 @@ def offloaded_units(inventory: ModelInventory, candidate: Candidate) -> int:
 def split_units(split: Sequence[float], offloaded: int) -> tuple[int, ...]:
     """Return the device index of each offloaded unit under a `tensor_split`.
 
-    Unit `k` goes to the first device whose cumulative share of the split exceeds
-    `k / offloaded`, all in 32-bit floats as in llama.cpp.
+    Unit `k` goes to the first device whose cumulative share exceeds `k / offloaded`. The numbers
+    are 32-bit floats, as in llama.cpp.
     """
     shares = np.cumsum(np.asarray(split, dtype=np.float32), dtype=np.float32)
     shares /= shares[-1]

@@ -4,12 +4,12 @@ On devices these are the driver's context, scratch pools, page tables, prefetch 
 caches. On the host they are repacked weights.
 
 Contexts and pools were measured with CUDA b11434 on an H200, by NVML before and after the first
-long prompt: 527 MiB for a context alone, 598 with a model loaded, then 12 to 32 more for dense
-models and 116 to 172 for mixtures of experts, growing with the ubatch. With Vulkan b10434 on the
-same card: 66 MiB for a context with a model loaded, then 340 more at ubatch 512, 1,050 at 2,048
-and 2,100 at 4,096 for 256 experts of width 2,048. On both, weights in pinned host memory took
-1/512 of their size on every card. For other backends the numbers are guesses, which launches
-calibrate (`autofit.memory.calibration`).
+long prompt. A context alone took 527 MiB, and 598 MiB with a model loaded. The pool then took 12
+to 32 MiB for dense models and 116 to 172 MiB for mixtures of experts; it grows with the ubatch.
+With Vulkan b10434 on the same card, a context with a model loaded took 66 MiB. For 256 experts of
+width 2,048 the pool took 340 MiB at ubatch 512, 1,050 MiB at 2,048 and 2,100 MiB at 4,096. On
+both, weights in pinned host memory took 1/512 of their size on every card. For other backends the
+numbers are guesses, which launches calibrate (`autofit.memory.calibration`).
 
 Prefetch slots and expert caches follow llama.cpp #28414, #21067 and #29887, and the forks before
 them. Prefetch slots are allocated with the first large batch, each as large as the largest

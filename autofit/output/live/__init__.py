@@ -1,1 +1,1 @@
-"""The display of a run as it goes on: plain lines for a log, a live view on a terminal."""
+"""The display of a running command: plain lines for a log, a live view on a terminal."""

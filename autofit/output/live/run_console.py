@@ -51,9 +51,9 @@ _SHOWN_BARS = 8
 class RunConsole:
     """A listener that shows a run: one line stays for each launch.
 
-    `metric` is the objective; `budget_s` is the time limit of the run, or None without one;
-    `limits_mib` has the limits of devices; `clock` returns seconds; `refresh_s` is the time
-    between two views. A `verbose` console prints all that is known about each event.
+    `metric` is the objective. `budget_s` is the time limit of the run, or None. `limits_mib` has
+    the limits of devices. `clock` returns seconds. `refresh_s` is the time between two views. A
+    `verbose` console prints all that is known about each event.
     """
 
     def __init__(

@@ -138,7 +138,7 @@ def plots(data: PlotData) -> tuple[list[Plot], list[NoPlot]]:
 
 
 def _drawn(draw: Callable[[PlotData], Plot | NoPlot], data: PlotData) -> Plot | NoPlot:
-    """Return a plot, or its fault as the reason why it is left out: the report has much else."""
+    """Return a plot. If drawing fails, return the error as the reason why the plot is left out."""
     try:
         return draw(data)
     except Exception as error:  # noqa: BLE001 - also a fault in plotly

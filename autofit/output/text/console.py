@@ -98,7 +98,7 @@ def print_table(
 ) -> None:
     """Print a table under an optional title; the columns named in `right` are right-aligned.
 
-    Long cells are wrapped, or with `cuts` each row has one line, whose last cell is cut first.
+    Long cells are wrapped. With `cuts` each row has one line, and the last cell is cut first.
     """
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     numeric, style, cells = set(right), iter(styles), [*rows]

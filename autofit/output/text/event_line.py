@@ -174,7 +174,7 @@ def _cut(text: str, columns: int) -> str:
 
 
 def event_line(event: Event, workload: Workload, numbers: Mapping[str, int]) -> str:
-    """Return the event as one line with all that is known, empty for an event that is not logged.
+    """Return one line with all details of an event, or "" for an event that is not logged.
 
     `numbers` has the first launch of each candidate, by the candidate's key.
     """
@@ -196,7 +196,7 @@ def event_line(event: Event, workload: Workload, numbers: Mapping[str, int]) -> 
 
 
 def brief_line(event: Event, numbers: Mapping[str, int]) -> str:
-    """Return the event as a short line for people, empty for one that only the study needs.
+    """Return a short line for an event, or "" for an event that is not shown.
 
     A launch has a line of its own, see `launch_line`.
     """

@@ -162,7 +162,7 @@ def _front_rows(result: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
 
 
 def _winner_command(found: Conclusion, result: Mapping[str, Any]) -> str:
-    """Return the command to run, or one that runs its file if the command is very long."""
+    """Return the command to run. A very long one is replaced by a command that runs its file."""
     preset = result.get("preset")
     if len(found.command) <= _MAX_COMMAND or not preset:
         return found.command

@@ -125,7 +125,7 @@ class _Script:
                 yield from self._command(first, command.lstrip("@ \t"))
 
     def _logical_line(self, lines: Sequence[str], number: int) -> tuple[str, int]:
-        """Return a line with those that its carets continue, and the number of the next."""
+        """Return a line joined with its continuations, and the number of the next line."""
         line = self._expand(lines[number])
         number += 1
         while _is_continued(line) and number < len(lines):
@@ -262,7 +262,7 @@ def _end_of_block(lines: Sequence[str], first: int, after: int) -> int:
 
 
 def _without_start(command: str) -> tuple[list[str], str]:
-    """Return the words that `start` starts, and the folder that it starts them in."""
+    """Return the command that `start` starts, as words, and its folder."""
     rest = command.split(maxsplit=1)[1] if " " in command else ""
     words, folder = split_words(rest), ""
     if rest.startswith('"'):

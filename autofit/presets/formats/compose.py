@@ -1,7 +1,7 @@
 """Compose files: the server in a container (https://github.com/compose-spec/compose-spec).
 
-Files are mounted at the path that they have on the host, so that the command stays as it was
-tuned. `$` begins a variable in every value; `$$` is a plain dollar.
+Files are mounted at their path on the host, so that the command is the one that was tuned. `$`
+begins a variable in every value; `$$` is a plain dollar.
 """
 
 from __future__ import annotations

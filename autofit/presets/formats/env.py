@@ -76,9 +76,9 @@ def arguments_without_variable(preset: Preset) -> tuple[str, ...]:
 def file_variables(text: str, reader: Reader = "shell") -> dict[str, str | None]:
     """Return the variables of a file of `NAME=VALUE` lines, or None for a `NAME` alone.
 
-    A value in quotes is unquoted as in a shell, and can have several lines. Any other value is
-    the rest of its line; a shell and compose end it at a comment. `docker run` takes every value
-    as it is, with its quotes.
+    A value in quotes is unquoted as in a shell, and can have several lines. Any other value is the
+    rest of its line. A shell and compose end such a value at a comment. `docker run` takes every
+    value as it is, with its quotes.
     """
     if reader == "docker":
         lines = [line.strip() for line in text.split("\n") if not line.lstrip().startswith("#")]

@@ -1,7 +1,7 @@
 """A configuration of llama-swap, which starts and stops servers on demand.
 
-llama-swap removes comment lines from `cmd`, replaces macros `${NAME}` wherever they are, and
-splits the rest as a POSIX shell splits words, without expanding anything
+llama-swap removes comment lines from `cmd` and replaces macros `${NAME}` everywhere. It then
+splits the text into words as a POSIX shell does, but expands nothing
 (https://github.com/mostlygeek/llama-swap, config-schema.json and docs/configuration.md).
 """
 
@@ -154,7 +154,7 @@ def _server(name: str, model: Mapping[str, Any], macros: Mapping[str, str]) -> S
 
 
 def _macro(found: re.Match[str], values: Mapping[str, str]) -> str:
-    """Return the value of a macro or of a variable, `${env.NAME}`; without one, its text."""
+    """Return the value of a macro or of a variable `${env.NAME}`, else the text itself."""
     name = found[1]
     if name.startswith(_VARIABLE_PREFIX):
         return os.environ.get(name.removeprefix(_VARIABLE_PREFIX), found[0])

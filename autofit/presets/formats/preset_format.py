@@ -70,12 +70,12 @@ class PresetFile:
 class PresetFormat:
     """One file format: how presets are written in it, and how servers are read from it.
 
-    `write` puts several presets into one file if `holds_several`, and exactly one otherwise; it
-    raises a UsageError if the format cannot hold a value. `read` raises a ValueError or TypeError
-    for a faulty file, and is None for a format that is read as shell text. `metadata` returns
-    what autofit recorded in a file. `notices` are what a user must know of a written preset.
-    `entry_name` is the model's name in the file. `names_servers` is true if servers have names
-    in such files.
+    `write` takes several presets if `holds_several`, and exactly one otherwise. It raises a
+    UsageError if the format cannot hold a value. `read` raises a ValueError or TypeError for a
+    faulty file. It is None for a format that is read as shell text. `metadata` returns what
+    autofit recorded in a file. `notices` are what a user must know of a written preset.
+    `entry_name` is the model's name in the file. `names_servers` is true if servers have names in
+    such files.
     """
 
     suffix: str

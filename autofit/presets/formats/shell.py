@@ -57,7 +57,7 @@ def script(
 
 
 def _write_args(presets: Sequence[Preset]) -> str:
-    """Return the command on one line, with `env` and its variables before it if it has any."""
+    """Return the command on one line. If it has variables, `env NAME=VALUE` comes first."""
     (preset,) = presets
     settings = [f"{name}={value}" for name, value in preset.env.items()]
     return shlex.join([*(["env", *settings] if settings else []), *preset.argv]) + "\n"

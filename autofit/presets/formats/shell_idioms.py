@@ -1,4 +1,4 @@
-"""Text of shell scripts that has one meaning in practice, which needs no shell.
+"""Common texts of shell scripts that can be evaluated without a shell.
 
 These are the script's own folder, arithmetic, here-documents, and paths of Windows.
 """

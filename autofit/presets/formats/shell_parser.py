@@ -1,10 +1,9 @@
 """Shell text split into simple commands, as far as possible without running anything.
 
-Understood are quotes, continued lines, comments, variables that the text itself or a file sets
-that it reads (`source`), arrays, `cd`, the script's own folder, redirections, here-documents and
-lists of commands. Text that only a shell can evaluate (loops, conditions, the output of a command,
-variables set elsewhere) is marked, so that only a command that needs it is refused. `shlex` splits
-the words.
+The parser understands quotes, continued lines, comments, variables, arrays, `source`, `cd`, the
+script's own folder, redirections, here-documents and lists of commands. Loops, conditions, the
+output of commands and variables that are set elsewhere can only be evaluated by a shell. Such text
+is marked, and only a command that uses a mark is refused. `shlex` splits the words.
 """
 
 from __future__ import annotations

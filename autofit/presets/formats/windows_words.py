@@ -15,8 +15,9 @@ _HINT = "use the format `json`, which holds any text"
 def split_words(line: str) -> list[str]:
     """Return the arguments that a program gets from a command line.
 
-    White space separates them outside of double quotes. Backslashes count only before a quote:
-    two are one, and an odd one makes the quote a character. So do two quotes within quotes.
+    White space separates them outside of double quotes. Backslashes are special only before a
+    quote: each pair becomes one backslash, and a single one makes the quote a plain character.
+    Within quotes, two quotes are one plain quote.
     """
     words: list[str] = []
     word: str | None = None
@@ -60,8 +61,8 @@ def refuse_unwritable(preset: Preset, format_name: str, allowed_controls: str) -
     """Refuse a preset with text that a script of Windows cannot hold.
 
     Raises:
-        UsageError: a control character that is not allowed, bytes that are no text, or a variable
-            that is empty, has an unusual name, or equals another but for its case.
+        UsageError: a text has a control character that is not allowed, or is not valid Unicode. Or
+            a variable is empty, has an unusual name, or differs from another one only in case.
     """
     if len({name.upper() for name in preset.env}) < len(preset.env):
         names = ", ".join(preset.env)

@@ -1,7 +1,7 @@
 """One model's section of a router's INI file, replaced line by line.
 
-No library can keep this dialect: a value ends at a `;` or `#` within a word, keys may come before
-the first section, and the case of keys matters. Lines that are not replaced stay as they are.
+No library reads this dialect: a value ends at a `;` or `#` within a word, keys may come before the
+first section, and the case of keys matters. Lines that are not replaced stay as they are.
 """
 
 from __future__ import annotations

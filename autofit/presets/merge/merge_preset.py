@@ -44,7 +44,7 @@ def merge_presets(
 
 
 def models_in(format_name: str, text: str, label: str) -> list[str]:
-    """Return the models in a file of a format, or nothing for a format that holds a single one.
+    """Return the names of the models in a file, or nothing for a format that holds a single model.
 
     Raises:
         UsageError: the file cannot be read.
@@ -112,9 +112,9 @@ def _kept_options(
 ) -> tuple[list[str], list[str]]:
     """Return the options of an older command that stay, and notices for the user.
 
-    Options that no tune chooses stay, such as sampling. Removed are those that the preset has
-    too, those that a tune may choose, unknown flags, and options that a variable or macro
-    completes.
+    Options that no tune chooses stay, such as sampling. These options are removed: those that the
+    preset has too, those that a tune may choose, unknown flags, and options with a variable or
+    macro in their value.
     """
 
     def spellings(flag: str) -> tuple[str, ...]:

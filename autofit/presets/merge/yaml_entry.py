@@ -29,8 +29,8 @@ Parts = Mapping[str, Sequence[str]]
 class YamlEntry:
     """An entry to be put into a file, below the key `top`.
 
-    `key` is its name as written in YAML. `parts` returns its settings, given the data of the
-    older entry, which are empty if there is none.
+    `key` is its name as written in YAML. `parts` gets the data of the older entry, empty without
+    one, and returns the settings.
     """
 
     top: str

@@ -56,8 +56,8 @@ class CheckReason:
 class MemoryNeed:
     """The memory that a device, or `host`, must provide, and the free memory there.
 
-    `needed_mib` is measured or predicted, as `source` says. `peak_mib` was in use at the peak
-    of the proof, other programs included; the server itself used `taken_mib` of it. Both are None
+    `needed_mib` is measured or predicted, as `source` says. `peak_mib` is the memory that all
+    programs used at the peak of the proof. The server itself used `taken_mib` of it. Both are None
     if they are unknown.
     """
 
@@ -201,7 +201,7 @@ def _value_reasons(runtime: Runtime, candidate: Candidate) -> Iterator[CheckReas
 
 
 def _check_model(check: MachineCheck, own: PresetCommand) -> bool:
-    """Return whether the model's file can be read; it must be the one that was tuned."""
+    """Check that the model's file is the one that was tuned; return whether it can be read."""
     if own.model is None:
         hint = "name the model in the preset: the check reads its file"
         check.reasons.append(CheckReason("model", "the preset names no model file", hint))

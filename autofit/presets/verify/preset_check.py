@@ -1,4 +1,4 @@
-"""Checks of a preset file: their result, and the one that its command starts a server."""
+"""The result of a check of a preset file, and the check that its command starts a server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Changes of settings that avoid a failure, with amounts estimated from the log.
 
-A layer is taken as the size of the file divided by its layers, since experts are almost all
-of it. A compute buffer is taken to grow with the ubatch, and KV with the context.
+The size of a layer is estimated as the file's size divided by its number of layers, because almost
+all bytes are experts. A compute buffer is assumed to grow with the ubatch, and the KV cache with
+the context.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ def _free_mib(outcome: OutOfMemory, log: ServerLog) -> float | None:
 def _missing_mib(outcome: OutOfMemory, log: ServerLog) -> float | None:
     """Return the memory to free on the device.
 
-    If its free memory is unknown, that is half of a requested buffer: one step, after which the
-    next launch shows more. Weights are requested in one piece, and are missing as a whole.
+    If the device's free memory is unknown, return half of a requested buffer. That is one step,
+    and the next launch shows whether more is needed. Weights are requested in one piece, and are
+    missing as a whole.
     """
     is_known = outcome.buffer == "weights" or _free_mib(outcome, log) is not None
     if outcome.requested_mib is None or is_known:

@@ -50,9 +50,9 @@ _COMPUTING: frozenset[Stage] = frozenset({"warmup", "prompt", "generate"})
 class Diagnosis:
     """The outcome of a launch with advice; `outcome` is None if it is not known.
 
-    `reason` is the outcome's, if it has one. For memory without a failed allocation in the log
-    it is why memory is assumed to be the cause (`killed`, `device_lost`). `child` is the port
-    of a router's child, empty for a server of its own.
+    `reason` is the outcome's, if it has one. If the log has no failed allocation but memory is the
+    likely cause, `reason` is why (`killed`, `device_lost`). `child` is the port of a router's
+    child, empty for a server of its own.
     """
 
     outcome: Outcome | None
@@ -89,8 +89,8 @@ def diagnose(
     Args:
         lines: the lines of the log.
         dialect: the dialect of the server.
-        exit_status: the status of the server (or router), as `normalize_status` returns it;
-            None if it is not known or the server still runs.
+        exit_status: the status of the server or router, as `normalize_status` returns it. None if
+            it is not known, or if the server still runs.
         free_mib: the least free memory measured on each device.
     """
     failed: list[Diagnosis] = []

@@ -1,16 +1,15 @@
 """Failures that only memory counters show: spilled memory and refused prefetch slots.
 
-Some drivers answer a device allocation that does not fit with host memory: NVIDIA's on
-Windows, amdgpu and Intel's on Linux. The server then runs many times slower, without an error.
-A spill shows in the counters: a full device uses less than the runtime reports, or the host
-memory that the driver provides (`NAME.gtt`) grows. A full device alone is no sign, and neither
-is a slow candidate. If device and host share their memory, or the device is a remote process,
-the counters show no spill.
+If a device is full, some drivers allocate host memory in its place, without an error: NVIDIA's on
+Windows, amdgpu and Intel's on Linux. The server then runs many times slower. A spill shows in the
+counters: a full device uses less than the runtime reports, or the host memory that the driver
+provides (`NAME.gtt`) grows. A full device alone is no sign, and neither is a slow candidate. If
+device and host share their memory, or the device is a remote process, the counters show no spill.
 
 Prefetch slots are allocated with the first large batch. If they do not fit, some builds exit.
-Others keep the slots they got, at least two, or prefetch nothing. The log then only contains
-the backend's line about a failed allocation of the size of a slot, and only the device's
-memory shows how many slots there are.
+Others keep the slots they got, at least two, or prefetch nothing. The log then contains only the
+backend's line about a failed allocation of the size of a slot. Only the memory of the device shows
+how many slots there are.
 """
 
 from __future__ import annotations
@@ -188,8 +187,8 @@ def _used_mib(reading: MemoryReading, device: str) -> float | None:
 class ExpectedSlots:
     """The prefetch slots that a launch should allocate on a device.
 
-    `unreported_mib` is what a launch without them uses of the device in addition to the
-    runtime's buffers, if it is known.
+    `unreported_mib` is the memory that a launch without slots uses in addition to the runtime's
+    buffers, or None if it is not known.
     """
 
     device: str

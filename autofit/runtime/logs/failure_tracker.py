@@ -59,8 +59,9 @@ class _Hit:
 class FailureTracker:
     """The failure messages of one run of a server.
 
-    A message can be harmless, if a later line shows that the runtime continued. Of the others,
-    the first in the dialect's order decides, and further messages of its kind add values.
+    A message can be harmless, if a later line shows that the runtime continued. Of all other
+    messages, the first one in the dialect's order decides the kind. Further messages of that kind
+    add values.
     """
 
     def __init__(self, patterns: Sequence[FailurePattern]) -> None:

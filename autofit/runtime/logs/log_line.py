@@ -1,7 +1,7 @@
 """Log lines: reading them, removing their prefixes, and finding the patterns that match.
 
-A line may carry ANSI colours, the prefix of a journal or container, a router's `[port]`, a
-time and a level, or be a JSON document. Files may have any line ends and may be UTF-16.
+A line may have ANSI colours, and prefixes: of a journal or container, a router's `[port]`, a time,
+a level. It may also be a JSON document. Files may have any line ends and may be UTF-16.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class CompiledPattern(Generic[KeyT]):
 
 
 class PatternIndex(Generic[KeyT]):
-    """An index of patterns that finds the few that can match a line, in the order given.
+    """An index that finds the few patterns that can match a line, in their original order.
 
     Lines that differ only in digits have one shape, and the patterns of a shape are cached.
     A new shape is first tested for the stems that many texts share.
@@ -175,7 +175,10 @@ class PatternIndex(Generic[KeyT]):
 
 
 def _group_by_stem(texts: set[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Group texts by a part that they share, in few groups: the most frequent part comes first."""
+    """Group texts by a part that they share.
+
+    The most frequent part comes first, so there are few groups.
+    """
     texts_with: dict[str, set[str]] = {}
     for text in texts:
         for start in range(max(1, len(text) - _STEM_LENGTH + 1)):

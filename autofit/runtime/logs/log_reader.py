@@ -1,4 +1,4 @@
-"""The reading of a whole log in one pass: restarts, a router and its children, failures.
+"""A reader of whole logs in one pass: restarts, a router and its children, failures.
 
 The use of memory does not grow with the log.
 """
@@ -25,8 +25,8 @@ _CHAIN_GAP = 2
 class LogReader:
     """The current run of each source of a log: a server, or a router and its children.
 
-    `on_over` is called with a run and its source when another run of the source follows, or
-    when the source is dropped.
+    `on_over` is called with a run and its source when the run is over: another run of the source
+    follows, or the source is dropped.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class LogRun:
             self.is_busy = stage in {"prompt", "generate"}
 
     def notice_sign(self, _groups: Groups, _line: LogLine, *, stage: Stage) -> None:
-        """Handle a line that a stage prints: the launch is in it, or in a later one."""
+        """Handle a line that a stage prints: the launch has reached at least that stage."""
         self.stage = max(self.stage, stage, key=_STAGES.index)
 
     def notice_frame(self, _groups: Groups, _line: LogLine, *, stage: Stage) -> None:

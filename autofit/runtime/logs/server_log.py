@@ -67,8 +67,8 @@ class ServerLog:
         values: facts by name. Settings have autofit's names (`context`, `ubatch`, ...); names
             that begin with `fit` are results of the fitting before the launch.
         reported: the runtime's memory table at the end, by device name or `Host`.
-        refused_mib: the first allocations that failed, without those for which the log gives
-            the reason that the runtime then continued.
+        refused_mib: the first allocations that failed, without those after which the runtime tried
+            again.
         notices: lines that users should see.
     """
 
@@ -247,9 +247,9 @@ def locate_buffer(
     """Return where buffers of this type are, and on which device (None for the host).
 
     llama.cpp names a type after its device (`CUDA0`), with a suffix for a special kind
-    (`MTL0_Mapped`, `CUDA_Split`). `CUDA_Host` is pinned and `CPU...` plain host memory. The
-    type of a remote device is `RPC0[host:port]`. Its number counts the devices of that server
-    only, while the list of devices counts those of all servers.
+    (`MTL0_Mapped`, `CUDA_Split`). `CUDA_Host` is pinned and `CPU...` plain host memory. The type
+    of a remote device is `RPC0[host:port]`. Its number counts the devices of one server. The list
+    of devices counts those of all servers.
 
     `devices` are the descriptions by device name, in the runtime's order. The description of a
     remote device is the address of its server.

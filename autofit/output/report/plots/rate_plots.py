@@ -99,7 +99,7 @@ _Point = tuple[Trial, float, float]
 
 
 def pareto_plot(data: PlotData) -> Plot | NoPlot:
-    """Plot both rates of every launch, and the line of those that no other beats in both."""
+    """Plot both rates of every launch, and a line through the best trade-offs."""
     points = [
         (trial, pp, tg)
         for trial in data.trials
