@@ -18,7 +18,7 @@ import psutil
 
 from autofit.doctor.findings import Finding, check_cards, check_host, check_runtime, check_settings
 from autofit.errors import AutofitError, MachineInUseError, UsageError
-from autofit.machine.gpu_facts import with_gpu_facts
+from autofit.machine.device_source import with_gpu_facts
 from autofit.machine.host_load import HostState, watch_host
 from autofit.machine.kernel_files import read_text
 from autofit.machine.linux_gpus import Card, find_cards

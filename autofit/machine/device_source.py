@@ -1,22 +1,32 @@
-"""The memory counters of a runtime's devices, from all sources on this machine."""
+"""The facts that this machine knows of a runtime's devices: memory counters, links, screens."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autofit.errors import AutofitError
+from autofit.machine.gpu import Gpu
 from autofit.machine.gpu_pairing import pair_gpus
 from autofit.machine.linux_gpus import (
     AmdMemory,
     IntelMemory,
+    cards_with_screens,
+    find_cards,
     find_linux_gpus,
     pci_folder,
     rocm_order,
 )
 from autofit.machine.memory_counter import UNKNOWN, MemoryCounter, MemorySource
-from autofit.machine.nvml import NvidiaMemory, find_nvidia_gpus
+from autofit.machine.nvml import (
+    NvidiaMemory,
+    find_nvidia_gpus,
+    nvidia_capability,
+    nvidia_has_screen,
+    nvidia_link_gb_s,
+)
 from autofit.machine.rpc_servers import RpcMemory, split_endpoint
 from autofit.process.helper_program import run_to_end
 from autofit.trial.device import Device
@@ -88,15 +98,11 @@ def find_device_source(
 ) -> DeviceSource:
     """Find the memory counters of a runtime's devices.
 
-    Args:
-        devices: those of the runtime.
-        env: environment of the runtime, which selects GPUs.
-        pci_ids: PCI addresses by device name, if the runtime's log has them.
-        memory_command: a dialect's own program, which has precedence.
-        root: the folder to use as `/`.
+    `env` is the environment of the runtime, which selects GPUs. `pci_ids` are PCI addresses by
+    device name, if the runtime's log has them. The counters of `memory_command`, a program of the
+    dialect, replace all others. `root` is the folder to use as `/`.
     """
-    gpus = (*find_nvidia_gpus(), *find_linux_gpus(root))
-    paired = pair_gpus(devices, gpus, env=env, pci_ids=pci_ids, rocm_order=rocm_order(root))
+    paired = _find_gpus(devices, env, root, pci_ids)
     nvidia = {name: gpu.index for name, gpu in paired.items() if gpu.vendor == "nvidia"}
     amd = {n: pci_folder(gpu.pci_id, root) for n, gpu in paired.items() if gpu.vendor == "amd"}
     intel = {name: gpu.pci_id for name, gpu in paired.items() if gpu.vendor == "intel"}
@@ -114,3 +120,46 @@ def find_device_source(
     if memory_command:
         sources.append(MemoryCommand(memory_command, env=env))
     return DeviceSource([device.name for device in devices], sources)
+
+
+def with_gpu_facts(
+    devices: Sequence[Device], *, env: Mapping[str, str], root: Path = Path("/")
+) -> tuple[Device, ...]:
+    """Return a runtime's devices with their links, compute capabilities and screens.
+
+    `env` is the environment of the runtime, which selects GPUs; `root` is used as `/`.
+    """
+    paired = _find_gpus(devices, env, root)
+    links = {card.pci_id: card.link.gb_s for card in find_cards(root) if card.link}
+    screens = cards_with_screens(root)
+    return tuple(
+        _with_facts(device, paired[device.name], links, screens)
+        if device.name in paired
+        else device
+        for device in devices
+    )
+
+
+def _with_facts(
+    device: Device, gpu: Gpu, links: Mapping[str, float | None], screens: frozenset[str]
+) -> Device:
+    has_display = gpu.pci_id in screens
+    link_gb_s, capability = links.get(gpu.pci_id), device.compute_capability
+    if gpu.vendor == "nvidia":
+        link_gb_s = link_gb_s or nvidia_link_gb_s(gpu.index)
+        capability = capability or nvidia_capability(gpu.index)
+        has_display = has_display or nvidia_has_screen(gpu.index)
+    return replace(
+        device, link_gb_s=link_gb_s, compute_capability=capability, has_display=has_display
+    )
+
+
+def _find_gpus(
+    devices: Sequence[Device],
+    env: Mapping[str, str],
+    root: Path,
+    pci_ids: Mapping[str, str] | None = None,
+) -> dict[str, Gpu]:
+    """Map each device to its physical GPU on this machine, if there is only one possible."""
+    gpus = (*find_nvidia_gpus(), *find_linux_gpus(root))
+    return pair_gpus(devices, gpus, env=env, pci_ids=pci_ids, rocm_order=rocm_order(root))

@@ -37,8 +37,6 @@ class GpuState:
     power_cap_w: float | None = None
     default_power_cap_w: float | None = None
     busy_percent: int | None = None
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
     throttled_by: tuple[str, ...] = ()
 
 

@@ -28,14 +28,10 @@ def pair_gpus(
     pci_ids: Mapping[str, str] | None = None,
     rocm_order: Sequence[str] = (),
 ) -> dict[str, Gpu]:
-    """Map each device to its physical GPU; leave out devices that could be several GPUs.
+    """Map each device of a runtime to its physical GPU; leave out devices that could be several.
 
-    Args:
-        devices: those of the runtime.
-        gpus: those of this machine.
-        env: environment of the runtime.
-        pci_ids: PCI addresses by device name, if the runtime's log has them.
-        rocm_order: PCI addresses of AMD GPUs in ROCm's order.
+    `env` is the environment of the runtime. `pci_ids` are PCI addresses by device name, if the
+    runtime's log has them. `rocm_order` are the addresses of AMD GPUs in ROCm's order.
     """
     by_pci = {gpu.pci_id: gpu for gpu in gpus}
     found: dict[str, Gpu] = {}

@@ -71,7 +71,7 @@ class HostState:
         return is_stolen or are_cores_busy(self.others_cores, self.cores.logical)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the facts that make measurements doubtful."""
+        """Return the reasons why measurements now would be unreliable."""
         found = []
         if are_cores_busy(self.others_cores, self.cores.logical):
             found.append(
@@ -181,7 +181,7 @@ def wait_until_quiet(
     watch: Callable[[float], HostState] = watch_host,
     clock: Callable[[], float] = time.monotonic,
 ) -> HostState:
-    """Wait until the host is not busy, at most for some time, and return its last state.
+    """Wait until the host is not busy, at most `limit_s` seconds, and return its last state.
 
     While it is busy, keep calling `report` with the reasons.
     """

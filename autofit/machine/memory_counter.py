@@ -69,7 +69,7 @@ def wait_for_release(
     """Wait until devices use no more memory than at the reference.
 
     A driver can take seconds to release the memory of a dead process. Memory that is still used
-    after the limit belongs to another process, or is lost: it becomes part of the new reference.
+    after `limit_s` belongs to another process, or is lost, and becomes part of the new reference.
     Devices without a counter are ignored.
     """
     began_s = clock()
@@ -91,7 +91,7 @@ def wait_for_release(
                 is_complete=False,
                 waited_s=waited_s,
                 reference_mib={**reference_mib, **{name: now[name] for name in unreleased}},
-                notice=f"{listed} were not released within {limit_s:.0f} s after the stop; "
+                notice=f"{limit_s:.0f} s after the server stopped, {listed} were still in use; "
                 "autofit no longer waits for them",
             )
         sleep(min(poll_s, limit_s))

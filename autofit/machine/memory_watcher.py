@@ -1,4 +1,4 @@
-"""Memory over time: of devices, of our processes and of the host."""
+"""The memory of devices, of our processes and of the host, watched over time."""
 
 from __future__ import annotations
 

@@ -122,8 +122,6 @@ def _state(gpu: Gpu) -> GpuState:
         power_cap_w=_watts(_ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
         default_power_cap_w=_watts(_ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
         busy_percent=utilization.gpu if utilization else None,
-        pcie_generation=_ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-        pcie_width=_ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
         throttled_by=tuple(name for bit, name in _THROTTLE_REASONS.items() if reasons & bit),
     )
 

@@ -13,8 +13,7 @@ from typing import Any
 import psutil
 
 from autofit import __version__
-from autofit.machine.device_source import DeviceSource, find_device_source
-from autofit.machine.gpu_facts import with_gpu_facts
+from autofit.machine.device_source import DeviceSource, find_device_source, with_gpu_facts
 from autofit.machine.memory_counter import UNKNOWN
 from autofit.machine.nvml import nvidia_driver
 from autofit.machine.rpc_servers import split_endpoint

@@ -260,9 +260,9 @@ def _variance_between(
 ) -> float:
     """Return the variance between nights, beyond what the variance of launches explains.
 
-    The estimate within levels is the better one, unless chance or a restless machine made
-    levels out of noise. The median step from night to night does not depend on levels, and a
-    few lasting changes do not move it. The larger of the two counts.
+    The estimate within levels is too small if noise was mistaken for levels. The median step
+    from night to night does not depend on levels, and a few lasting changes do not move it. The
+    larger of the two estimates counts.
     """
     squares, nights = 0.0, 0
     for level in levels:

@@ -1,14 +1,14 @@
 """Noise between launches, and cliffs: losses beyond that noise.
 
-A candidate at the edge of memory loads differently each time. So launches that differ far
-more than those of other candidates mark an edge, as a cliff does.
+A candidate that barely fits into memory loads differently each time. So a candidate whose launches
+differ far more than those of others is close to the limit, as one at a cliff is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any, Literal
@@ -33,13 +33,9 @@ Direction = Literal["up", "down"]
 
 @dataclass(frozen=True, slots=True)
 class UnsteadyCandidate:
-    """A candidate whose launches differ far more than those of others.
+    """A candidate whose `n` launches differ far more than those of others.
 
-    Attributes:
-        key: of the candidate.
-        spread: standard deviation of the logarithms.
-        times: `spread` over the usual one.
-        n: the number of launches.
+    `spread` is the standard deviation of their logarithms, which is `times` the usual one.
     """
 
     key: str
@@ -53,10 +49,7 @@ def find_unsteady(launches: Mapping[str, Sequence[float]]) -> list[UnsteadyCandi
 
     An F-test compares the variance of a candidate's logarithms with the median variance of the
     others. The median keeps one unsteady candidate from hiding another. Candidates with a
-    single launch are ignored.
-
-    Args:
-        launches: maps a candidate key to one positive value per launch.
+    single launch are ignored. `launches` maps a candidate key to one positive value per launch.
     """
     from scipy.stats import f  # noqa: PLC0415 - takes half a second to import
 
@@ -100,17 +93,8 @@ class Cliff:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cliff as JSON data."""
-        return {
-            "param": self.param,
-            "from": self.from_value,
-            "to": self.to_value,
-            "metric": self.metric,
-            "ratio": self.ratio,
-            "low": self.low,
-            "high": self.high,
-            "layout": self.layout,
-            "cache_type": self.cache_type,
-        }
+        data = asdict(self)
+        return {"from": data.pop("from_value"), "to": data.pop("to_value"), **data}
 
     def __str__(self) -> str:
         loss = f"{self.param} {self.to_value:g} loses {1 - self.ratio:.0%} of {self.metric}"
@@ -132,17 +116,11 @@ def find_cliffs(
 ) -> list[Cliff]:
     """Return the sharp losses along one parameter, all else being equal.
 
-    Args:
-        param: the parameter.
-        launches: maps a value of the parameter to the metric of each launch.
-        metric: what was measured.
-        toward: the direction that needs more device memory (`down` for n_cpu_moe, `up` for
-            ubatch).
-        noise: the relative standard deviation of one launch, if it is known from elsewhere.
-            Otherwise it is estimated from values launched more than once. Without any, a loss
-            has no interval and must be larger to count.
-        layout: recorded in the result.
-        cache_type: recorded in the result.
+    `launches` maps a value of the parameter to the metric of each launch. `toward` is the
+    direction that needs more device memory: `down` for n_cpu_moe, `up` for ubatch. `noise` is the
+    relative standard deviation of one launch; None estimates it from values launched more than
+    once. If there is no such value, a loss has no interval and must be larger to count. `layout`
+    and `cache_type` are recorded in the result.
     """
     values = sorted((v for v in launches if launches[v]), reverse=toward == "down")
     steps = list(pairwise(values))

@@ -110,7 +110,7 @@ class Limits:
     prompt_tokens: int = _USUAL_PROMPT_TOKENS
 
     def at_most(self, seconds: float) -> Limits:
-        """Return the limits, none of them longer than that."""
+        """Return the limits, each of them at most `seconds`."""
         return replace(
             self,
             load_s=min(self.load_s, seconds),
@@ -119,7 +119,7 @@ class Limits:
         )
 
     def prompt_limit_for_s(self, tokens: int) -> float:
-        """Return the limit for the first token after prompts with that many tokens in total."""
+        """Return the seconds until the first token for prompts of `tokens` in total."""
         return self.prompt_s * max(1.0, tokens / self.prompt_tokens)
 
     def with_usual_token_time(self, tokens: int, token_s: float) -> Limits:
@@ -132,7 +132,7 @@ class Limits:
         return replace(self, prompt_s=limit_s, prompt_tokens=max(tokens, self.prompt_tokens))
 
     def generate_limit_for_s(self, tokens: int) -> float:
-        """Return the limit for generating that many tokens in total."""
+        """Return the seconds for generating `tokens` in total."""
         return self.generate_s * max(1.0, tokens / _USUAL_PREDICTED_TOKENS)
 
 
@@ -155,7 +155,7 @@ class LaunchPlan:
 
     @property
     def shown(self) -> LaunchPlan:
-        """The plan without secrets, which cannot be launched."""
+        """The plan with hidden secrets, to store or print. It cannot be launched."""
         argv = self.argv if self.shown_argv is None else self.shown_argv
         env = self.env if self.shown_env is None else self.shown_env
         return LaunchPlan(self.candidate, argv, env, self.limits)

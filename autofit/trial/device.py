@@ -14,11 +14,11 @@ HOST_NAME = "host"  # the name of the host's memory among devices
 class Device:
     """One compute device, as the runtime describes it.
 
-    `usable_mib` is what a candidate may take: the number that the user gave, or what was free
-    while autofit ran no server, both less `headroom_mib`, which is to stay free. `has_display`
-    marks a card with a screen. `is_unified` marks memory shared with the host. `link_gb_s` is the
-    speed of copies from the host, in GB/s. `compute_capability` is CUDA's version of the card's
-    abilities, such as 8.6. Both are None if unknown.
+    `usable_mib` is the memory that a candidate may take: what the user allowed, or else what was
+    free before autofit started a server. `headroom_mib`, which must stay free, is subtracted from
+    it. `has_display` marks a card with a screen, `is_unified` memory shared with the host.
+    `link_gb_s` is the speed of copies from the host, and `compute_capability` CUDA's version of
+    the card's abilities, such as 8.6; both are None if unknown.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Device:
 
     @property
     def allowed_mib(self) -> float:
-        """The user's number or the free memory, with the headroom."""
+        """The usable memory and the headroom."""
         return self.usable_mib + self.headroom_mib
 
 

@@ -83,11 +83,10 @@ def median_metric(
 def fastest_repeats(measurement: Measurement, workload: Workload) -> Measurement:
     """Return the measurement with one repeat: the fastest prompt and generation of each request.
 
-    On a shared machine other programs only ever slow a launch down, so that the fastest repeat
-    says most about the settings. On a shared H200 machine the same candidate took 2.70, 3.72
-    and 3.70 s by medians of two repeats, and 2.58, 2.92 and 3.02 s by the fastest. This is what
-    the settings can do, not what a user gets. Parallel requests are one repeat: the first of
-    them has no queue before it, and does not show how long all of them take. Warm-ups do not
+    Other programs can only slow a launch down, so the fastest repeat says most about the
+    settings. On a shared H200 machine three launches of one candidate took 2.70, 3.72 and 3.70 s
+    by medians of two repeats, and 2.58, 2.92 and 3.02 s by the fastest. Requests that are sent
+    together count as one repeat, because the first of them waits for no other. Warm-ups do not
     count.
     """
     by_request: dict[int, list[Sample]] = {}

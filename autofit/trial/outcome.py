@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 Stage = Literal["plan", "load", "context", "warmup", "prompt", "generate", "stop"]
 Where = Literal["device", "host", "pinned"]
@@ -39,7 +39,15 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfMemory:
+class _Failure:
+    """The stage of a launch that failed, and the evidence for people."""
+
+    stage: Stage
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory(_Failure):
     """An allocation was refused, or the process died for lack of memory.
 
     `device` has the name in the runtime's device list; `requested_mib` is None if the log does
@@ -47,8 +55,6 @@ class OutOfMemory:
     """
 
     kind: ClassVar[str] = "out_of_memory"
-    stage: Stage
-    evidence: str
     where: Where = "device"
     buffer: Buffer | None = None
     device: str | None = None
@@ -56,52 +62,42 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Spilled:
+class Spilled(_Failure):
     """Ran, but memory meant for a device went to the host; `spilled_mib` is None if unknown."""
 
     kind: ClassVar[str] = "spilled"
-    stage: Stage
-    evidence: str
     device: str | None = None
     spilled_mib: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(_Failure):
     """The runtime refused a setting, or silently changed it."""
 
     kind: ClassVar[str] = "rejected"
-    stage: Stage
-    evidence: str
     reason: RejectedReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimedOut(_Failure):
     """A stage took longer than its limit."""
 
     kind: ClassVar[str] = "timed_out"
-    stage: Stage
-    evidence: str
     limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Incorrect:
+class Incorrect(_Failure):
     """Answered, but with nonsense or an impossible speed."""
 
     kind: ClassVar[str] = "incorrect"
-    stage: Stage
-    evidence: str
 
 
 @dataclass(frozen=True, slots=True)
-class Crashed:
+class Crashed(_Failure):
     """Died or failed for a reason that is not memory; negative `exit_status` is a signal."""
 
     kind: ClassVar[str] = "crashed"
-    stage: Stage
-    evidence: str
     reason: CrashedReason | None = None
     exit_status: int | None = None
 
@@ -118,19 +114,7 @@ class Skipped:
 
 Outcome = Completed | OutOfMemory | Spilled | Rejected | TimedOut | Incorrect | Crashed | Skipped
 
-_BY_KIND: dict[str, type[Outcome]] = {
-    outcome.kind: outcome
-    for outcome in (
-        Completed,
-        OutOfMemory,
-        Spilled,
-        Rejected,
-        TimedOut,
-        Incorrect,
-        Crashed,
-        Skipped,
-    )
-}
+_BY_KIND: dict[str, type[Outcome]] = {outcome.kind: outcome for outcome in get_args(Outcome)}
 
 
 def outcome_to_dict(outcome: Outcome) -> dict[str, Any]:

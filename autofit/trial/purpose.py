@@ -61,7 +61,7 @@ class TrialPurpose:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The fields that are equal in two launches of one candidate if one repeats the other.
+        """The fields that decide whether a launch repeats an earlier one of the same candidate.
 
         The boundary and the search launch a candidate once, whatever the reason, and a
         candidate's answers are the same for a finalist and a winner.

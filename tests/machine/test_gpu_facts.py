@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autofit.machine.gpu_facts import with_gpu_facts
+from autofit.machine.device_source import with_gpu_facts
 from autofit.trial.device import Device
 
 
