@@ -57,8 +57,8 @@ class BuildSeries:
     def measure(self, items: Sequence[int]) -> Mapping[int, float | None] | None:
         """Launch builds in one round, and return the values of the quantity.
 
-        A build that does not show it is launched once more, as a port or a full disk may be the
-        cause. If one of the ends does not show it twice, the series cannot be searched.
+        A build whose launch does not show the quantity is launched once more, because a port in
+        use or a full disk may be the cause. After a second failure it is skipped.
 
         Raises:
             AutofitError: the good or the bad build fails.
@@ -83,9 +83,9 @@ class BuildSeries:
     def launch(
         self, items: Sequence[int], *, asks: bool = False
     ) -> Mapping[int, LaunchedBuild | None] | None:
-        """Launch builds in random order, and return the launches; None for one without a program.
+        """Launch builds in random order, and return the launches, or None if no time is left.
 
-        With `asks` they also answer prompts. Return None if no time is left.
+        The launch of a build without a program is None. With `asks` builds also answer prompts.
 
         Raises:
             Interrupted: the user stopped the run.
@@ -134,17 +134,12 @@ class BuildSeries:
             enough_s=runner.budget.repeat_limit_s,
         ).within(slot)
         purpose = round_purpose(number, self.builds[item].name)
-        if asks:
-            if self._prompts is None:
-                self._prompts = PromptSet(task.workload, slot)
-            launched = LaunchedBuild(
-                *collect_answers(
-                    runner, self._prompts, purpose, task.baseline, plan, is_verbatim=True
-                )
-            )
-        else:
-            trial = runner.run(purpose, task.baseline, plan, is_verbatim=True)
-            launched = LaunchedBuild(trial)
+        if asks and self._prompts is None:
+            self._prompts = PromptSet(task.workload, slot)
+        prompts = self._prompts if asks else None
+        launched = LaunchedBuild(
+            *collect_answers(runner, prompts, purpose, task.baseline, plan, is_verbatim=True)
+        )
         self.launches.setdefault(item, []).append(launched)
         return launched
 

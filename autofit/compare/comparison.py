@@ -1,8 +1,8 @@
 """The comparison of two launch commands: rounds of fresh processes, answers and KV scores.
 
-Each side is launched as its user would launch it. The first request of a launch is measured
-apart from the second one like it, because page-locking, caches and growing pools make it
-slower. In the first round both sides also answer the same prompts.
+Each side is launched as its user would launch it. The first request of a launch is reported
+separately from the second one of the same length, because page-locking, caches and growing pools
+make it slower. In the first round both sides also answer the same prompts.
 """
 
 from __future__ import annotations
@@ -160,14 +160,10 @@ class Comparison:
         own_prompts = prompts if self._has_same_model else replace(prompts)
 
         def launch(number: int) -> Trial:
-            launched = side.candidate, self.request_plan()
-            purpose = round_purpose(number, side.name)
-            if number == 1:
-                trial, self._answers[side.name] = collect_answers(
-                    side.runner, own_prompts, purpose, *launched, is_verbatim=True
-                )
-            else:
-                trial = side.runner.run(purpose, *launched, is_verbatim=True)
+            launched = round_purpose(number, side.name), side.candidate, self.request_plan()
+            asked = own_prompts if number == 1 else None
+            trial, answers = collect_answers(side.runner, asked, *launched, is_verbatim=True)
+            self._answers.setdefault(side.name, answers)
             self._seconds.append(trial.seconds)
             return trial
 

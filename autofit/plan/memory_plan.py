@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -10,17 +10,26 @@ from typing import Any
 from autofit.errors import UsageError
 from autofit.memory.exchange_rates import ExchangeRates, exchange_rates, max_contexts, unused_rooms
 from autofit.model.placement.layout import TENSOR, Layout, plan_layout, plan_layouts
-from autofit.model.sizes.memory_estimate import MemoryEstimate, apply_reported, estimate_memory
-from autofit.plan.plan_verdict import describe_verdict
+from autofit.model.sizes.inventory import ModelInventory
+from autofit.model.sizes.memory_estimate import (
+    DeviceEstimate,
+    MemoryEstimate,
+    apply_reported,
+    estimate_memory,
+)
 from autofit.runtime.command.argv_writer import find_unsupported, spell_params, spell_value
 from autofit.runtime.planner.planner import RuntimePlanner
 from autofit.session.candidate_factory import CandidateFactory, pinned_placement
 from autofit.session.task import Task
+from autofit.text_format import one_line
 from autofit.trial.candidate import Candidate
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
+from autofit.units import MIB
 
 # A layout that the runtime's planner finds too large is cut again at most this many times.
 _MOST_CUTS = 3
+_MIB_PER_GIB = 1024
+_MOST_NAMED = 3  # devices that are named one by one
 # The names of the only layout: with a placement fixed by the user, and without any device.
 FIXED = "set"
 HOST_ONLY = "host"
@@ -64,32 +73,15 @@ class PlannedLayout:
             "args": list(self.args),
             "env": dict(self.env),
             "fits": self.fits,
-            "devices": [
-                {
-                    "name": row.name,
-                    "free_mib": row.usable_mib + row.headroom_mib,
-                    "headroom_mib": row.headroom_mib,
-                    "layers": list(row.layers) if row.layers else None,
-                    "output": row.output,
-                    "host_expert_layers": row.host_expert_layers,
-                    "weights_mib": row.weights_mib,
-                    "kv_mib": row.kv_mib,
-                    "compute_mib": row.compute_mib,
-                    "other_mib": row.other_mib,
-                    "prefetch_mib": row.prefetch_mib,
-                    "expert_cache_mib": row.expert_cache_mib,
-                    "total_mib": row.total_mib,
-                    "fits": row.fits,
-                }
-                for row in self.estimate.devices
-            ],
-            "host": {
-                "weights_mib": self.estimate.host.weights_mib,
-                "repack_mib": self.estimate.host.repack_mib,
-                "kv_mib": self.estimate.host.kv_mib,
-                "compute_mib": self.estimate.host.compute_mib,
-            },
+            "devices": [_device_document(row) for row in self.estimate.devices],
+            "host": {k: v for k, v in asdict(self.estimate.host).items() if k != "is_mapped"},
         }
+
+
+def _device_document(row: DeviceEstimate) -> dict[str, Any]:
+    fields = asdict(row)
+    fields["free_mib"] = fields.pop("usable_mib") + row.headroom_mib
+    return {**fields, "total_mib": row.total_mib, "fits": row.fits}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +114,9 @@ class Plan:
 def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
     """Plan every layout of the task's devices, with the first values of its space.
 
-    Without a device the only layout has everything in system RAM. With several layouts that
-    fit, the one with the most on devices is recommended.
-
-    Args:
-        task: the model, its devices and the search space.
-        planner: the runtime's own; None without one, or if the devices are not present.
+    Without a device the only layout has everything in system RAM. Of the layouts that fit, the
+    one with the most on devices is recommended. `planner` is the runtime's own; it is None if
+    there is none, or if the devices are not present.
 
     Raises:
         UsageError: a pinned setting is not possible.
@@ -147,7 +136,7 @@ def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
     return Plan(
         layouts=layouts,
         recommended=recommended,
-        verdict=describe_verdict(task.inventory, shown),
+        verdict=_describe_verdict(task.inventory, shown),
         exchange=exchange_rates(task.inventory, shown.candidate, task.devices),
         max_context=max_contexts(
             task.inventory, shown.candidate, task.devices, host_mib=shown.host_mib
@@ -256,13 +245,60 @@ def _predict(
 
 
 def _amount_off_devices(layout: PlannedLayout) -> tuple[int, int, float]:
-    """Return three amounts off the devices: layers, layers' experts, and MiB in system RAM.
-
-    The first is negated: it is the number of layers on devices.
-    """
+    """Return a rank, lower is better: layers off devices, experts off devices, MiB in RAM."""
     host = layout.estimate.host
     return (
         -layout.candidate.get_int("n_gpu_layers", 0),
         layout.host_expert_layers,
         host.weights_mib + host.repack_mib,
     )
+
+
+def _describe_verdict(inventory: ModelInventory, layout: PlannedLayout) -> str:
+    """Describe in one sentence what fits, where, and how much memory stays free."""
+    context = layout.candidate.get_int("context", 0) or inventory.context_train
+    subject = (
+        f"{one_line(inventory.path.stem)} ({_format_size(inventory.total_bytes / MIB)}) with "
+        f"{context:,} tokens of context"
+    )
+    rows = [row for row in layout.estimate.devices if row.layers or row.output]
+    if layout.host_mib is not None:
+        total_mib = layout.estimate.host.total_mib
+        needs = f"{_format_size(total_mib)} of {_format_size(layout.host_mib)}"
+        verb = "fits in" if layout.fits else "does not fit in"
+        return f"{subject} {verb} system RAM: it needs {needs}."
+    if not layout.fits:
+        lacking = [
+            f"{one_line(row.name)} lacks {-row.free_mib:,.0f} MiB" for row in rows if not row.fits
+        ]
+        return f"{subject} does not fit: in the layout {layout.name}, {_join(lacking)}."
+    left = {one_line(row.name): row.free_mib + row.headroom_mib for row in rows}
+    if len(left) > _MOST_NAMED:
+        names, free = f"{len(left)} devices", f"at least {min(left.values()):,.0f} MiB on each"
+    else:
+        names = _join([*left])
+        free = _join([f"{mib:,.0f} MiB on {name}" for name, mib in left.items()])
+    return f"{subject} fits on {names}: {_on_host(inventory, layout)}, and {free} stay free."
+
+
+def _on_host(inventory: ModelInventory, layout: PlannedLayout) -> str:
+    units = layout.candidate.get_int("n_gpu_layers", inventory.units)
+    whole = max(0, inventory.units - units) if units >= 0 else 0
+    experts = len(inventory.expert_blocks)
+    parts = []
+    if whole:
+        parts.append(f"{whole} of {inventory.block_count} layers are in system RAM")
+    if layout.host_expert_layers:
+        parts.append(
+            f"the experts of {layout.host_expert_layers} of {experts} layers are in system RAM"
+        )
+    return _join(parts) or "the whole model is there"
+
+
+def _format_size(mib: float) -> str:
+    return f"{mib / _MIB_PER_GIB:,.1f} GiB" if mib >= _MIB_PER_GIB else f"{mib:,.0f} MiB"
+
+
+def _join(parts: Sequence[str]) -> str:
+    *others, last = parts or [""]
+    return f"{', '.join(others)} and {last}" if others else last

@@ -207,7 +207,7 @@ class PromptSet:
 
 def collect_answers(
     runner: TrialRunner,
-    prompts: PromptSet,
+    prompts: PromptSet | None,
     purpose: TrialPurpose,
     candidate: Candidate,
     request_plan: RequestPlan,
@@ -215,10 +215,10 @@ def collect_answers(
     layout: str = "",
     is_verbatim: bool = False,
 ) -> tuple[Trial, Answers | None]:
-    """Run a trial that ends with the prompts, and return it with its answers.
+    """Run a trial that ends with the prompts, if any, and return it with its answers.
 
-    A trial that the study already has comes with its saved answers. The answers are None if
-    the launch did not reach the prompts, or the file is lost.
+    A trial that the study already has comes with its saved answers. The answers are None without
+    prompts, if the launch did not reach them, or if the file is lost.
 
     Raises:
         Interrupted: the user stopped the run.
@@ -230,6 +230,8 @@ def collect_answers(
         layout=layout,
         is_verbatim=is_verbatim,
     )
+    if prompts is None:
+        return trial, None
     answers = prompts.take_answers()
     if answers is None:
         return trial, read_answers(runner.study, trial.number)

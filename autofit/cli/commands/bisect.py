@@ -171,8 +171,7 @@ def _bisect(
 
     `replaced` has dialect, workload, context and parallel.
     """
-    from autofit.bisect.bisection import bisect
-    from autofit.bisect.bisection_document import bisection_document
+    from autofit.bisect.bisection import bisect, bisection_document
     from autofit.bisect.build_series import BuildSeries
     from autofit.cli.run_setup import open_run
     from autofit.presets.preset_task import PresetOptions, build_preset_task

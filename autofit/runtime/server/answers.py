@@ -8,7 +8,8 @@ parser limits the depth of JSON, and accepts no text that cannot be encoded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -32,11 +33,7 @@ class WrongAnswerError(Exception):
 
 
 def _require_number(value: object) -> object:
-    """Return a number unchanged.
-
-    Raises:
-        ValueError: it is a text, a boolean or something else that pydantic would convert.
-    """
+    """Return a number unchanged; refuse texts and booleans, which pydantic would convert."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("not a number")  # noqa: TRY004 - pydantic reports only ValueError
     return value
@@ -117,6 +114,10 @@ class _RouterModels(_Answer):
 _TOKENS: TypeAdapter[list[int]] = TypeAdapter(list[_TokenId])
 _SETTING: TypeAdapter[ParamValue] = TypeAdapter(_Setting)
 _COUNT: TypeAdapter[int] = TypeAdapter(_Count)
+_EVENT = TypeAdapter(StreamEvent)
+_TIMINGS = TypeAdapter(ServerTimings)
+_MODELS = TypeAdapter(_RouterModels)
+_Form = TypeVar("_Form")
 
 
 def parse_object(text: str) -> dict[str, Any]:
@@ -140,10 +141,7 @@ def read_event(data: Mapping[str, Any]) -> StreamEvent:
     Raises:
         WrongAnswerError: a field has another form.
     """
-    try:
-        return StreamEvent.model_validate(data)
-    except ValidationError as error:
-        raise _wrong_answer("event", error) from error
+    return _check(_EVENT, data, "event")
 
 
 def read_error_code(event: Mapping[str, Any]) -> int | None:
@@ -162,18 +160,8 @@ def read_timings(timings: object, keys: Timings) -> ServerTimings:
     """
     if not isinstance(timings, dict):
         raise WrongAnswerError("the answer has no timings")
-    names = {
-        "prompt_tokens": keys.prompt_tokens,
-        "prompt_ms": keys.prompt_ms,
-        "predicted_tokens": keys.predicted_tokens,
-        "predicted_ms": keys.predicted_ms,
-        "cached_tokens": keys.cached_tokens,
-    }
-    found = {field: timings[key] for field, key in names.items() if key in timings}
-    try:
-        return ServerTimings.model_validate(found)
-    except ValidationError as error:
-        raise _wrong_answer("unreadable timings", error) from error
+    found = {field: timings[key] for field, key in asdict(keys).items() if key in timings}
+    return _check(_TIMINGS, found, "unreadable timings")
 
 
 def read_tokens(answer: Mapping[str, Any]) -> list[int]:
@@ -182,10 +170,7 @@ def read_tokens(answer: Mapping[str, Any]) -> list[int]:
     Raises:
         WrongAnswerError: there are none, or something else is among them.
     """
-    try:
-        return _TOKENS.validate_python(answer.get("tokens"))
-    except ValidationError as error:
-        raise _wrong_answer("tokens", error) from error
+    return _check(_TOKENS, answer.get("tokens"), "tokens")
 
 
 def read_models(answer: Mapping[str, Any]) -> dict[str, ModelStatus]:
@@ -194,11 +179,7 @@ def read_models(answer: Mapping[str, Any]) -> dict[str, ModelStatus]:
     Raises:
         WrongAnswerError: the answer is no list of models.
     """
-    try:
-        models = _RouterModels.model_validate(answer)
-    except ValidationError as error:
-        raise _wrong_answer("models", error) from error
-    return {model.id: model.status for model in models.data}
+    return {model.id: model.status for model in _check(_MODELS, answer, "models").data}
 
 
 def check_props(props: Mapping[str, Any], dialect: Dialect) -> None:
@@ -209,17 +190,18 @@ def check_props(props: Mapping[str, Any], dialect: Dialect) -> None:
     """
     for name, path in dialect.applied.items():
         value = find_value(props, path)
-        if value is None:
-            continue
-        adapter = _COUNT if name == SLOT_CONTEXT else _SETTING
-        try:
-            adapter.validate_python(value)
-        except ValidationError as error:
-            raise _wrong_answer(f"props: {path}", error) from error
+        if value is not None:
+            form: TypeAdapter[Any] = _COUNT if name == SLOT_CONTEXT else _SETTING
+            _check(form, value, f"props: {path}")
 
 
-def _wrong_answer(what: str, error: ValidationError) -> WrongAnswerError:
-    # The value itself is left out: it can be of any size.
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return WrongAnswerError(": ".join(part for part in (what, where, first["msg"]) if part))
+def _check(form: TypeAdapter[_Form], value: object, what: str) -> _Form:
+    """Return a value in its form, or raise WrongAnswerError with the first fault."""
+    try:
+        return form.validate_python(value)
+    except ValidationError as error:
+        # The value itself is left out of the message: it can be of any size.
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = ": ".join(part for part in (what, where, first["msg"]) if part)
+        raise WrongAnswerError(message) from error
