@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fakes.physics import Simulation
 
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.policy import SearchPolicy
-from autofit.search.problem import Observation
+from autofit.search.problem import Observation, PastStudy
 from autofit.search.space import Point
 from autofit.session.rounds import Contender, run_rounds
 from autofit.session.search_problem import token_seconds
@@ -119,12 +119,22 @@ class Session:
             self.outcome.reached = self.outcome.launches
 
 
-def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
-    """The search of a tune: it ends by its own rule; then the confirmation."""
+def run_autofit(
+    machine: SearchMachine,
+    best_s: float,
+    seed: int,
+    past_studies: tuple[PastStudy, ...] = (),
+    trials: list[Trial] | None = None,
+) -> Outcome:
+    """The search of a tune: it ends by its own rule; then the confirmation.
+
+    Its launches are added to `trials`.
+    """
     session = Session(machine, best_s, seed)
     is_timed = seed == 0
     memory = machine.memory_model(is_cold=is_timed)
     problem = machine.problem(memory, is_cold=is_timed)
+    problem = replace(problem, past_studies=past_studies)
     study = SearchStudy(problem, seed=seed)
     course = SearchPolicy(study)
     workload = machine.task.workload
@@ -140,6 +150,8 @@ def run_autofit(machine: SearchMachine, best_s: float, seed: int) -> Outcome:
         assert candidate is not None
         trial = session.launch(candidate, step.phase, asks_fit_only=step.fit_only)
         memory.observe(trial)
+        if trials is not None:
+            trials.append(trial)
         if trial.shows_fit_only:
             course.add_fitting(point)
             continue

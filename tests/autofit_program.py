@@ -46,6 +46,7 @@ class AutofitProgram:
             "XDG_CACHE_HOME": str(folder / "cache"),
             "XDG_DATA_HOME": str(folder / "data"),
             "XDG_CONFIG_HOME": str(folder / "config"),
+            "AUTOFIT_KNOWLEDGE": "",  # the one of the user is not read
             "AUTOFIT_LOCK_DIR": str(folder / "lock"),
             "TMPDIR": str(folder),
         }

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from types import FrameType
@@ -15,6 +15,8 @@ from typing import Any
 
 from autofit.cli.options.shared_options import RunOptions
 from autofit.errors import AutofitError, Interrupted
+from autofit.knowledge.knowledge_folder import add_study
+from autofit.knowledge.study_knowledge import learn_study, machine_of
 from autofit.machine.host_load import watch_host
 from autofit.machine.lock import machine_lock
 from autofit.memory.memory_model import MemoryModel
@@ -23,10 +25,9 @@ from autofit.output.text.best_so_far_text import print_best_so_far
 from autofit.output.text.console import make_console
 from autofit.process.environment import removed_variables, system_config
 from autofit.runtime.planner.planner import PlannerUsage, RuntimePlanner
-from autofit.runtime.server.launcher import Launcher
 from autofit.session.budget import Budget
 from autofit.session.events import Finished, Listener, MemoryRead, Notice
-from autofit.session.runner import Launching, TrialRunner, resume_hint
+from autofit.session.runner import TrialRunner, resume_hint
 from autofit.session.task import Task
 from autofit.session.task_setup import make_launcher
 from autofit.study.study_folder import Study
@@ -77,7 +78,8 @@ class StopRequest:
 class Run:
     """A run, with an open study and a locked machine.
 
-    All runners of the run share its budget. `notices` are the notices shown so far.
+    All runners of the run share its budget. `notices` are the notices shown so far. `measured`
+    are the tasks with their runners.
     """
 
     study: Study
@@ -85,33 +87,30 @@ class Run:
     budget: Budget
     stop: StopRequest
     notices: list[str]
+    measured: list[tuple[Task, TrialRunner]] = field(default_factory=list)
 
     def notice(self, text: str) -> None:
         """Show a notice to the user, and keep it."""
         self.notices.append(text)
         self.emit(Notice(text))
 
-    def make_launcher(self, task: Task, memory: MemoryModel | None = None) -> Launcher:
-        """Return a launcher for a task that displays its memory readings.
-
-        With a memory model it also judges launches from what earlier launches have shown.
-        """
-        return make_launcher(task, memory, lambda reading: self.emit(MemoryRead(reading)))
-
-    def make_runner(self, launching: Launching, memory: MemoryModel | None = None) -> TrialRunner:
+    def make_runner(self, task: Task, memory: MemoryModel | None = None) -> TrialRunner:
         """Return a runner that writes its trials to the study and stops at the user's request.
 
-        The memory model, if given, observes every trial.
+        The memory model, if given, observes every trial, and launches are judged from what
+        earlier launches have shown.
         """
+        launcher = make_launcher(task, memory, lambda reading: self.emit(MemoryRead(reading)))
         runner = TrialRunner(
             study=self.study,
-            launching=launching,
+            launching=launcher,
             budget=self.budget,
             emit=self.emit,
             wall_clock=time.time,
             should_stop=self.stop.is_made,
             memory=memory,
         )
+        self.measured.append((task, runner))
         for text in self.study.notices:  # it has read the trials
             if text not in self.notices:
                 self.notice(text)
@@ -184,7 +183,24 @@ def open_run(
             console(Notice(text))
         usage = planner.usage if planner else PlannerUsage()
         budget = Budget(time.monotonic, options.budget_s, max_launches, planner_usage=usage)
-        yield Run(study=study, emit=console, budget=budget, stop=stop, notices=shown)
+        run = Run(study=study, emit=console, budget=budget, stop=stop, notices=shown)
+        yield run
+        if options.keeps_knowledge:
+            _keep_knowledge(run)
+
+
+def _keep_knowledge(run: Run) -> None:
+    """Keep what the launches of a finished run showed about this machine."""
+    for index, (task, runner) in enumerate(run.measured):
+        learned = learn_study(
+            task,
+            runner.trials,
+            study_id=f"{run.study.path.name} {run.study.header.created_at:.0f} {index}",
+            finished_at=time.time(),
+        )
+        fault = add_study(machine_of(task), learned) if learned else ""
+        if fault:
+            run.emit(Notice(f"machine knowledge was not kept: {fault}"))
 
 
 @contextmanager

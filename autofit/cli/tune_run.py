@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 from autofit.cli.options.shared_options import RunOptions
 from autofit.cli.run_setup import Run, open_run
 from autofit.errors import UsageError
+from autofit.knowledge.knowledge_document import KnownStudy
+from autofit.knowledge.knowledge_folder import read_knowledge, study_knowledge
+from autofit.knowledge.study_knowledge import machine_of, past_studies
 from autofit.memory.calibration import CalibrationStore
 from autofit.memory.memory_model import MemoryModel
 from autofit.output.report.html_report import html_report
@@ -47,7 +51,11 @@ _FORMATS = ("ini", "args", "json")
 
 @dataclass(slots=True)
 class TuneRun:
-    """A tune of a task. `checks_answers` is False if the model's answers mean nothing."""
+    """A tune of a task.
+
+    `checks_answers` is False if the model's answers mean nothing. A tune that `is_fresh` ignores
+    what earlier studies have shown about the machine.
+    """
 
     task: Task
     options: TaskOptions
@@ -55,12 +63,14 @@ class TuneRun:
     max_launches: int
     seed: int
     checks_answers: bool = True
+    is_fresh: bool = False
 
     def commands(self) -> Iterator[tuple[str, str]]:
         """Yield the first commands of the tune, each with its purpose."""
         task = self.task
         yield f"baseline: {describe_baseline(task)}", self._shell_line(task.baseline, "baseline")
-        search = self._search(self._memory_model())
+        known = None if self.is_fresh else read_knowledge(machine_of(task))
+        search = self._search(self._memory_model(), known.studies if known else (), time.time())
         proposal = search.ask()
         candidate = search.problem.candidate_of(proposal.point) if proposal else None
         if candidate is not None:
@@ -114,17 +124,28 @@ class TuneRun:
 
     def _tune(self, run: Run, memory: MemoryModel) -> dict[str, Any]:
         task = self.task
-        runner = run.make_runner(run.make_launcher(task, memory), memory)
+        runner = run.make_runner(task, memory)
         evaluator = OutputEvaluator(runner, task, baseline_finalist(task))
         gate = QualityGate(evaluator if self.checks_answers else None, runner.note)
-        result = run_tune(task, runner, memory, self._search(memory), gate, seed=self.seed)
+        known = study_knowledge(
+            run.study,
+            machine_of(task),
+            is_resumed=self.run_options.resume,
+            is_fresh=self.is_fresh,
+        )
+        for text in known.notices:
+            run.notice(text)
+        search = self._search(memory, known.studies, run.study.header.created_at)
+        result = run_tune(task, runner, memory, search, gate, seed=self.seed)
         return {**result.to_dict(), "budget": self._budget}
 
     def _memory_model(self) -> MemoryModel:
         return self.task.memory_model(make_planner(self.task), CalibrationStore())
 
-    def _search(self, memory: MemoryModel) -> SearchStudy:
-        return SearchStudy(search_problem(CandidateFactory(self.task), memory), seed=self.seed)
+    def _search(self, memory: MemoryModel, known: Sequence[KnownStudy], now: float) -> SearchStudy:
+        problem = search_problem(CandidateFactory(self.task), memory)
+        past = past_studies(self.task, known, now=now)
+        return SearchStudy(replace(problem, past_studies=past), seed=self.seed)
 
 
 def _refused_formats(task: Task, header: StudyHeader, folder: Path) -> Iterator[str]:

@@ -18,6 +18,8 @@ import psutil
 
 from autofit.doctor.findings import Finding, check_cards, check_host, check_runtime, check_settings
 from autofit.errors import AutofitError, MachineInUseError, UsageError
+from autofit.knowledge.knowledge_folder import Knowledge, read_knowledge
+from autofit.knowledge.study_knowledge import this_machine
 from autofit.machine.device_source import with_gpu_facts
 from autofit.machine.host_load import HostState, watch_host
 from autofit.machine.kernel_files import read_text
@@ -78,6 +80,7 @@ class Examination:
     cards: tuple[Card, ...]
     host: HostState | None
     findings: tuple[Finding, ...]
+    knowledge: Knowledge | None = None
 
     @property
     def would_work(self) -> bool:
@@ -93,6 +96,7 @@ class Examination:
             "drivers": list(self.drivers),
             "cards": [asdict(card) for card in self.cards],
             "host": asdict(self.host) if self.host else None,
+            "knowledge": self.knowledge.to_dict() if self.knowledge else None,
             "findings": [finding.to_dict() for finding in self.findings],
         }
 
@@ -130,7 +134,17 @@ def examine(
         cards=found,
         host=host,
         findings=tuple(sorted(findings, key=lambda finding: _RANKS[finding.level])),
+        knowledge=_read_knowledge(devices, host),
     )
+
+
+def _read_knowledge(
+    devices: tuple[Device, ...] | None, host: HostState | None
+) -> Knowledge | None:
+    """Return what is known about this machine, or None if its devices were not listed."""
+    if devices is None or host is None:
+        return None
+    return read_knowledge(this_machine(devices, host.cores.logical))
 
 
 def _examine_runtimes(path: str | None, findings: list[Finding]) -> Iterator[ExaminedRuntime]:

@@ -16,6 +16,7 @@ from scipy.special import ndtr
 from autofit.search.cost_terms import PartName, build_design
 from autofit.search.kernel import Kernel
 from autofit.search.observations import LaunchHistory
+from autofit.search.past_studies import MachinePrior
 from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.posterior import PartPrediction, Posterior, fit_posterior
 from autofit.search.problem import Goal, Observation
@@ -82,8 +83,11 @@ class CostModel:
         rows: of the same, of shape (measured, axes).
     """
 
-    def __init__(self, grid: PointGrid, kernel: Kernel, history: LaunchHistory) -> None:
+    def __init__(
+        self, grid: PointGrid, kernel: Kernel, history: LaunchHistory, prior: MachinePrior
+    ) -> None:
         self._grid = grid
+        self._prior = prior
         self._kernel = kernel
         self.measured = history.ran
         self._goal = grid.problem.goal
@@ -103,6 +107,11 @@ class CostModel:
         """The root mean square of the standardized leave-one-out residuals, of the worst part."""
         residuals = (part.posterior.standardized_residual for part in self._parts.values())
         return max(residuals, default=0.0)
+
+    @property
+    def known_weight(self) -> float:
+        """The probability of what earlier studies have shown, of the part that doubts it most."""
+        return min((part.posterior.known_weight for part in self._parts.values()), default=0.0)
 
     @property
     def is_misspecified(self) -> bool:
@@ -195,7 +204,9 @@ class CostModel:
         logs = np.log([value for value in values if value is not None])
         kernel = self._kernel.matrix(rows, rows)
         order = np.array([self.measured[index].index for index in indices], dtype=float)
-        posterior = fit_posterior(build_design(self._grid, rows, name), logs, kernel, order)
+        design = build_design(self._grid, rows, name)
+        design = replace(design, machine_types=self._prior.machine_types(design, name))
+        posterior = fit_posterior(design, logs, kernel, order)
         return _FittedPart(indices, posterior)
 
     def _predict_part(self, name: PartName, rows: Rows) -> PartPrediction:

@@ -92,11 +92,32 @@ class MachineType:
         weight: prior probability of the type.
         mean: of the unknowns, terms first, then effects: (terms + effects,).
         sd: standard deviations of the same.
+        covariance: of the same, or None if they are independent: (unknowns, unknowns).
+        hyper_weights: prior probabilities of the hyperparameters of noise and residual, or None
+            for the usual ones.
     """
 
     weight: float
     mean: Floats
     sd: Floats
+    covariance: Floats | None = None
+    hyper_weights: Floats | None = None
+
+    def spread(self, jacobian: Floats) -> Floats:
+        """Return the covariance of some points with the unknowns: (points, unknowns)."""
+        if self.covariance is None:
+            scaled: Floats = jacobian * self.sd**2
+            return scaled
+        known: Floats = jacobian @ self.covariance
+        return known
+
+    def variances(self, jacobian: Floats) -> Floats:
+        """Return the variances of some points, of shape (points,)."""
+        if self.covariance is None:
+            found: Floats = ((jacobian * self.sd) ** 2).sum(axis=1)
+            return found
+        known: Floats = (self.spread(jacobian) * jacobian).sum(axis=1)
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +133,14 @@ class Design:
         columns: 1 if an effect applies to a point, else 0: (points, effects).
         touches: 1 if an effect multiplies a term, else 0: (effects, terms).
         machine_types: the mixture prior of the unknowns.
+        names: of the unknowns, equal in all designs where they mean the same on one machine.
     """
 
     offsets: Floats
     columns: Floats
     touches: Floats
     machine_types: tuple[MachineType, ...]
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +157,11 @@ class _Term:
     sd: float = _TERM_SD
     device: int | None = None
 
+    @property
+    def key(self) -> str:
+        """The name of the term, with its device if there are several."""
+        return self.name if self.device is None else f"{self.name} of device {self.device}"
+
 
 def build_design(grid: PointGrid, rows: Rows, part: PartName) -> Design:
     """Return the terms and effects of a part at some rows."""
@@ -142,30 +170,34 @@ def build_design(grid: PointGrid, rows: Rows, part: PartName) -> Design:
         offsets = np.stack([np.log(term.amount) for term in terms], axis=1)
     mean = [math.log(term.seconds) for term in terms]
     sd = [term.sd if term.device is None else _OWN_SD for term in terms]
+    names = [term.key for term in terms]
     # The first effect is the level: it applies to all points and terms.
+    names.append("level")
     columns, touches = [np.ones(len(rows))], [np.ones(len(terms))]
     mean.append(0.0)
     sd.append(_LEVEL_SD if grid.problem.traffic.is_known else _UNKNOWN_LEVEL_SD)
-    for touched, deviation in _device_effects(grid.problem.devices, terms):
+    for effect_name, touched, deviation in _device_effects(grid.problem.devices, terms):
+        names.append(effect_name)
         columns.append(np.ones(len(rows)))
         touches.append(touched)
         mean.append(0.0)
         sd.append(deviation)
     for name in dict.fromkeys(term.part for term in terms):
         for effect in effects_of(grid, name):
+            names.append(effect.name)
             columns.append(effect.indicator(rows))
             affected = [t.part == name and effect.term in (ALL_TERMS, t.name) for t in terms]
             touches.append(np.array(affected, dtype=float))
             mean.append(effect.mean)
             sd.append(effect.sd)
     types = _machine_types([term.name for term in terms], np.array(mean), np.array(sd))
-    return Design(offsets, np.stack(columns, axis=1), np.stack(touches), types)
+    return Design(offsets, np.stack(columns, axis=1), np.stack(touches), types, tuple(names))
 
 
 def _device_effects(
     devices: Sequence[Device], terms: Sequence[_Term]
-) -> Iterator[tuple[Floats, float]]:
-    """Yield effects that several terms of devices share: the touched terms, and a deviation.
+) -> Iterator[tuple[str, Floats, float]]:
+    """Yield effects that several terms of devices share: name, touched terms, deviation.
 
     What the devices have in common is one unknown for each kind of term. A device is faster or
     slower than the others in all it computes, and its link is another unknown. Devices with the
@@ -173,7 +205,7 @@ def _device_effects(
     """
     for name in dict.fromkeys(term.name for term in terms if term.device is not None):
         kind = [term.name == name for term in terms]
-        yield np.array(kind, dtype=float), _TERM_SD
+        yield f"{name} of all devices", np.array(kind, dtype=float), _TERM_SD
     descriptions = [device.description for device in devices]
     for description in dict.fromkeys(descriptions):
         same = [i for i, other in enumerate(descriptions) if other == description]
@@ -182,13 +214,17 @@ def _device_effects(
         if not is_theirs.any():
             continue
         if len(same) < len(devices):
-            yield is_theirs * (1 - is_link), _MODEL_SD
+            yield f"{description}", is_theirs * (1 - is_link), _MODEL_SD
         for index in same:
             is_own = np.array([term.device == index for term in terms], dtype=float)
             if len(same) > 1:
-                yield is_own * (1 - is_link), _SAME_MODEL_SD
+                yield f"device {index}", is_own * (1 - is_link), _SAME_MODEL_SD
             is_known = devices[index].link_gb_s is not None
-            yield is_own * is_link, _KNOWN_LINK_SD if is_known else _LINK_SD
+            yield (
+                f"link of device {index}",
+                is_own * is_link,
+                _KNOWN_LINK_SD if is_known else _LINK_SD,
+            )
 
 
 def _machine_types(terms: Sequence[str], mean: Floats, sd: Floats) -> tuple[MachineType, ...]:

@@ -27,6 +27,8 @@ from autofit.search.space import HOST_LAYERS_AXIS, Point, Space
 
 # Draws of Optuna's TPE until one is accepted.
 _MOST_DRAWS = 16
+# Knowledge of earlier studies that holds with a smaller probability is contradicted.
+_CONTRADICTED = 0.5
 
 
 class SearchStudy:
@@ -103,6 +105,14 @@ class SearchStudy:
     def outliers(self) -> list[Observation]:
         """Return eligible observations of one launch whose cost the others do not explain."""
         return self._proposer.outliers(self.problem, self.observations)
+
+    @property
+    def contradicts_knowledge(self) -> bool:
+        """True if launches show that what earlier studies have shown does not hold any more."""
+        if not self.problem.past_studies:
+            return False
+        weight = self._proposer.known_weight(self.problem, self.observations)
+        return weight < _CONTRADICTED
 
     def success_probability(self, point: Point) -> float:
         """Return the probability that a point runs."""

@@ -40,6 +40,17 @@ _RESIDUAL_SDS = ((0.01, 0.3), (0.04, 0.4), (0.15, 0.25), (0.5, 0.05))
 # program that comes and goes. Its correlation decreases with the launches in between.
 _DRIFT_SHARES = ((0.0, 0.6), (0.6, 0.4))
 _DRIFT_LAUNCHES = 6.0
+# All combinations: noise, share of drift, residual; and their usual prior probabilities.
+_HYPERPARAMETERS = tuple(
+    tuple(value for value, _ in choice)
+    for choice in itertools.product(_NOISE_SDS, _DRIFT_SHARES, _RESIDUAL_SDS)
+)
+USUAL_HYPER_WEIGHTS: Floats = np.array(
+    [
+        math.prod(weight for _, weight in choice)
+        for choice in itertools.product(_NOISE_SDS, _DRIFT_SHARES, _RESIDUAL_SDS)
+    ]
+)
 # Outliers: prior probability of a disturbed launch, standard deviation of its disturbance, and
 # the number of launches per outlier that may be called so.
 _OUTLIER_PROBABILITY = 0.03
@@ -71,6 +82,7 @@ class _Component:
 
     Attributes:
         weight: posterior probability of the component.
+        choice: index of the hyperparameters.
         noise_sd: standard deviation of the noise of one launch.
         residual_sd: standard deviation of the residual.
         whitening: inverse of the lower Cholesky factor of the covariance of the data.
@@ -81,6 +93,7 @@ class _Component:
     """
 
     weight: float
+    choice: int
     noise_sd: float
     residual_sd: float
     whitening: Floats
@@ -113,6 +126,44 @@ class Posterior:
 
     components: tuple[_Component, ...]
     outliers: tuple[int, ...] = ()
+
+    def unknowns_of(self, machine_type: MachineType) -> MachineType | None:
+        """Return the posterior of the unknowns on a type of machine, or None if it is ruled out.
+
+        It is a machine type again, which can be the prior of another search.
+        """
+        own = [c for c in self.components if c.linearization.machine_type is machine_type]
+        if not own:
+            return None
+        weight = sum(component.weight for component in own)
+        mean = np.zeros(len(machine_type.mean))
+        square = np.zeros((len(mean), len(mean)))
+        hyper_weights = np.zeros(len(_HYPERPARAMETERS))
+        for component in own:
+            share = component.weight / weight
+            gain = machine_type.spread(component.linearization.jacobian)
+            one = machine_type.mean + gain.T @ component.alpha
+            white = component.whitening @ gain
+            covariance = machine_type.spread(np.eye(len(mean))) - white.T @ white
+            mean += share * one
+            square += share * (covariance + np.outer(one, one))
+            hyper_weights[component.choice] = share
+        return MachineType(
+            weight,
+            mean,
+            machine_type.sd,
+            square - np.outer(mean, mean),
+            hyper_weights,
+        )
+
+    @property
+    def known_weight(self) -> float:
+        """The probability of the machine types that earlier studies have shown."""
+        return sum(
+            one.weight
+            for one in self.components
+            if one.linearization.machine_type.covariance is not None
+        )
 
     @property
     def noise_sd(self) -> float:
@@ -174,8 +225,8 @@ def _component_moments(
     prior = linearization.machine_type
     values, jacobian = _linearize(design, linearization.mode)
     prior_mean = values + jacobian @ (prior.mean - linearization.mode)
-    prior_variance = ((jacobian * prior.sd) ** 2).sum(axis=1)
-    physics = (jacobian * prior.sd**2) @ linearization.jacobian.T
+    prior_variance = prior.variances(jacobian)
+    physics = prior.spread(jacobian) @ linearization.jacobian.T
     for component in components:
         cross = physics + component.residual_sd**2 * kernel
         reduced = cross @ component.whitening.T
@@ -260,23 +311,25 @@ def _fit_machine_type(
     linearization = _Linearization(machine_type, mode, jacobian)
     values, _ = _linearize(data.design, mode)
     deviation = data.logs - values - jacobian @ (machine_type.mean - mode)
-    physics = (jacobian * machine_type.sd**2) @ jacobian.T
+    physics = machine_type.spread(jacobian) @ jacobian.T
     found: list[_Component] = []
     log_evidences: list[float] = []
-    for choice in itertools.product(_NOISE_SDS, _DRIFT_SHARES, _RESIDUAL_SDS):
-        (noise_sd, drift_share, residual_sd), priors = zip(*choice, strict=True)
+    priors = machine_type.hyper_weights
+    priors = USUAL_HYPER_WEIGHTS if priors is None else priors
+    for choice, (noise_sd, drift_share, residual_sd) in enumerate(_HYPERPARAMETERS):
         signal = physics + residual_sd**2 * data.kernel
         noise = data.noise_covariance(noise_sd, drift_share, outliers)
         factor = np.linalg.cholesky(signal + noise)
         whitening = np.linalg.inv(factor)
         white = whitening @ deviation
         log_evidence = -0.5 * float(white @ white) - float(np.log(np.diag(factor)).sum())
-        log_evidences.append(log_evidence + math.log(math.prod(priors)))
+        log_evidences.append(log_evidence + math.log(priors[choice]))
         alpha = whitening.T @ white
         fitted = data.logs - deviation + signal @ alpha
         found.append(
             _Component(
                 weight=1.0,
+                choice=choice,
                 noise_sd=noise_sd,
                 residual_sd=residual_sd,
                 whitening=whitening,
@@ -311,10 +364,10 @@ def _find_mode(
         values, jacobian = _linearize(design, mode)
         if not len(data.logs):
             return mode, jacobian
-        covariance = (jacobian * machine_type.sd**2) @ jacobian.T + spread
+        covariance = machine_type.spread(jacobian) @ jacobian.T + spread
         deviation = data.logs - values - jacobian @ (machine_type.mean - mode)
         alpha = np.linalg.solve(covariance, deviation)
-        target = machine_type.mean + machine_type.sd**2 * (jacobian.T @ alpha)
+        target = machine_type.mean + machine_type.spread(jacobian.T @ alpha)
         step = np.clip(target - mode, -1.0, 1.0)
         mode = mode + step
         if np.abs(step).max() < _MODE_TOLERANCE:

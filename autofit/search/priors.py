@@ -52,6 +52,7 @@ class Effect:
     `indicator` returns for each row 1 if the effect applies, else 0.
     """
 
+    name: str
     term: str
     mean: float
     sd: float
@@ -187,15 +188,16 @@ def effects_of(grid: PointGrid, part: str) -> Iterator[Effect]:
             for index, value in enumerate(axis.values):
                 mean = prior.mean_of(value, grid.problem)
                 sd = prior.sd * _own_share(axis.name, value)
-                yield Effect(prior.term, mean, sd, _has_value(column, index))
+                name = f"{axis.name} {value} on {prior.term or 'all'}"
+                yield Effect(name, prior.term, mean, sd, _has_value(column, index))
     divided = _layout_index(grid, TENSOR_LAYOUT)
     if divided is not None:
         mean, sd = _DIVIDED_LAYERS[part]
-        yield Effect(ALL_TERMS, mean, sd, _has_value(*divided))
+        yield Effect("divided layers", ALL_TERMS, mean, sd, _has_value(*divided))
     is_pipelined = _pipeline_indicator(grid)
     if is_pipelined is not None:
         mean, sd = _PIPELINE[part]
-        yield Effect(ALL_TERMS, mean, sd, is_pipelined)
+        yield Effect("pipeline", ALL_TERMS, mean, sd, is_pipelined)
 
 
 def _own_share(name: str, value: ParamValue) -> float:

@@ -7,13 +7,13 @@ quantity of which less is better: seconds, or seconds per token for a rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from autofit.memory.demand import Memory
 from autofit.search.hardware import Hardware
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point, Space
-from autofit.trial.candidate import Candidate
+from autofit.trial.candidate import Candidate, ParamValue
 from autofit.trial.device import Device
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Request
@@ -139,6 +139,36 @@ class DeviceWork:
 
 
 @dataclass(frozen=True, slots=True)
+class PastLaunch:
+    """A launch of an earlier study that ran.
+
+    Attributes:
+        settings: the runtime's effective settings, without placement.
+        work: the layers of each device, in the order of the problem's devices.
+        prompt_s: seconds per prompt token, or None if they were not measured.
+        predicted_s: seconds per generated token, or None if they were not measured.
+    """
+
+    settings: Mapping[str, ParamValue]
+    work: DeviceWork
+    prompt_s: float | None
+    predicted_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PastStudy:
+    """The launches of an earlier study, and the sizes on which their speed depends.
+
+    `similarity` is 1 for a study under the same conditions, and 0 if nothing can be learned.
+    """
+
+    traffic: ModelTraffic
+    requests: tuple[Request, ...]
+    launches: tuple[PastLaunch, ...]
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """The search problem of one tune.
 
@@ -157,6 +187,7 @@ class Problem:
         is_eligible: returns whether a point may be proposed and picked. It is also called for
             points without layout and host layers. Observations of other points still count as
             data.
+        past_studies: earlier studies on the same machine.
         may_repeat: returns whether a point may be launched again after a number of launches.
     """
 
@@ -173,6 +204,7 @@ class Problem:
     points: tuple[Point, ...] = ()
     is_eligible: Callable[[Point], bool] = lambda _: True
     may_repeat: Callable[[Point, int], bool] = lambda _, __: True
+    past_studies: tuple[PastStudy, ...] = ()
 
     @property
     def searches_layouts(self) -> bool:

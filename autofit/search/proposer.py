@@ -20,6 +20,7 @@ from autofit.search.cost_model import CostModel, CostPrediction
 from autofit.search.kernel import Kernel
 from autofit.search.memory_surrogate import MemorySurrogate
 from autofit.search.observations import LaunchHistory
+from autofit.search.past_studies import MachinePrior
 from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.problem import Observation, Problem, Proposal
 from autofit.search.space import LAYOUT_AXIS, Point
@@ -256,6 +257,10 @@ class SurrogateProposer:
         ran = [model.measured[index].observation for index in order if model.is_eligible(index)]
         return [*ran, *spilled]
 
+    def known_weight(self, problem: Problem, observations: Sequence[Observation]) -> float:
+        """Return the probability that what earlier studies showed of the machine still holds."""
+        return self._model(self._history(problem, observations)).known_weight
+
     def outliers(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
         """Return eligible observations of one launch whose cost the others do not explain."""
         model = self._model(self._history(problem, observations))
@@ -270,6 +275,7 @@ class SurrogateProposer:
             self._problem = problem
             self._grid = PointGrid(problem)
             self._kernel = Kernel(self._grid)
+            self._prior = MachinePrior(problem)
             self._memory_surrogate = MemorySurrogate(self._grid)
         history = LaunchHistory(self._grid, observations)
         if self._grid.work is not None:
@@ -283,7 +289,7 @@ class SurrogateProposer:
         return history
 
     def _model(self, history: LaunchHistory) -> CostModel:
-        return CostModel(self._grid, self._kernel, history)
+        return CostModel(self._grid, self._kernel, history, self._prior)
 
     def _pool(self, history: LaunchHistory) -> CandidatePool:
         return CandidatePool(self._grid, self._memory_surrogate, self._kernel, history)

@@ -244,7 +244,7 @@ def read_environment(task: Task) -> Environment:
     runtime = task.runtime
     version_lines = runtime.version.text.splitlines()
     return Environment(
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         cpu_count=task.cores.logical,
         memory_mib=psutil.virtual_memory().total / MIB,
         devices=tuple(
@@ -263,7 +263,8 @@ def read_environment(task: Task) -> Environment:
     )
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

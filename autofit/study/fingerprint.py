@@ -66,7 +66,7 @@ class Environment:
         return {
             "cpu": self.cpu,
             "cpu_count": self.cpu_count,
-            "memory_gib": _installed_gib(self.memory_mib),
+            "memory_gib": installed_gib(self.memory_mib),
             "devices": list(self.devices),
             "driver": self.driver,
         }
@@ -109,7 +109,7 @@ class Environment:
         return cls(**{**fields, **lists})
 
 
-def _installed_gib(usable_mib: float) -> float:
+def installed_gib(usable_mib: float) -> float:
     """Return the size of memory as sold: kernels reserve 1 to 4%, which varies by some MiB."""
     if usable_mib <= 0:
         return 0.0

@@ -40,6 +40,11 @@ _LAUNCHES_PER_FRONT_METRIC = 4
 # A launch must have an expected gain of at least this share of the smallest effect that counts.
 _LEAST_GAIN_SHARE = 1 / 30
 _LIKELY = 0.5
+_CONTRADICTION = (
+    "the launches contradict what earlier studies showed about this machine, so the search goes "
+    "on without that knowledge; if the machine has changed for good, delete the files that "
+    "`autofit doctor` names"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,7 @@ class Exploration:
     proofs: list[Evaluation] = field(default_factory=list)
     _incumbent_cost: float = math.inf
     _is_reopened: bool = False
+    _has_dropped_knowledge: bool = False
     _shown_phase: Phase | None = None
     _trials_before: int = 0
 
@@ -200,6 +206,9 @@ class Exploration:
         self._warn_of_small_budget()
         self._report_incumbent(trial)
         self.add(point, trial)
+        if not self._has_dropped_knowledge and self.search.contradicts_knowledge:
+            self._has_dropped_knowledge = True
+            self.runner.note(_CONTRADICTION)
         self.evaluations.append(Evaluation(point, trial))
         if step.phase == "boundary" and HOST_LAYERS_AXIS in point:
             self._report_boundary(self.evaluations[-1])

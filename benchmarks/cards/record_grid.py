@@ -88,7 +88,7 @@ def main() -> None:
         [task],
         notices=(*task.inventory.notices, *task.notices),
     ) as run:
-        runner = run.make_runner(run.make_launcher(task))
+        runner = run.make_runner(task)
         started = time.monotonic()
         for repeat in range(1, given.repeats + 1):
             for point in _shuffled(grids, given.seed + repeat):

@@ -27,6 +27,7 @@ def cli(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("AUTOFIT_KNOWLEDGE", raising=False)
     monkeypatch.setenv("AUTOFIT_LOCK_DIR", str(tmp_path / "lock"))
 
     def run(*words: object) -> Ended:

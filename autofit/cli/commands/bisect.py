@@ -226,7 +226,7 @@ def _bisect(
         series = BuildSeries(
             builds=series_builds,
             make_task=make_task,
-            make_runner=lambda task: run.make_runner(run.make_launcher(task)),
+            make_runner=run.make_runner,
             note=run.notice,
             seed=seed,
         )

@@ -168,7 +168,7 @@ def _compare(
             Side(
                 name=name,
                 task=task,
-                runner=run.make_runner(run.make_launcher(task)),
+                runner=run.make_runner(task),
                 model_digest=file_digest(task.inventory.files),
             )
             for name, task in zip(SIDES, pair.tasks, strict=True)

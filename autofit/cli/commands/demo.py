@@ -87,8 +87,9 @@ def command(study: Path | None, *, resume: bool, verbose: bool, as_json: bool) -
     done = tune_model(
         options,
         # Speeds of random weights are only an example: other runs may disturb them.
-        RunOptions(study, resume, _BUDGET_S, verbose, locks_machine=False),
+        RunOptions(study, resume, _BUDGET_S, verbose, locks_machine=False, keeps_knowledge=False),
         max_launches=_MAX_LAUNCHES,
+        is_fresh=True,
         checks_answers=False,  # answers of random weights mean nothing
     )
     return 0 if done is None else print_demo(*done, options, as_json=as_json)

@@ -57,6 +57,7 @@ def _lines(examination: Examination) -> Iterator[str]:
         yield "  none"
     yield from _device_lines(examination)
     yield from _host_lines(examination)
+    yield from _knowledge_lines(examination)
     if examination.findings:
         yield click.style("findings", bold=True)
     for finding in examination.findings:
@@ -116,6 +117,24 @@ def _host_lines(examination: Examination) -> Iterator[str]:
         f"  {cores.physical} cores{kinds}, {cores.usable} of {cores.logical} threads usable{nodes}"
     )
     yield f"  {mib(host.memory_available_mib)} of {mib(host.memory_total_mib)} memory available"
+
+
+def _knowledge_lines(examination: Examination) -> Iterator[str]:
+    from autofit.text_format import one_line, shown_path
+
+    known = examination.knowledge
+    if known is None or not (known.studies or known.notices):
+        return
+    yield click.style("machine knowledge", bold=True)
+    for text in known.notices:
+        yield f"  {one_line(text)}"
+    if not known.studies:
+        return
+    launches = sum(len(study.launches) for study in known.studies)
+    yield f"  {launches} launches in {len(known.studies)} studies, {len(known.builds)} builds"
+    yield f"  models: {one_line(', '.join(known.models))}"
+    for path in known.files:
+        yield f"  {shown_path(path)} (delete it to forget, copy it to an identical machine)"
 
 
 def _finding_lines(finding: Finding) -> Iterator[str]:

@@ -125,7 +125,7 @@ def run_probe(
         confirm_when_busy()
     notices = (*task.inventory.notices, *task.notices)
     with open_run(run_options, header, [task], notices=notices, planner=memory.planner) as run:
-        runner = run.make_runner(run.make_launcher(task, memory), memory)
+        runner = run.make_runner(task, memory)
         lines = make_lines(factory, memory, names, points)
         result = find_boundaries(task, lines, memory, runner, run.emit)
         run.conclude(result)

@@ -140,7 +140,7 @@ def _sides(
     from autofit.sweep.remeasure import BEFORE, KEPT, RemeasuredSide, neighbours
 
     for name, task in zip((KEPT, BEFORE), settings.tasks, strict=False):
-        runner = run.make_runner(run.make_launcher(task))
+        runner = run.make_runner(task)
         side = RemeasuredSide(name, settings.candidate, runner, settings.is_verbatim)
         yield side
         if has_neighbours and name == KEPT:

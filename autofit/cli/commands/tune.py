@@ -73,6 +73,12 @@ PARETO = "pareto"
     help="Compare the winner's answers with the baseline's. Switch it off for a model of random "
     "weights.",
 )
+@click.option(
+    "--fresh",
+    "is_fresh",
+    is_flag=True,
+    help="Ignore what earlier studies have shown about this machine (`autofit doctor` prints it).",
+)
 @click.option("--dry-run", is_flag=True, help="Print the command lines, and launch nothing.")
 @wait_option
 @click.option("--yes", is_flag=True, help="Do not ask, even if the machine is busy.")
@@ -147,6 +153,7 @@ def tune_model(
     asks: bool = False,
     as_json: bool = False,
     checks_answers: bool = True,
+    is_fresh: bool = False,
 ) -> tuple[dict[str, Any], Study] | None:
     """Tune a model and return the result with its study.
 
@@ -179,7 +186,7 @@ def tune_model(
             baseline_args=own.command.rest,
             notices=(*own.notices, *task.notices),
         )
-    run = TuneRun(task, options, run_options, max_launches, seed, checks_answers)
+    run = TuneRun(task, options, run_options, max_launches, seed, checks_answers, is_fresh)
     if dry_run:
         for notice in task.notices:
             say(f"notice: {notice}", err=True)
