@@ -132,7 +132,7 @@ def _knowledge_lines(examination: Examination) -> Iterator[str]:
         return
     launches = sum(len(study.launches) for study in known.studies)
     yield f"  {launches} launches in {len(known.studies)} studies, {len(known.builds)} builds"
-    yield f"  models: {one_line(', '.join(known.models))}"
+    yield _fold(f"  models: {one_line(', '.join(known.models))}")
     for path in known.files:
         yield f"  {shown_path(path)} (delete it to forget, copy it to an identical machine)"
 
