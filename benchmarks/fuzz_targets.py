@@ -13,18 +13,21 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 from machine.linux_files import add_card, add_kfd_node
+from machine.nvidia_driver import ONE_CARD, nvidia_driver
 from sweep.night_sample import night
 
 from autofit.cli.main import _run
+from autofit.doctor.machine_findings import check_cards
 from autofit.errors import AutofitError
 from autofit.input_files import parse_json
-from autofit.machine import cpu, kernel_files, linux_gpus
+from autofit.machine import cpu, kernel_files, linux_gpus, nvml
 from autofit.machine.cgroup import Cgroup
+from autofit.machine.gpu_facts import with_gpu_facts
 from autofit.machine.lock import _describe_holder
 from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.replay.recorded_table import read_table
@@ -36,6 +39,7 @@ from autofit.runtime.planner.planner import PredictionCache, read_sizes
 from autofit.runtime.server import answers
 from autofit.runtime.server.applied_settings import read_applied
 from autofit.sweep.baseline_file import Baseline
+from autofit.trial.device import Device
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "data"
@@ -282,6 +286,25 @@ def _kernel(path: Path, choose: random.Random) -> None:
     del cards
 
 
+def _nvml(path: Path, choose: random.Random) -> None:
+    """Let the library of NVIDIA's driver answer with the values of the input."""
+    try:
+        answers = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return
+    devices = [Device("CUDA0", "NVIDIA GeForce RTX 3060", 12288, 11900)]
+    with nvidia_driver(answers if isinstance(answers, dict) else {}):
+        found = [
+            *nvml.find_nvidia_gpus(),
+            *nvml.nvidia_states(),
+            *check_cards((), nvml.nvidia_states()),
+            *with_gpu_facts(devices, env={}, root=path.parent / "nowhere"),
+        ]
+        counters = nvml.NvidiaMemory({"CUDA0": 0}).read()
+        json.dumps([nvml.nvidia_driver(), counters, *map(asdict, found)], allow_nan=False)
+    del choose
+
+
 def _holder(path: Path, choose: random.Random) -> None:
     lock = path.with_name("lock")
     lock.touch()
@@ -336,6 +359,7 @@ def make_targets(scratch: Path) -> dict[str, Target]:
         "baseline": Target(_baselines, lambda path, _: Baseline.read(path) and None, ".json"),
         "table": Target(lambda: _files("results/landscapes/*.csv"), _table, ".csv"),
         "kernel": Target(lambda: list(_KERNEL_TEXTS), _kernel),
+        "nvml": Target(documents(ONE_CARD), _nvml, ".json"),
         "holder": Target(
             documents({"pid": 1, "study": "results/a", "since": 1.5}), _holder, ".json"
         ),

@@ -26,6 +26,7 @@ _THROTTLE_REASONS = {
 }
 _CLOCK_SM = 1  # NVML_CLOCK_SM
 _TEMPERATURE_GPU = 0  # NVML_TEMPERATURE_GPU
+_MOST_GPUS = 256  # of one machine; a larger number is a fault of the driver
 
 
 @functools.cache
@@ -48,7 +49,7 @@ def _ask(function: str, *arguments: object) -> Any | None:  # noqa: ANN401
         return None
     try:
         return getattr(nvml, function)(*arguments)
-    except nvml.NVMLError:
+    except (nvml.NVMLError, UnicodeDecodeError):
         return None
 
 
@@ -60,24 +61,31 @@ def _ask_text(function: str, *arguments: object) -> str:
 def find_nvidia_gpus() -> tuple[Gpu, ...]:
     """Return the NVIDIA GPUs in NVML's order, which is bus order."""
     found = []
-    for index in range(_ask("nvmlDeviceGetCount") or 0):
+    for index in range(min(_ask("nvmlDeviceGetCount") or 0, _MOST_GPUS)):
         handle = _ask("nvmlDeviceGetHandleByIndex", index)
         if handle is None:
             continue
-        pci = _ask("nvmlDeviceGetPciInfo", handle)
-        bus_id = (pci.busId.decode() if isinstance(pci.busId, bytes) else pci.busId) if pci else ""
         memory = _ask("nvmlDeviceGetMemoryInfo", handle)
         found.append(
             Gpu(
                 "nvidia",
                 index,
-                normal_pci_id(bus_id) if pci else "",
+                normal_pci_id(_bus_id(handle)),
                 _ask_text("nvmlDeviceGetName", handle),
                 memory.total / MIB if memory else None,
                 _ask_text("nvmlDeviceGetUUID", handle),
             )
         )
     return tuple(found)
+
+
+def _bus_id(handle: object) -> str:
+    pci = _ask("nvmlDeviceGetPciInfo", handle)
+    try:
+        bus_id = pci.busId if pci else ""
+        return bus_id.decode() if isinstance(bus_id, bytes) else bus_id
+    except UnicodeDecodeError:
+        return ""
 
 
 class NvidiaMemory:
@@ -96,7 +104,7 @@ class NvidiaMemory:
 
 def _read_memory(handle: object) -> MemoryCounter:
     memory = None if handle is None else _ask("nvmlDeviceGetMemoryInfo", handle)
-    if memory is None:
+    if memory is None or memory.free > memory.total:
         return UNKNOWN  # for example unified memory
     return MemoryCounter((memory.total - memory.free) / MIB, memory.free / MIB)
 
@@ -153,7 +161,7 @@ def nvidia_capability(index: int) -> float | None:
     """Return the compute capability of a GPU, such as 8.6, or None if unknown."""
     handle = _ask("nvmlDeviceGetHandleByIndex", index)
     version = None if handle is None else _ask("nvmlDeviceGetCudaComputeCapability", handle)
-    return None if version is None else float(f"{version[0]}.{version[1]}")
+    return None if version is None else version[0] + version[1] / 10
 
 
 def _watts(milliwatts: int | None) -> float | None:

@@ -24,24 +24,10 @@ from autofit.runtime.server.send_requests import PromptSource
 from autofit.trial.candidate import Candidate
 from autofit.trial.workload import Request, Workload
 
+DATA = Path(__file__).parents[1] / "data" / "divergence"
 RULES = load_dialect("llama_server").divergence
-# Of llama-perplexity b11434, for a model of 270 million weights with q8_0 KV.
-OUTPUT = """\
-0.01.864.866 I kl_divergence: computing over 2 chunks, n_ctx=512, batch_size=512, n_seq=1
-0.11.117.381 I kl_divergence: 9.25 seconds per pass - ETA 0.30 minutes
-
-====== Perplexity statistics ======
-Mean PPL(Q)                   :  22.863621 ±   3.483423
-
-====== KL divergence statistics ======
-Mean    KLD:   0.009037 ±   0.000490
-Maximum KLD:   0.106681
-99.9%   KLD:   0.097504
-
-====== Token probability statistics ======
-Mean    Δp:  0.054 ± 0.100 %
-Same top p: 92.941 ± 1.135 %
-"""
+# For a model of 270 million weights with q8_0 KV.
+OUTPUT = (DATA / "llama-perplexity-b11434.txt").read_text()
 WORKLOAD = Workload("sample", context=4096, parallel=2, requests=(Request(256, 32),))
 MODEL = build_model(ModelShape(layers=8, experts=8, used=2, embd=512, ff=256, vocab=512))
 
