@@ -222,6 +222,13 @@ def _driver_versions(found: tuple[Card, ...], root: Path) -> tuple[str, ...]:
 def _check_folders() -> Iterator[Finding]:
     """Yield findings on the folders that a tune writes to."""
     studies = (_absolute(Path("results")), _absolute(user_data_folder() / "studies"))
+    if studies[0] is None:
+        yield Finding(
+            "fatal",
+            "no_working_directory",
+            "the working directory does not exist any more",
+            "cd to a folder that exists",
+        )
     place = next((place for place in studies if place and _is_writable(place)), None)
     if place is None:
         yield Finding(

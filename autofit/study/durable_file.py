@@ -17,7 +17,7 @@ from autofit.input_files import parse_json, read_input, require_regular
 from autofit.units import MIB
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NOT_A_FOLDER = {errno.EEXIST, errno.ENOTDIR}
+_NOT_A_FOLDER = {errno.EEXIST, errno.ENOTDIR, errno.ELOOP}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -119,14 +119,20 @@ def storage_error(error: OSError, path: Path) -> AutofitError:
         return AutofitError(
             f"cannot write {path}: {reason}", "choose a writable folder with `--study DIR`"
         )
-    in_the_way = next((one for one in (path, *path.parents) if one.is_file()), None)
+    failed = Path(error.filename) if isinstance(error.filename, str) else path
+    in_the_way = next((one for one in (failed, *failed.parents) if _is_in_the_way(one)), None)
     if error.errno in _NOT_A_FOLDER and in_the_way is not None:
         below = f"cannot use {path}: " * (in_the_way != path)
+        what = "a file, not a folder" if in_the_way.exists() else "a link that leads nowhere"
         return UsageError(
-            f"{below}{in_the_way} is a file, not a folder",
-            "choose another folder with `--study DIR`",
+            f"{below}{in_the_way} is {what}", "choose another folder with `--study DIR`"
         )
     return AutofitError(f"cannot use {path}: {reason}", "choose another folder with `--study DIR`")
+
+
+def _is_in_the_way(path: Path) -> bool:
+    """Return whether something other than a folder has a path."""
+    return os.path.lexists(path) and not path.is_dir()
 
 
 def check_free_disk(folder: Path, needed_mib: float) -> None:

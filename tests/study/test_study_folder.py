@@ -146,6 +146,22 @@ def test_an_existing_study_is_not_overwritten(tmp_path):
     assert Study.open(tmp_path / "study").header.seed == 7
 
 
+@pytest.mark.parametrize("target", ["nowhere", "link", "file", "file/below"])
+@pytest.mark.parametrize("below", ["", "study", "trials"])
+def test_a_link_to_no_folder_is_no_place_for_a_study(target, below, tmp_path):
+    """The error names the link in place of the study, above it or in it."""
+    (tmp_path / "file").write_text("text")
+    link = tmp_path / ("study/trials" if below == "trials" else "link")
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(link.name if target == "link" else tmp_path / target)
+    place = link.parent if below == "trials" else link / below
+    with pytest.raises(UsageError) as caught:
+        Study.create(place, header())
+
+    assert f"{link} is a" in caught.value.message
+    assert caught.value.hint
+
+
 def test_a_folder_with_other_files_is_an_error(tmp_path):
     """A folder with other files is neither written nor read as a study."""
     (tmp_path / "thesis.tex").write_text("chapter 1")
