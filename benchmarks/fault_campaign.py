@@ -1,10 +1,10 @@
 """Breaks runs of tune, probe, compare and sweep in every way, resumes them, and prints a table.
 
-Every attempt of a run has one fault: signals at a random moment, a server that misbehaves, a full
-disk, or a damaged study. The last attempt has none and must succeed. After each attempt nothing
-may be left running, no finished trial may be lost or launched again, no internal error may be
-reported, autofit may have taken at most 500 MB, and it may have run for its budget plus two
-minutes.
+Every attempt of a run has one fault: signals at a random moment or in a chosen phase, a server
+that misbehaves, a full disk, or a damaged study. The last attempt has none and must succeed.
+After each attempt nothing may be left running, no finished trial may be lost or launched again,
+no internal error may be reported, autofit may have taken at most 500 MB, and it may have run for
+its budget plus two minutes.
 
 Run it as `PYTHONPATH=.:tests python benchmarks/fault_campaign.py [--faults N] [--seed N]
 [--workers N] [--minutes M] [--output FILE]`.
@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,19 @@ _SIGNALS = {
     "SIGTERM": (signal.SIGTERM,),
     "SIGTERM twice": (signal.SIGTERM, signal.SIGTERM),
     "SIGKILL": (signal.SIGKILL,),
+}
+# Lines on stderr after which a run is stopped in a chosen phase.
+_MOMENTS = {
+    "tune": (
+        *(f"phase {phase}" for phase in ("baseline", "boundary", "search", "confirm", "prove")),
+        "best so far",
+        "Round 1",
+        "Round 2",
+        ": runs at full context",
+    ),
+    "probe": ("phase boundary", "#1 ", "#2 "),
+    "compare": ("phase confirm", "#2 ", "Round 1", "Round 2"),
+    "sweep": (": remeasure", "#1 ", "#2 ", "one: "),
 }
 _SERVER_FAULTS: tuple[tuple[str, Any], ...] = (
     *(
@@ -271,7 +285,8 @@ class Subject:
 
     def fault(self) -> None:
         """Break one attempt."""
-        kind = self.choose.choice(("kill", "kill", "kill", "server", "server", "damage", "disk"))
+        kinds = ("kill", "kill", "phase", "phase", "server", "server", "damage", "disk")
+        kind = self.choose.choice(kinds)
         getattr(self, f"_{kind}")()
 
     def _kill(self) -> None:
@@ -286,6 +301,23 @@ class Subject:
 
         self.tally.add(self.mode, "kill")
         self.attempt(f"{name} after {delay_s:.1f} s", act, [])
+
+    def _phase(self) -> None:
+        name, numbers = self.choose.choice(list(_SIGNALS.items()))
+        text, delay_s = self.choose.choice(_MOMENTS[self.mode]), self.choose.uniform(0.0, 0.8)
+        self.machine.heal()
+
+        def act(run: Any) -> None:
+            while text not in run.err:
+                if run.process.poll() is not None:
+                    return  # a resumed run does not print what it has from the study
+                time.sleep(0.02)
+            time.sleep(delay_s)
+            with contextlib.suppress(ProcessLookupError):
+                run.send(*numbers)
+                self.tally.add(self.mode, "phase")
+
+        self.attempt(f"{name} {delay_s:.1f} s after '{text}'", act, [])
 
     def _server(self) -> None:
         launched = self.machine.launches
@@ -335,7 +367,7 @@ class Subject:
         for words in (("show",), ("report",), ("show", "--json")):
             done = subprocess.run(
                 [*AUTOFIT, words[0], str(self.study), *words[1:]],
-                env=self.program.env, capture_output=True, text=True, timeout=60, check=False,
+                env=self.program.env, capture_output=True, text=True, timeout=120, check=False,
                 cwd=self.folder, errors="replace",
             )  # fmt: skip
             if "fault in autofit" in done.stderr or done.returncode not in _EXIT_CODES:
@@ -407,10 +439,13 @@ def run_campaign(*, faults: int, seed: int, workers: int, seconds: float) -> Tal
             choose = random.Random(f"{seed} {number}")
             with tempfile.TemporaryDirectory(prefix=f"autofit-campaign-{number}-") as name:
                 subject = Subject(_MODES[number % len(_MODES)], Path(name), tally, choose)
-                for _ in range(choose.choice((3, 5, 7))):
-                    if not is_over():
-                        subject.fault()
-                subject.finish()
+                try:
+                    for _ in range(choose.choice((3, 5, 7))):
+                        if not is_over():
+                            subject.fault()
+                    subject.finish()
+                except Exception:  # noqa: BLE001 - the others go on
+                    tally.report(f"{subject.mode} {number}: {traceback.format_exc()}")
 
     with ThreadPoolExecutor(workers) as pool:
         for future in [pool.submit(work) for _ in range(workers)]:
@@ -420,14 +455,14 @@ def run_campaign(*, faults: int, seed: int, workers: int, seconds: float) -> Tal
 
 def table(tally: Tally, seconds: float) -> str:
     """Return the numbers as a Markdown table."""
-    kinds = ("kill", "server", "disk", "damage")
+    kinds = ("kill", "phase", "server", "disk", "damage")
     rows = [
         f"| {mode} | {' | '.join(str(tally.counts[mode, kind]) for kind in kinds)} |"
         for mode in dict.fromkeys(_MODES)
     ]
     lines = [
-        "| run | kills | launches of hostile servers | full disks | damaged studies |",
-        "| --- | --- | --- | --- | --- |",
+        "| run | kills | kills in a phase | launches of hostile servers | full disks | damages |",
+        "| --- | --- | --- | --- | --- | --- |",
         *rows,
         "",
         f"- {tally.counts.total()} faults in {tally.runs} runs with {tally.launches} launches",

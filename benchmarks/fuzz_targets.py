@@ -22,12 +22,12 @@ from machine.nvidia_driver import ONE_CARD, nvidia_driver
 from sweep.night_sample import night
 
 from autofit.cli.main import _run
-from autofit.doctor.machine_findings import check_cards
+from autofit.doctor.findings import check_cards
 from autofit.errors import AutofitError
 from autofit.input_files import parse_json
 from autofit.machine import cpu, kernel_files, linux_gpus, nvml
 from autofit.machine.cgroup import Cgroup
-from autofit.machine.gpu_facts import with_gpu_facts
+from autofit.machine.device_source import with_gpu_facts
 from autofit.machine.lock import _describe_holder
 from autofit.model.synth.random_model import SynthSpec, write_model
 from autofit.replay.recorded_table import read_table

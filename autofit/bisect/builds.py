@@ -215,7 +215,7 @@ def _find_program(folder: Path) -> Path:
 def _natural_key(name: str) -> list[tuple[int, int, str]]:
     """Return a key that sorts b9999 before b10000."""
     parts = _DIGITS.split(name)
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]
 
 
 def _commit(git: Sequence[str], given: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autofit.machine.gpu import Gpu, Vendor, normal_pci_id
+from autofit.machine.kernel_files import to_number
 from autofit.trial.device import Device, backend_of
 
 _SIZE_TOLERANCE = 0.03  # a driver reserves a little of a card's memory
@@ -62,11 +63,12 @@ def _cuda(
         return _only_match(device, devices, gpus)
     visible = _parse_visible(env.get("CUDA_VISIBLE_DEVICES"))
     entry = str(index) if visible is None else visible[index] if index < len(visible) else ""
-    if not entry.isdigit():
+    number = to_number(entry)
+    if number is None:
         matching = [gpu for gpu in gpus if entry and gpu.uuid.startswith(entry)]
         return matching[0] if len(matching) == 1 else None
     if env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) == 1:
-        return gpus[int(entry)] if int(entry) < len(gpus) else None
+        return gpus[number] if number < len(gpus) else None
     equal = [gpu for gpu in gpus if gpu.name == device.description]
     same_name = [
         other.name
@@ -89,9 +91,10 @@ def _rocm(
         entries = _parse_visible(choice)
         if entries is None:
             continue
-        if not all(entry.isdigit() and int(entry) < len(ordered) for entry in entries):
+        numbers = [to_number(entry) for entry in entries]
+        if not all(number is not None and number < len(ordered) for number in numbers):
             return None
-        ordered = [ordered[int(entry)] for entry in entries]
+        ordered = [ordered[number] for number in numbers if number is not None]
     index = _index(device.name)
     return ordered[index] if index is not None and index < len(ordered) else None
 

@@ -33,6 +33,7 @@ PARAMS = {
     "load_mode": "load_mode",
 }
 _INTEGERS = frozenset({"ncmoe", "batch", "ubatch", "prefetch_slots", "n_ctx", "n_prompt", "n_gen"})
+_MOST_DIGITS = 18
 _MAY_BE_ZERO = frozenset({"ncmoe", "prefetch_slots", "n_prompt", "n_gen"})
 _RATES = frozenset({"pp_tps", "tg_tps"})
 _OK = frozenset({"", "ok"})
@@ -264,8 +265,10 @@ def _count(name: str, texts: Mapping[str, str], faults: list[str]) -> int | None
     if not text:
         return None
     least = 0 if name in _MAY_BE_ZERO else 1
-    if text.isascii() and text.isdigit() and int(text) >= least:
-        return int(text)
+    # Python refuses to convert thousands of digits.
+    value = int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else -1
+    if value >= least:
+        return value
     faults.append(f"{name} '{text}' must be a whole number of at least {least}")
     return None
 

@@ -175,3 +175,14 @@ def test_two_devices_never_share_a_card_by_accident(names: list[str], visible: s
 
     if len(set(entries)) == len(entries) and all(entry.isdigit() for entry in entries):
         assert len(set(found.values())) == len(found)
+
+
+@pytest.mark.parametrize("visible", ["²", "٣", "9" * 5000, "-1", "0x1", "1.5", " ", "GPU-²"])
+@pytest.mark.parametrize("device", ["CUDA0", "ROCm0"])
+def test_a_variable_that_is_no_list_of_cards_selects_none(visible: str, device: str):
+    """Digits of other scripts and of thousands of places are no numbers of cards."""
+    env = {"CUDA_VISIBLE_DEVICES": visible, "HIP_VISIBLE_DEVICES": visible}
+    cards = [*nvidia(SMALL), Gpu("amd", 0, "0000:07:00.0", "", 8192.0)]
+
+    assert pair_gpus([Device(device, SMALL, 12000, 11000)], cards, env=env,
+                     rocm_order=["0000:07:00.0"]) == {}  # fmt: skip

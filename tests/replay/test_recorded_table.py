@@ -49,6 +49,7 @@ def test_the_metric_is_the_best_that_rows_have(tmp_path, row, metric, value):
     [
         ("8,2048,512,64,128,16,ok,\n-1,2048,512,64,128,16,ok,\n", 4),
         ("8,2048,512,64,fast,16,ok,\n", 3),
+        pytest.param(f"{'9' * 5000},2048,512,64,128,16,ok,\n", 3, id="digits"),
         ("8,2048\n", 3),
         ("", 2),
     ],
