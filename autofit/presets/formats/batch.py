@@ -207,7 +207,7 @@ class _Script:
         if not equals:
             return
         if found["switch"]:
-            value = mark_unknown(f"%{name.strip()}% is computed or asked for")
+            value = mark_unknown(f"the script computes %{name.strip()}% or asks for it")
         name = name.strip()
         if value:
             self.variables[name.upper()] = (name, value)
