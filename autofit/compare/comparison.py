@@ -81,11 +81,9 @@ class ComparisonResult:
 class Comparison:
     """A comparison of two sides; `run` launches its rounds.
 
-    Attributes:
-        slot_context: the smaller context of a request, so that both get the same requests.
-        note: called with each message for the user.
-        rounds: the most rounds; fewer than three decide nothing.
-        min_effect: the smallest difference that counts, as a share; below it is a tie.
+    Both sides get requests that fit into `slot_context`, the smaller context of a request. `note`
+    is called with each message for the user. Fewer than three `rounds` decide nothing. A
+    difference below the share `min_effect` is a tie.
     """
 
     sides: tuple[Side, Side]
@@ -172,8 +170,8 @@ class Comparison:
     def _plan_rounds(self, first_round: Sequence[Trial]) -> StoppingRule:
         """Return the rounds that the budget has room for, planned before speeds are known.
 
-        The rule spends its probability of error over all its rounds, so a rule that is cut off
-        early would give needlessly wide intervals.
+        The rule divides its probability of error over all its rounds. With more rounds than there
+        is time for, intervals would be needlessly wide.
         """
         budget = self.sides[0].runner.budget
         if all(trial.is_completed for trial in first_round):

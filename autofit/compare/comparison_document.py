@@ -19,8 +19,8 @@ from autofit.trial.outcome import Completed, outcome_to_dict
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
-# speed: both sides ran, and their answers may be as they are. failure, answers: one side
-# failed, or its answers are wrong, whatever its speed.
+# speed: both sides ran, and their answers are acceptable. failure, answers: a side failed, or its
+# answers are wrong, whatever its speed.
 Because = Literal["speed", "failure", "answers"]
 _REQUESTS = ("first_request", "second_request")
 
@@ -63,10 +63,10 @@ def comparison_document(
     metric: Metric,
     facts: Mapping[SideName, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return the comparison as JSON data; `facts` is what else is known of each side.
+    """Return the comparison as JSON data; `facts` are the other keys of each side.
 
-    A ratio is how many times as fast B is, for rates and for seconds. Each interval is valid after
-    every round, but only by itself.
+    A ratio says how many times as fast B is, for rates and for seconds. Each interval is valid
+    after every round, but not together with the others.
     """
     verdict, ranking = judge_comparison(result), result.ranking
     figures = list(_figures(workload))

@@ -23,13 +23,9 @@ from autofit.trial.trial import Trial
 class BoundaryLine:
     """A line of candidates on which one boundary is searched, and its known results.
 
-    Attributes:
-        layout: the layout of all its candidates.
-        cache_type: their KV type.
-        point: their other settings.
-        search: the known results by number of host layers.
-        ruled_out: by number of host layers, the failed launch that rules the candidate out.
-        stopped_by: the launch that ended the search for another reason than memory.
+    All candidates share layout, KV type and `point`, their other settings. `ruled_out` maps a
+    number of host layers to the failed launch that rules it out. `stopped_by` is the launch that
+    ended the search for another reason than memory.
     """
 
     layout: str
@@ -71,9 +67,9 @@ class BoundaryLine:
         )
 
     def free_mib(self, host_layers: int) -> float | None:
-        """Return the MiB that the tightest device would keep free, or None without a candidate.
+        """Return the predicted free MiB of the fullest device, or None without a candidate.
 
-        Failures on this line lower it. Where nothing is predicted, it is 0.
+        Failures on this line lower the prediction. Without a prediction it is 0.
         """
         candidate = self.candidate(host_layers)
         if candidate is None:
@@ -83,7 +79,7 @@ class BoundaryLine:
 
     @property
     def excess_mib(self) -> float:
-        """The MiB by which predictions are too low at least, as this line's failures show."""
+        """The MiB by which predictions are at least too low, as failures on this line show."""
         return self.memory.excess_mib(self.launches.values())
 
     def exceeds_host(self, host_layers: int) -> bool:

@@ -138,7 +138,8 @@ def find_boundaries(
 def recall_launches(line: BoundaryLine, session: ProbeSession) -> None:
     """Take the launches of a line from the study, and from other lines.
 
-    Later launches have calibrated the predictions, which would now choose other host layers.
+    The search would not find them again: launches since then have calibrated the predictions,
+    which now choose other host layers.
     """
     if not session.runner.untaken_s and not session.memory.launches:
         return
@@ -252,17 +253,17 @@ def review(session: ProbeSession, lines: Sequence[BoundaryLine]) -> None:
 
 
 def exception_texts(line: BoundaryLine) -> Iterator[str]:
-    """Describe the numbers of host layers that are on the wrong side of the boundary."""
+    """Describe the numbers of host layers whose result contradicts the boundary."""
     for host_layers, fits in line.search.exceptions.items():
         count = line.reported(host_layers, fits=fits)
         text = f"{line.layout}, {line.cache_type}: {count} layers with experts in RAM"
         if fits:
             fails = line.reported(line.search.fails, fits=False)
-            yield f"{text} fit, though {fails} do not: non-monotonic boundary"
+            yield f"{text} fit, but {fails} do not: the boundary is not monotonic"
         elif line.exceeds_host(host_layers):
-            yield f"{text} are more than the host has memory for"
+            yield f"{text} need more memory than the host has"
         else:
-            yield f"{text} do not fit, though {line.reported(line.search.fits)} do"
+            yield f"{text} do not fit, but {line.reported(line.search.fits)} do"
 
 
 def skip_zero(line: BoundaryLine, session: ProbeSession) -> None:
@@ -270,5 +271,5 @@ def skip_zero(line: BoundaryLine, session: ProbeSession) -> None:
     candidate, free = line.candidate(0), line.free_mib(0)
     is_open = line.search.is_zero_separate and 0 not in line.search.known
     if is_open and candidate is not None and free is not None and free < 0:
-        text = f"by the estimate a device lacks {-free:.0f} MiB"
+        text = f"a device would lack {-free:.0f} MiB (estimated)"
         session.skip(candidate, line.layout, Skipped(text))

@@ -23,7 +23,8 @@ from autofit.quality.recorded_answer import (
 from autofit.runtime.planner.divergence_program import Divergence
 from autofit.trial.candidate import Candidate
 
-# equal, rounding, different: of answers that must not change. good, poor: of those that may.
+# equal, rounding and different are verdicts on answers that must not change; good and poor on
+# answers that may.
 AnswerVerdict = Literal["equal", "rounding", "different", "good", "poor", "unknown"]
 
 
@@ -36,11 +37,8 @@ _MAX_DIVERGENCE = 0.03
 class ProgramScore:
     """The score that a program of the runtime, such as llama-perplexity, gave some KV types.
 
-    Attributes:
-        divergence: the score; None if the program gave none.
-        program: the program's name.
-        failure: the reason why there is no score, for users; empty if there is a score or if
-            the runtime has no such program.
+    Without a `divergence` there is no score. `failure` then gives users the reason; it is empty if
+    the runtime has no such program.
     """
 
     divergence: Divergence | None = None
@@ -105,11 +103,8 @@ class QualityScore:
 class AnswerCheck:
     """The verdict on the answers of some settings, compared with those of a reference.
 
-    Attributes:
-        reference: the name of the reference, for users.
-        equality: None if the answers could not be compared.
-        quality: None likewise, and for settings that must not change answers.
-        messages: sentences for the user.
+    `reference` is the name of the reference for users. `equality` and `quality` are None if the
+    answers could not be compared. `quality` is also None if the settings must not change answers.
     """
 
     verdict: AnswerVerdict
@@ -156,15 +151,11 @@ def judge_answers(
     is_sparse: bool = False,
     by_program: ProgramScore | None = None,
 ) -> AnswerCheck:
-    """Judge answers against those of a reference to the same prompts.
+    """Judge answers against those of a trusted reference to the same prompts.
 
-    Args:
-        reference: answers that are trusted; None if there are none.
-        other: answers to check; None if there are none.
-        reference_name: the reference's name for users.
-        may_differ: whether the settings may change answers, as KV types do.
-        is_sparse: whether the model is a mixture of experts.
-        by_program: the score of KV types by the runtime's own program.
+    A side without answers is None. `may_differ` is true if the settings may change answers, as KV
+    types do. `is_sparse` is true for a mixture of experts. `by_program` is the score of the KV
+    types by the runtime's own program.
     """
     if reference is None or other is None or not _have_same_prompts(reference, other):
         message = f"answers could not be compared with {reference_name}"

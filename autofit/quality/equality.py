@@ -1,12 +1,12 @@
 """Equality of answers under two settings that must not change them.
 
-Another ubatch, device or build adds the same numbers in another order. So the probabilities of
-the next token move a little, and where two tokens were nearly as likely the greedy choice can
-change, after which the texts differ. That is rounding; a larger difference is a fault.
+Another ubatch, device or build adds the same numbers in another order. This rounding changes the
+probabilities of the next token a little. If two tokens were nearly as likely, the greedy choice
+can change, and the texts differ from there on. A larger difference is a fault.
 
-In a mixture of experts rounding can send a token to another expert. That changes the
-probabilities of this one token a lot and those of others hardly. So nine of ten tokens of such a
-model must agree; in other models all must.
+In a mixture of experts rounding can send a token to another expert. The probabilities of this one
+token then change a lot, and those of others hardly. So nine of ten tokens of such a model must
+agree. In other models all tokens must agree.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class AnswerDifference:
         prompt: the index of the prompt.
         position: generated tokens before it (characters where tokens are not known).
         reference, other: the text around it on both sides.
-        gap: how much higher each side rated its own token than the other side's, in natural
-            log probabilities, the larger of the two; None if that is not reported.
+        gap: the difference between the natural log probabilities of the two tokens, on the side
+            where it is larger; None if the runtime does not report them.
     """
 
     prompt: int
@@ -86,12 +86,9 @@ def compare_answers(
     *,
     is_sparse: bool = False,
 ) -> Equality:
-    """Compare answers to the same prompts in the same order.
+    """Compare answers with those of a trusted reference to the same prompts, in the same order.
 
-    Args:
-        reference: answers under the settings that are trusted.
-        other: answers under the settings to check.
-        is_sparse: whether the model is a mixture of experts.
+    `is_sparse` is true for a mixture of experts.
 
     Raises:
         ValueError: the two sides have different numbers of answers.

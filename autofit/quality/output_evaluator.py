@@ -2,8 +2,8 @@
 
 A check of narrow KV types takes four launches: one of the reference, one of the candidate, and
 two of the runtime's own program for it, if it has one. Each answer is reused for other
-candidates of the run: the reference is the same, and a KV type changes answers in the same way
-wherever layers lie.
+candidates of the run: the reference is the same, and the effect of a KV type on answers does not
+depend on the placement of layers.
 """
 
 from __future__ import annotations
@@ -48,12 +48,11 @@ _MAX_BASE_BYTES = 512 << 20
 class OutputEvaluator:
     """An evaluator that compares the answers of candidates with those of the baseline.
 
-    It launches each of them once.
-
-    The reference is the baseline with an f16 KV cache, whatever its own is. Where a candidate's
-    KV cache is as wide, the answers must be the same. Where it is narrower, they get a score,
-    which includes records planted over the whole context. If the baseline cannot be launched,
-    the reference is the candidate with an f16 KV cache, on the devices or else in host memory.
+    It launches each of them once. The reference is the baseline with an f16 KV cache. If a
+    candidate's KV cache has f16 too, the answers must be the same. If it is narrower, the answers
+    get a score, which includes the retrieval of records planted over the whole context. If the
+    baseline cannot be launched, the reference is the candidate with an f16 KV cache, on the
+    devices or else in host memory.
     """
 
     runner: TrialRunner
@@ -168,24 +167,13 @@ class OutputEvaluator:
 
 
 def score_kv_types(
-    runner: TrialRunner,
-    task: Task,
-    narrow: Finalist,
-    wide: Candidate,
-    *,
-    launch_s: float,
+    runner: TrialRunner, task: Task, narrow: Finalist, wide: Candidate, *, launch_s: float
 ) -> ProgramScore:
     """Score narrow KV types by the runtime's own program, in two launches.
 
     Both launches have the same placement, so that only the KV types differ. They count in the
-    phase prove.
-
-    Args:
-        runner: the runner of the run.
-        task: the task.
-        narrow: a candidate with the KV types to score.
-        wide: the same with the KV types of the reference.
-        launch_s: the expected seconds of a launch; without time for two there is no score.
+    phase prove. `narrow` has the KV types to score, `wide` those of the reference. Without time
+    for two launches of `launch_s` seconds there is no score.
 
     Raises:
         Interrupted: the user stopped the run.

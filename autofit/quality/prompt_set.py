@@ -4,9 +4,9 @@ Every server gets the same prompts token for token. They are cut from real text 
 lengths, the longest as long as the workload's. To score a KV type there are retrieval tasks as
 well: one text that fills the context, with planted records to find again.
 
-A project's record has its tag, and the tag's record, half the text away, has its secret. Other
-projects and tags look similar. To answer a question about a tag a model reads one record
-exactly, which small models can; to answer one about a project it reads both.
+One record gives the tag of a project. Another one, half the text away, gives the secret of the
+tag. Other projects and tags look similar. A question about a tag needs one record, which small
+models can answer. A question about a project needs both records.
 """
 
 from __future__ import annotations
@@ -294,13 +294,10 @@ def make_retrieval_tasks(
 ) -> list[RetrievalTask]:
     """Return prompts of `length` tokens that share one text and end in different questions.
 
-    Args:
-        filler: tokens of ordinary text; repeated if they are too few.
-        length: tokens of each prompt; leave room for an answer of some 40 in the context.
-        tokenize: returns the tokens of a text, without special ones.
-        rng: equal seeds plant the same records at the same positions.
-        questions: projects to ask about, each with one hop and with two; there are twice as
-            many projects.
+    `filler` are tokens of ordinary text, which is repeated if it is too short. `tokenize` returns
+    the tokens of a text without special ones. An answer of about 40 tokens must fit into the
+    context after `length`. There are `questions` projects to ask about, each with one hop and
+    with two, and as many others.
 
     Raises:
         ValueError: the records alone are longer than the prompt, or there is no filler.

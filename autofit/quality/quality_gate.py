@@ -1,4 +1,4 @@
-"""The decision which KV types and which winner have answers good enough to be recommended."""
+"""The decision whether the answers of a KV type, or of the winner, are good enough."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from autofit.trial.candidate import Candidate
 class QualityGate:
     """A gate that lets only candidates with good enough answers pass.
 
-    Attributes:
-        evaluator: None if the answers of the model mean nothing, so that all candidates pass.
-        note: called with each message for the user.
-        scored: the checks of narrow KV types.
+    `evaluator` is None if the answers of the model mean nothing: all candidates pass then. `note`
+    is called with each message for the user. `scored` are the checks of narrow KV types.
     """
 
     evaluator: OutputEvaluator | None
@@ -38,7 +36,7 @@ class QualityGate:
         return [types for types, check in self.scored.items() if check.is_acceptable is False]
 
     def is_poor(self, candidate: Candidate) -> bool:
-        """Return whether a candidate's KV types are poor, or no wider than a poor pair."""
+        """Return whether a candidate's KV types are poor, or narrower than a poor pair."""
         return any(_is_within(kv_types(candidate), poor) for poor in self.poor)
 
     def is_open(self, candidate: Candidate) -> bool:

@@ -22,10 +22,8 @@ _MIN_REST = 1e-6
 class RecordedAnswer:
     """A recorded greedy answer to a fixed prompt.
 
-    Attributes:
-        choices: for each token the natural log probabilities of the likeliest tokens at its
-            position; empty if the runtime does not report them.
-        token_ids: empty if the runtime does not report them.
+    `choices` has for each token the natural log probabilities of the likeliest tokens at its
+    position. It and `token_ids` are empty if the runtime does not report them.
     """
 
     text: str

@@ -165,10 +165,8 @@ class ReplayRun:
 
     Attributes:
         seed: decides which repeat of a point is returned.
-        launches: the number of launches, with failures.
         launches_to_98pct: the number of launches until the pick was within 2% of the best and
             remained so, or None if the last pick is not.
-        failures: the number of failed launches.
         best_found: the median value of the last pick.
         stopped_after: the number of launches after which a tune would have stopped. Later
             launches only show how many it would have needed.
@@ -191,8 +189,8 @@ def replay(
 ) -> ReplayRun:
     """Search a table once.
 
-    The search goes on beyond the point where a tune would have stopped, until its pick is good
-    enough. So the result shows how many launches that takes.
+    The search continues after a tune would have stopped, until its pick is good enough. The result
+    then shows how many launches are needed.
     """
     study = SearchStudy(table.problem(), proposer, seed=seed)
     policy = SearchPolicy(study)

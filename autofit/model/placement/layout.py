@@ -100,14 +100,10 @@ def plan_layouts(
 ) -> list[Layout]:
     """Return all layouts for the devices, each with the fewest host expert layers that fit.
 
-    `first_device` is left out if only one device has room, because it equals a single one.
-
-    Args:
-        inventory: the model.
-        base: the other settings; the layouts use its `devices`.
-        devices: those of the machine, in the runtime's order.
-        speeds: the speed of each device, in any unit; the balanced layout gives faster devices
-            more.
+    `first_device` is left out if only one device has room, because it equals a single one. `base`
+    has the other settings, and the names of the devices to use, out of the machine's `devices` in
+    the runtime's order. `speeds` are the speeds of devices in any unit; the balanced layout gives
+    faster devices more.
 
     Raises:
         UsageError: a device that does not exist, or an invalid value.

@@ -80,13 +80,10 @@ class SliceCosts:
         mode: ExpertMode = "hosted",
         partial: Mapping[int, str] | None = None,
     ) -> dict[str, ParamValue]:
-        """Return the settings of a layout.
+        """Return the settings of a layout with these units by device.
 
-        Args:
-            units: units by device.
-            hosted: blocks with experts (or the FFN of a dense model) on the host.
-            mode: state of the experts.
-            partial: maps a block to the only part of it that is on the host: `up_gate` or `down`.
+        `hosted` are the blocks with experts (or the FFN of a dense model) on the host. `partial`
+        maps a block to the only part of it that is on the host: `up_gate` or `down`.
         """
         used = [(d.name, n) for d, n in zip(self.devices, units, strict=True) if n]
         params: dict[str, ParamValue] = {

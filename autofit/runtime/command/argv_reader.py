@@ -42,16 +42,10 @@ _FLAG = re.compile(r"--?[A-Za-z]")
 class ParsedCommand:
     """The parts of a launch command.
 
-    Attributes:
-        program: the words up to the program, with those of a wrapper.
-        params: the parameters.
-        model: the path of the model.
-        rpc: the remote servers.
-        rest: all other words.
-        env: the variables that are not parameters.
-        address: the flags and variables that set an address, without their values.
-        left_out: the flags and variables that autofit removes from launches, without their
-            values, which may be secret.
+    `program` are the words up to the program, with those of a wrapper. `rest` are the words and
+    `env` the variables that are not parameters. `address` and `left_out` are flags and variables
+    without their values, which may be secret: those that set an address, and those that autofit
+    removes from launches.
     """
 
     program: tuple[str, ...]

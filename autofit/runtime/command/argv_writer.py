@@ -142,7 +142,7 @@ def spell_value(spelling: Spelling, value: ParamValue) -> str | None:
 
 
 def _fixed_words(runtime: Runtime, purpose: Purpose) -> tuple[str, ...]:
-    """Return those of the dialect's own words for a purpose that the program knows."""
+    """Return the dialect's own words for a purpose, without those that the program lacks."""
     launch = runtime.dialect.launch
     groups = (
         *(launch.always if purpose not in ("baseline", "own_fit") else ()),

@@ -1,9 +1,9 @@
 """Commands and variables without secrets, before they are stored or shown.
 
-A value stays if a runtime needs it and it cannot be a secret: numbers, switches, paths, values of
-flags that the runtime's help lists, variables of its libraries. Everything else is hidden, such
-as the values of unknown flags and variables. A name such as `--auth-token` or `MY_PASSWD` always
-hides its value, and in addresses only protocol, host and path stay.
+A value is kept if a runtime needs it and it cannot be a secret: numbers, switches, paths, values
+of flags that the runtime's help lists, variables of its libraries. All other values are hidden,
+such as those of unknown flags and variables. The value of a name such as `--auth-token` or
+`MY_PASSWD` is always hidden. Of an address, only protocol, host and path are kept.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ _KNOWN_VARIABLE = re.compile(
 )
 _NO_HELP = HelpText("")
 # The words of autofit, of a wrapper, of a command inside one word, or of the runtime. Values of
-# unknown flags stay in the first two, in the third after one dash, and never in the last.
+# unknown flags are kept in the first two, in the third after a flag with one dash, and never in
+# the last.
 _Source = Literal["own", "wrapper", "text", "arguments"]
 
 
@@ -107,7 +108,7 @@ def hidden_values(given: Iterable[str], shown: Iterable[str]) -> frozenset[str]:
 
 
 def launch_secrets(plan: LaunchPlan, environ: Mapping[str, str]) -> frozenset[str]:
-    """Return the secrets of a plan, and of the inherited variables with the name of a secret."""
+    """Return the secrets of a plan, and of inherited variables with names such as API_KEY."""
     shown, inherited = plan.shown, {n: v for n, v in environ.items() if _CREDENTIAL.search(n)}
     return hidden_values(
         (*plan.argv, *plan.env.values(), *inherited.values()),

@@ -106,9 +106,9 @@ class Facts:
 class LogPatterns:
     """All kinds of lines that autofit uses, except failures.
 
-    `stages` begin a stage. `signs` are printed within one: they count only in a log that begins
-    later, and never go back. `frames` are lines of a backtrace. `errors` are lines of a chain of
-    errors, whose first line gives the cause.
+    `stages` begin a stage. `signs` are printed within a stage: they count only if the beginning of
+    the log is missing, and never return to an earlier stage. `frames` are lines of a backtrace.
+    `errors` are lines of a chain of errors, whose first line gives the cause.
     """
 
     stages: tuple[StageMark, ...] = ()
@@ -139,12 +139,13 @@ class FailurePattern(LinePattern):
     A line without a `kind` only adds values to the failure that another line reports. Values are
     given here or by named groups of `match`: `buffer_type` (the runtime's name of a buffer type,
     which gives `where` and `device`), `index` (the number of a device), `bytes`, `mib`, and
-    `status` (an exit status in hexadecimal, which gives the outcome). In `device`, `{name}` is
-    the group of that name. `cancelled_by` are texts of later lines. `may_be_memory` marks a line
-    without a cause: if a device was almost full, the cause was memory. `is_any_memory` marks a
-    line that names host memory where a device may be full. `is_limit` marks an allocation that
-    exceeds a limit of the driver. `advice_if_free` is given if the device had enough free
-    memory. `is_chain_end` marks a line whose cause is at the top of its chain of errors.
+    `status` (an exit status in hexadecimal, which gives the outcome). In `device`, `{name}` is the
+    group of that name. `cancelled_by` are texts of later lines that show that the failure was
+    harmless. `may_be_memory` marks a line without a cause: if a device was almost full, the cause
+    was memory. `is_any_memory` marks a line that names host memory although a device may be full.
+    `is_limit` marks an allocation that exceeds a limit of the driver. `advice_if_free` is added to
+    `advice` if the device had enough free memory. `is_chain_end` marks the last line of a chain of
+    errors, whose first line names the cause.
     """
 
     kind: FailureKind | None = None

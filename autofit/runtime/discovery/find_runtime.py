@@ -63,9 +63,9 @@ def find_runtime(
 
 
 def make_offline_runtime(dialect_name: str = "llama_server") -> Runtime:
-    """Return a dialect with the options of a current llama-server, and without devices.
+    """Return a runtime with the options of a current llama-server, and without devices.
 
-    It is for planning where no runtime is installed; it cannot be launched.
+    It serves to plan on a machine without a runtime. It cannot be launched.
 
     Raises:
         UsageError: there is no such dialect.

@@ -1,8 +1,7 @@
 """Short runs of a runtime's programs: help, version, devices.
 
-Answers are cached in the user's cache folder. A cache entry belongs to a fingerprint of the
-program and the libraries near it (path, size, modification time), so a rebuilt program runs
-again.
+The output is cached in the user's cache folder, by a fingerprint of the program and the libraries
+near it: path, size and modification time. After a rebuild the program therefore runs again.
 """
 
 from __future__ import annotations
@@ -278,8 +277,8 @@ def list_devices(runtime: Runtime, rpc: str = "") -> tuple[Device, ...] | None:
     """Return the devices of a runtime, with the remote ones of `rpc` (host:port,...).
 
     `usable_mib` is the memory that is free now. The result is None if the runtime cannot list
-    devices. Call it only while no server runs: the program opens every device, and hangs on a
-    remote device that is in use.
+    devices. Call this only while no server runs: the program opens every device, and hangs if a
+    remote device is in use.
 
     Raises:
         UsageError: the program fails or hangs.
@@ -298,7 +297,7 @@ def list_devices(runtime: Runtime, rpc: str = "") -> tuple[Device, ...] | None:
 
 
 def read_devices(text: str, rules: InspectionRules, *, messages: str = "") -> tuple[Device, ...]:
-    """Read a list of devices; sizes are in MiB. `messages` are those on stderr."""
+    """Read a list of devices with sizes in MiB. `messages` is the text on stderr."""
     devices = []
     capabilities: dict[str, float] = {}
     if rules.capability_pattern:

@@ -7,18 +7,14 @@ each run is a launch.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from autofit.input_files import read_input
-from autofit.process.environment import scrubbed_environment
-from autofit.process.managed_process import ManagedProcess
 from autofit.runtime.command.argv_writer import find_unsupported, spell_params
 from autofit.runtime.command.redaction import (
-    launch_secrets,
     redact_arguments,
     redact_variables,
     redact_wrapper,
@@ -30,6 +26,7 @@ from autofit.runtime.discovery.program_inspector import read_companion_help
 from autofit.runtime.logs.log_line import read_lines
 from autofit.runtime.server.launcher import Launcher, LaunchResult
 from autofit.runtime.server.request_plan import RequestPlan
+from autofit.runtime.server.server_process import start_planned
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.outcome import Completed, Crashed, Outcome, Rejected, Stage, TimedOut
 
@@ -146,14 +143,7 @@ class DivergenceLauncher:
         self.launcher.read_used_mib()
         limit_s = plan.limits.load_s + plan.limits.prompt_s
         on_stage("load")
-        variables = self.launcher.runtime.dialect.variables
-        with ManagedProcess.start(
-            plan.argv,
-            env=scrubbed_environment(plan.env, also_remove=variables),
-            log_path=log_path,
-            grace_s=plan.limits.stop_s,
-            secrets=launch_secrets(plan, os.environ),
-        ) as process:
+        with start_planned(plan, self.launcher.runtime.dialect, log_path) as process:
 
             def is_ready() -> bool:
                 check_stop()
@@ -192,15 +182,8 @@ class DivergenceLauncher:
 
 def read_divergence(text: str, rules: DivergenceRules) -> Divergence | None:
     """Return the divergence in the program's output, or None if the output is incomplete."""
-    chunks, mean, maximum, same = (
-        re.search(pattern, text, re.MULTILINE)
-        for pattern in (
-            rules.chunks_pattern,
-            rules.mean_pattern,
-            rules.most_pattern,
-            rules.same_pattern,
-        )
-    )
+    patterns = rules.chunks_pattern, rules.mean_pattern, rules.most_pattern, rules.same_pattern
+    chunks, mean, maximum, same = (re.search(one, text, re.MULTILINE) for one in patterns)
     if chunks is None or mean is None or maximum is None or same is None:
         return None
     try:

@@ -121,7 +121,7 @@ class RuntimePlanner:
         return self._cache.get(key)
 
     def fit(self, candidate: Candidate) -> Params | None:
-        """Return what the runtime's own fit would choose now for unset parameters.
+        """Return the values that the runtime's own fit would choose now for unset parameters.
 
         The result is None if the runtime has no planner, or if nothing fits.
 

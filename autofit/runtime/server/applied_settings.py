@@ -52,12 +52,9 @@ def find_unapplied(
 ) -> Rejected | None:
     """Return a rejection if the server silently changed a setting, or None if it did not.
 
-    Args:
-        candidate: the requested settings.
-        applied: the applied values by parameter name, and `context_per_slot`. `context` is
-            that of all slots, `n_gpu_layers` the number of offloaded units. Missing values are
-            not compared.
-        units: the number of the model's layers, including the output layer.
+    `applied` has the applied values by parameter name, and `context_per_slot`. Its `context` is
+    that of all slots, its `n_gpu_layers` the number of offloaded units. Missing values are not
+    compared. `units` is the number of the model's layers, including the output layer.
     """
     for name, requested in candidate.params.items():
         expected = _expected_value(candidate, name, requested, units)

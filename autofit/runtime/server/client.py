@@ -103,7 +103,7 @@ class _TimeLimit:
     Attributes:
         ends_s: the time on the monotonic clock at which the request ends.
         read_s: the most seconds without data.
-        part_began_s: when the first byte of the part under way came; None before it.
+        part_began_s: the time of the first byte of a part that is not complete, or None.
         is_one_part: whether everything that arrives belongs to one part.
     """
 
@@ -197,10 +197,10 @@ class _LimitedBackend(httpcore.SyncBackend):
 class Client:
     """The HTTP API of one server, at the endpoints of its dialect.
 
-    Every request has its own connection: llama-server sometimes closes one that it announced to
-    keep (a router that loads and unloads, with four clients for two minutes: some requests in a
-    thousand). A request on its way then looks like a crashed server. The user's proxy is not
-    used for our own server.
+    Every request has its own connection, because llama-server sometimes closes a connection that
+    it announced to keep. A request under way then looks like a crashed server. (With a router that
+    loads and unloads models, four clients lost some requests in a thousand within two minutes.)
+    The user's proxy is not used.
     """
 
     def __init__(self, base_url: str, dialect: Dialect) -> None:
@@ -233,8 +233,9 @@ class Client:
     def props(self, query: str = "") -> dict[str, Any] | RequestFailure:
         """Return the response of the props endpoint; empty if there is none.
 
-        A response that is not JSON, or whose settings cannot be read, is malformed. A server
-        may refuse the request, or be too late: the applied settings are then not known.
+        A response that is not JSON, or whose settings cannot be read, is malformed. If the server
+        refuses the request or is too late, the applied settings are unknown, and the result is
+        empty.
         """
         if self._endpoints.props is None:
             return {}
@@ -273,13 +274,10 @@ class Client:
     ) -> Answer | RequestFailure:
         """Send a request with greedy sampling and wait for its last token.
 
-        Args:
-            prompt: token ids, or text that the server tokenizes.
-            predicted_tokens: tokens to generate; an end-of-text token is ignored.
-            prompt_limit_s: the most seconds until the first token.
-            generate_limit_s: the most seconds between the first and the last token.
-            cache_prompt: whether the server may reuse the cache of an earlier request.
-            n_probs: number of the most probable tokens to report at each position.
+        A text prompt is tokenized by the server. An end-of-text token does not end the answer.
+        `prompt_limit_s` are the most seconds until the first token, `generate_limit_s` those from
+        the first to the last. With `cache_prompt` the server may reuse the cache of an earlier
+        request. `n_probs` is the number of the most probable tokens to report at each position.
         """
         body: dict[str, Any] = {
             "prompt": list(prompt) if not isinstance(prompt, str) else prompt,

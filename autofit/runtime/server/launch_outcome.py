@@ -41,23 +41,19 @@ class LaunchObservation:
     """Everything observed of a launch from outside, with what was expected of it.
 
     Attributes:
-        candidate: the requested settings.
-        ready: whether the server became ready.
         exit_status: the status of a process that ended by itself; None if it was stopped.
         failure: the failure that ended the requests early.
         props: the response of the props endpoint.
-        limits: the time limits of the launch.
         units: the number of the model's layers, including the output layer.
-        limits_mib: the memory that the user allows, by device.
-        headroom_mib: the memory that must stay free, by device.
+        limits_mib, headroom_mib: the memory that the user allows, and that must stay free, by
+            device.
         readings: memory from before the launch to after its stop.
         free_mib: free memory at the peak, by device.
         unreported_mib: memory that a launch uses in addition to the runtime's buffers, by
             device, if earlier launches showed it.
         slots: the prefetch slots that the launch should allocate.
         shared: the devices whose memory is the host's or another process's.
-        oom_kills: the number of processes that the kernel killed to free memory; None if it
-            is not known.
+        oom_kills: the number of processes that the kernel killed to free memory; None if unknown.
         is_hung: whether a server that was late did nothing at all.
     """
 
@@ -194,14 +190,14 @@ def _find_over_limit(log: ServerLog, observation: LaunchObservation) -> OutOfMem
     for name, headroom_mib in observation.headroom_mib.items():
         free_mib = observation.free_mib.get(name)
         if name in reported and free_mib is not None and free_mib < headroom_mib:
-            text = f"{name}: {free_mib:.0f} MiB stay free, {headroom_mib:.0f} MiB must"
+            text = f"{name}: {free_mib:.0f} MiB stay free, but {headroom_mib:.0f} MiB must"
             used_mib = reported[name].buffers_mib
             return OutOfMemory("context", text, "device", None, name, used_mib)
     for name, limit_mib in observation.limits_mib.items():
         row = reported.get(name)
         used_mib = row.buffers_mib if row else 0.0
         if used_mib > limit_mib:
-            text = f"{name}: {used_mib:.0f} MiB are used, {limit_mib:.0f} MiB are allowed"
+            text = f"{name}: {used_mib:.0f} MiB are used, but only {limit_mib:.0f} MiB are allowed"
             return OutOfMemory("context", text, "device", None, name, used_mib)
     return None
 

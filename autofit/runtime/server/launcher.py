@@ -65,20 +65,14 @@ class LaunchResult:
 
 @dataclass(slots=True)
 class Launcher:
-    """Launches candidates of one model on one runtime.
+    """A launcher of candidates of one model on one runtime.
 
     Attributes:
-        runtime: the program to launch.
-        model_path: the model.
-        workload: the requests, their context and how many are sent at the same time.
-        prompts: the source of the prompts.
         memory: the devices' memory counters.
         rpc: the remote servers.
-        extra_args: words of the user for every launch.
-        env: variables of the user for every launch.
+        extra_args, env: words and variables of the user for every launch.
         wrapper: words of the user before the program.
         baseline_args: words of the user's own command that are not parameters.
-        limits: the time limits of a launch.
         units: the number of the model's layers, including the output layer.
         limits_mib: the memory that the user allows, by device.
         headroom_mib: returns the memory that a candidate must leave free, by device.
@@ -163,7 +157,7 @@ class Launcher:
         return replace(result, notes=(*result.notes, note))
 
     def read_used_mib(self) -> Mapping[str, float | None]:
-        """Return the used memory of each device without a server; read it once, on first use."""
+        """Return the memory that is used on each device without a server; it is read once."""
         if self._reference_mib is None:
             self._reference_mib = read_used_mib(self.memory)
         return self._reference_mib

@@ -1,7 +1,7 @@
 """The requests of a launch: their order, lengths and repeats.
 
-Every launch costs the time to load the model; a plan with fewer requests only saves the time
-of the requests.
+A plan with fewer requests saves only the time of the requests. Every launch also takes the time to
+load the model.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class OutputRecorder(Protocol):
 class FullContextCheck:
     """A request that fills the context, sent last if a device has little memory left.
 
-    A launch with little memory left at the workload's prompts may be out of memory at full
-    context. Since the server is running, the check costs a prompt instead of a later launch.
+    A launch with little memory left may be out of memory at full context. While the server runs,
+    the check takes one prompt; later it would take a launch.
 
     Attributes:
         request: the request that fills a slot.
@@ -92,13 +92,9 @@ class FullContextCheck:
 class RequestPlan:
     """The requests of a launch after the server is ready, in order.
 
-    Attributes:
-        name: the kind of plan.
-        requests: the requests.
-        output_recorder: requests that come last and are not measured.
-        enough_s: seconds after which no request is repeated: on a slow machine one sample is
-            worth as much as several on a fast one.
-        full_context_check: the check after all measured requests.
+    The check of the full context follows the measured `requests`, and then the requests of
+    `output_recorder`, which are not measured. After `enough_s` seconds no request is repeated: a
+    long request varies less than a short one.
     """
 
     name: PlanName

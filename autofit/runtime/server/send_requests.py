@@ -1,8 +1,8 @@
 """The sending of a plan's requests: prompts from real text, samples, plausibility.
 
-As many requests are sent at the same time as the workload says, each with its own prompt.
-Real text, because the routing of experts depends on it, and with that the speed of caches and
-of expert uploads. Random tokens are unrealistically uniform.
+The workload sets how many requests are sent at the same time. Each has its own prompt. Prompts are
+real text, because the routing of experts depends on the text, and the speed of caches and of
+expert uploads depends on the routing. Random tokens are unrealistically uniform.
 """
 
 from __future__ import annotations
@@ -103,16 +103,10 @@ def send_requests(
     on_stage: Callable[[Stage], None],
     check_stop: Callable[[], None],
 ) -> RequestResults:
-    """Send all requests of a plan in order; stop at the first failure.
+    """Send all requests of a plan in order, `parallel` of each together; stop at a failure.
 
-    Args:
-        client: the client of the ready server.
-        request_plan: the requests.
-        prompts: the source of the prompts.
-        limits: seconds per stage of each request.
-        parallel: the number of requests at the same time.
-        on_stage: called with the stage of each request.
-        check_stop: called between requests; raises to end the launch.
+    `on_stage` is called with the stage of each request. `check_stop` is called between requests;
+    it raises to end the launch.
     """
     failure: RequestFailure | Incorrect | None = prompts.prepare(client)
     if failure is not None:

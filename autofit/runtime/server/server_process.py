@@ -1,4 +1,4 @@
-"""The process of a server: its start, and kills, hangs and paging seen from outside."""
+"""The process of a server: its start, and the detection of kills, hangs and paging."""
 
 from __future__ import annotations
 
@@ -67,14 +67,25 @@ def start_server(plan: LaunchPlan, dialect: Dialect, log_path: Path) -> Iterator
     """
     port = find_free_port()
     client = Client(f"http://{LOOPBACK}:{port}", dialect)
-    with ManagedProcess.start(
+    with start_planned(plan, dialect, log_path, port) as process:
+        yield RunningServer(process, client, plan.limits.load_s)
+
+
+def start_planned(
+    plan: LaunchPlan, dialect: Dialect, log_path: Path, port: int = 0
+) -> ManagedProcess:
+    """Start the command of a plan, with its variables and with its secrets removed from the log.
+
+    Raises:
+        UsageError, AutofitError: as `start_server`.
+    """
+    return ManagedProcess.start(
         [word.replace("{port}", str(port)) for word in plan.argv],
         env=scrubbed_environment(plan.env, also_remove=dialect.variables),
         log_path=log_path,
         grace_s=plan.limits.stop_s,
         secrets=launch_secrets(plan, os.environ),
-    ) as process:
-        yield RunningServer(process, client, plan.limits.load_s)
+    )
 
 
 class OomKillCounter:
@@ -123,7 +134,7 @@ def is_hung(
     observe_s: float = _OBSERVE_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Return whether a process and its children do nothing: no CPU time, no reads, no output.
+    """Return whether a process and its children use no CPU time, read nothing and print nothing.
 
     It takes `observe_s` seconds. A process that has exited is not hung.
     """
