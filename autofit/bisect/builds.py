@@ -88,7 +88,9 @@ def listed_builds(file: Path) -> list[Build]:
             path = file.parent / Path(words[-1]).expanduser()
             builds.append(_build_at(words[0] if len(words) > 1 else path.name, path))
     if not builds:
-        raise UsageError(f"{file} lists no builds", "each line must be a path, or a name and one")
+        raise UsageError(
+            f"{file} lists no builds", "each line must be a path, or a name and a path"
+        )
     return builds
 
 
@@ -143,7 +145,7 @@ def git_builds(repository: Path, good: str, bad: str, command: str) -> list[Buil
     )
     commits = [first, *listed.stdout.split()]
     if listed.returncode or len(commits) == 1:
-        raise UsageError(f"no commit of {repository} is in {bad} and not in {good}", _ORDER_HINT)
+        raise UsageError(f"{repository} has no commit from {good} to {bad}", _ORDER_HINT)
     digest = hashlib.sha256(json.dumps([str(repository), command]).encode()).hexdigest()[:10]
     folder = platformdirs.user_cache_path("autofit") / "builds" / digest
 

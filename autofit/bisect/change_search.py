@@ -263,7 +263,10 @@ class _Rounds:
         return change.is_proven or len(steps) >= self._proof_rule.last_round
 
     def _observe_one(self) -> int | None:
-        """Launch the build that halves the probability; return it if it has its own level."""
+        """Launch the build that divides the probability into halves.
+
+        Return it if its values are at neither of the known levels.
+        """
         chosen = self.bisection.next_item()
         if chosen is None:  # the rest cannot be launched: `change` has all suspects
             return None

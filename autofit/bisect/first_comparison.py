@@ -46,7 +46,7 @@ class Difference:
 
     @property
     def is_worse(self) -> bool:
-        """True if the bad build is worse: slower, or more of memory, failures, wrong answers."""
+        """True if the bad build is slower, needs more memory, fails, or answers wrongly."""
         return self.decision.verdict == ("worse" if self.quantity.is_speed else "better")
 
     @property

@@ -48,7 +48,7 @@ def ready_machine(wait_s: float | None, purpose: str) -> Iterator[None]:
 
 
 class _Progress:
-    """Lines on stderr about a wait: one for each reason, and then one every minute."""
+    """Lines on stderr about a wait: one when the reason changes, and one every minute."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()

@@ -106,7 +106,7 @@ class TuneRun:
         for name, value in task.task_params.items():
             own = (task.baseline_params or {}).get(name, value)
             if own != value:
-                yield f"the baseline runs with {name} {value}, like all launches, instead of {own}"
+                yield f"the baseline runs with {name} {value}, as all launches do, not with {own}"
 
     @property
     def _budget(self) -> dict[str, Any]:
@@ -149,9 +149,10 @@ class TuneRun:
 
 
 def _refused_formats(task: Task, header: StudyHeader, folder: Path) -> Iterator[str]:
-    """Yield a notice for each format that can hold no winner of a task.
+    """Yield a notice for each format of presets that cannot express the winner of a task.
 
-    The model's path and the user's arguments and variables are known before the first launch.
+    The reason is in the model's path or the user's arguments and variables, which are known before
+    the first launch.
     """
     candidate = Candidate(task.task_params)
     plan = plan_launch(task, candidate, purpose="preset")

@@ -190,7 +190,7 @@ def _headline(result: ComparisonResult, verdict: ComparisonVerdict, ratio: Estim
         subject = "neither A nor B runs" if len(failed) > 1 else f"{failed[0]} does not run"
         return f"{verdict.verdict}: {subject}"
     if verdict.because == "answers":
-        return "worse: B's answers differ from A's, and no setting that differs may change them"
+        return "worse: B's answers differ from A's, but their settings should not change answers"
     speed = "no speeds were measured"
     if ratio:
         speed = f"B is {as_fast(ratio.median, ratio.low, ratio.high, other='A')}"

@@ -21,7 +21,7 @@ UNKNOWN = MemoryCounter(None, None)
 
 
 class MemorySource(Protocol):
-    """A reader of memory counters by the runtime's names of devices."""
+    """A reader of memory counters. Devices have the runtime's names."""
 
     def read(self) -> Mapping[str, MemoryCounter]:
         """Return the counters now. A device without one is missing or None, never 0.

@@ -34,9 +34,9 @@ class MemoryPeak:
 class MemoryWatcher:
     """A thread that reads memory between `start` and `stop`, at most twice a second.
 
-    A source that fails leaves None in that reading, and is read again. Without `watch` there is
-    no memory of processes. `on_reading` is called with every reading, usually by the thread, and
-    must not raise.
+    If a source fails, its values in that reading are None, and it is read again next time. The
+    memory of processes is read only after a call of `watch`. `on_reading` is called with every
+    reading, usually by the thread, and must not raise.
     """
 
     def __init__(

@@ -158,7 +158,7 @@ def _mark_equal(task: Task, layouts: tuple[PlannedLayout, ...]) -> tuple[Planned
 
 
 def _uncounted_notices(task: Task) -> Iterator[str]:
-    """Yield a notice about each option of the user with memory that no estimate contains."""
+    """Yield a notice about each of the user's options whose memory no estimate contains."""
     for flag, value in (*pairwise(task.extra_args), *_pinned_options(task)):
         for option in task.runtime.dialect.uncounted:
             if option.applies(flag, value):
@@ -211,9 +211,10 @@ def _special(task: Task, base: Candidate) -> Iterator[Layout]:
 def _shrink(
     task: Task, base: Candidate, layout: PlannedLayout, planner: RuntimePlanner
 ) -> PlannedLayout:
-    """Compute a layout's slices again for devices smaller by what the planner finds missing.
+    """Compute a layout's slices again if, by the planner, devices lack memory for it.
 
-    The arithmetic that cuts slices may be some MiB below the runtime's own plan.
+    Each device counts as smaller by the memory that it lacks. The arithmetic that cuts slices may
+    be some MiB below the runtime's own plan.
     """
     devices = task.devices
     for _ in range(_MOST_CUTS):

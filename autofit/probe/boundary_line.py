@@ -214,6 +214,6 @@ def _first_point(space: Space) -> Point:
     if point is None:
         raise UsageError(
             f"the constraints of the space {space.name} allow no settings",
-            "`--set` or `--ubatch` excludes every value of another parameter",
+            "remove the `--set` or `--ubatch` that excludes every value of another parameter",
         )
     return point

@@ -51,7 +51,7 @@ class QualityScore:
     """A score of how close answers are to those of a reference.
 
     Attributes:
-        tokens: the number of tokens compared; only tokens after the same text are.
+        tokens: the number of compared tokens: those that both sides chose after the same text.
         agreement: the share of these tokens that are the same.
         mean_divergence, max_divergence: nats a token.
         asked: the number of planted records that the prompts asked for.
@@ -236,7 +236,7 @@ def _equality_messages(equality: Equality, reference: str) -> Iterator[str]:
         yield f"answers match {reference} ({tokens if equality.tokens else prompts})"
         return
     if equality.verdict == "rounding":
-        yield f"answers match {reference} within rounding ({prompts} to the last character)"
+        yield f"answers match {reference} within rounding ({prompts} have exactly the same answer)"
     else:
         yield f"ANSWERS DIFFER from {reference}: only {prompts} have the same answer"
     if equality.typical_divergence is not None and equality.verdict == "different":

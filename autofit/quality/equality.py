@@ -61,8 +61,8 @@ class Equality:
     """The comparison of all answers under two settings.
 
     Attributes:
-        identical: prompts with the same answer to the last character.
-        tokens: the number of tokens compared; only tokens after the same text are.
+        identical: the number of prompts with exactly the same answer.
+        tokens: the number of compared tokens: those that both sides chose after the same text.
         mean_divergence, max_divergence: nats per token; None if the runtime reports no
             probabilities.
         typical_divergence: the divergence that nine of ten tokens do not exceed.

@@ -354,7 +354,8 @@ def _position_records(
 ) -> list[tuple[float, list[int]]]:
     """Return the records sorted by their position in the text, from 0 to 1.
 
-    The two of a chain are half the text apart; which comes first changes between chains.
+    The two records of a project are half the text apart. In half of the projects the second is
+    first.
     """
     order = rng.sample(range(len(chains)), len(chains))
     placed = []

@@ -169,7 +169,7 @@ def read_table(path: Path, objective: Metric | None = None) -> RecordedTable:
         available = [name for name in METRICS if any(_has(row, (name,)) for row in largest)]
         raise UsageError(
             f"{path}: no row of its largest group has {metric}",
-            f"they have {', '.join(available)}",
+            f"use --objective with a metric that they have: {', '.join(available)}",
         )
     return RecordedTable(path.stem, tuple(usable), metric)
 

@@ -57,7 +57,7 @@ class NoisyBisection:
         return result
 
     def next_item(self) -> int | None:
-        """Return the item that halves the probability, or None if no item can be observed."""
+        """Return the item that splits the probability into halves, or None without one."""
         open_items = [k for k in range(1, self.count - 1) if k not in self.skipped]
         if not open_items:
             return None

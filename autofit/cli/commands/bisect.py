@@ -122,8 +122,8 @@ def command(
 
     PRESET is a file, the folder of a tune, or a launch command in quotes, as for `compare`. The
     builds come from --builds, --wheels or --git. Good and bad are compared first. Then each round
-    launches one build between them and one of both, until the probability leaves one build, which
-    is compared with the build before it. Builds that do not start are skipped.
+    launches one build between them, and good or bad. Once one build is almost certain to have the
+    change, it is compared with the build before it. Builds that do not start are skipped.
 
     Exit codes: 0 found, 1 not decided or failed, 3 good and bad do not differ.
     """
@@ -253,14 +253,14 @@ def _quantity_of(regression: Regression) -> str:
     """Return the quantity of a regression.
 
     Raises:
-        UsageError: it is a moved fit boundary, which the measured settings do not show.
+        UsageError: it is a moved fit boundary, which a launch of these settings cannot show.
     """
     name = regression.metric.split()[0]
     if name in _QUANTITIES:
         return _QUANTITIES[name]
     raise UsageError(
-        f"{regression.entry}: the regression is '{regression.metric}', which these settings do "
-        "not show",
+        f"{regression.entry}: a launch of these settings cannot show the regression "
+        f"'{regression.metric}'",
         "use a launch command at the old boundary as PRESET, and --quantity failure",
     )
 

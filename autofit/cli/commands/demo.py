@@ -114,7 +114,7 @@ def print_demo(
 
 
 def _replay_lines() -> Iterator[str]:
-    """Yield the lines with the recorded cliff, and with the search's result on that table."""
+    """Yield lines about the cliff in a recorded table, and about the search on that table."""
     from autofit.replay.recorded_table import find_table, read_table
     from autofit.replay.replay_table import TableProblem, replay, summarize
 

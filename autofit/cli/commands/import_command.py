@@ -66,7 +66,7 @@ def command(
 
 
 def _parse(preset: ParsedPreset, path: str | None, dialect: str | None) -> PresetCommand:
-    """Parse a command with its own runtime, or with another one if that is missing."""
+    """Parse a command with its own runtime, or with another runtime if its own is missing."""
     from autofit.presets.preset_command import find_preset_runtime, parse_preset_command
     from autofit.runtime.discovery.find_runtime import find_runtime, make_offline_runtime
 

@@ -93,10 +93,10 @@ def _faults(hparams: Hparams, names: Sequence[str]) -> Iterator[tuple[str, str]]
         and not hparams.integer(heads)
         and any(_QUERY.search(name) for name in names)
     ):
-        yield heads, "its blocks have attention"
+        yield heads, "must be at least 1, because its blocks have attention"
     experts = hparams.integer("expert_count")
     # llama.cpp asserts the same when it loads (`llama-model.cpp`).
     if experts and not 1 <= hparams.integer("expert_used_count") <= experts:
         yield "expert_used_count", f"must be 1 to {experts}, the expert_count"
     if hparams.has("expert_count") and not experts and any("_exps." in name for name in names):
-        yield "expert_count", "its blocks have experts"
+        yield "expert_count", "must be at least 1, because its blocks have experts"

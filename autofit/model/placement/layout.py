@@ -226,7 +226,7 @@ LAYOUTS = tuple(_RULES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planner:
-    """The planner of one layout: layers on the host, the cut, and a check with the estimate."""
+    """A planner of one layout: it chooses slices and host layers, and checks the estimate."""
 
     inventory: ModelInventory
     base: Candidate

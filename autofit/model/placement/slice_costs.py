@@ -39,7 +39,7 @@ ExpertMode = Literal["pipelined", "unpipelined", "hosted"]
 
 @dataclass(frozen=True)
 class SliceCosts:
-    """Costs for a model, settings and devices; the `skipped` first layers are on the host."""
+    """The memory that slices of a model need; the first `skipped` layers are on the host."""
 
     inventory: ModelInventory
     base: Candidate
@@ -101,7 +101,7 @@ class SliceCosts:
     def _host_params(
         self, hosted: Sequence[int], partial: Mapping[int, str]
     ) -> dict[str, ParamValue]:
-        """Return a count if the first blocks are hosted, and an expression otherwise."""
+        """Return the setting that keeps blocks on the host: a count of first blocks, or a rule."""
         count = max(hosted) + 1
         movable = [
             block.index
@@ -124,7 +124,7 @@ class SliceCosts:
         return any(self.solver(mode).minimize_hosted() for mode in ("hosted", "unpipelined"))
 
     def solver(self, mode: ExpertMode, *, is_ordered: bool = False) -> SliceSolver:
-        """Return the solver for an expert mode; unless some are hosted, nothing is movable."""
+        """Return the solver for an expert mode. Only in the mode `hosted` can experts move."""
         key = (mode, is_ordered)
         if key not in self._solvers:
             fixed = self._fixed_bytes

@@ -114,7 +114,7 @@ class SliceSolver:
     def spread(
         self, hosted: Sequence[int], targets: Sequence[float] | None = None
     ) -> Slices | None:
-        """Return slices with the hosted layers of each device.
+        """Return slices in which each device has a given number of hosted layers.
 
         The units come as close to the targets as the budgets allow; without targets memory is
         used evenly. Returns None if nothing fits.
@@ -124,7 +124,7 @@ class SliceSolver:
     def spread_tightest(
         self, hosted: Sequence[int], targets: Sequence[float] | None = None
     ) -> Slices | None:
-        """Return slices with the hosted layers of each device under the smallest budgets.
+        """Return slices with given numbers of hosted layers, for the smallest budgets that fit.
 
         With targets, budgets are scaled only if nothing fits. Returns None if the model has too
         few layers.

@@ -22,7 +22,7 @@ TensorKind = Literal["matrix", "expert", "narrow", "f32", "bias", "one", "minus_
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A tensor: its name in a block, its kind, and the names of its sizes, the row first."""
+    """A tensor of a block: its name, its kind, and the names of its sizes, the row's first."""
 
     name: str
     kind: TensorKind
@@ -42,7 +42,7 @@ class Architecture:
         recurrent: what replaces `attention` in all but every fourth block, if not empty.
         prediction: additional tensors of a last block for multi-token prediction, which the
             runtime counts and does not load; empty if there is no such block.
-        expert_type: type of the experts, empty for that of the other matrices.
+        expert_type: the type of the experts, or empty if it is that of the other matrices.
     """
 
     sizes: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Architecture:
     expert_type: str = ""
 
     def rows(self, block: int, layers: int) -> Iterator[Row]:
-        """Yield the tensors of a block; `layers` is the number of those that are not nextn."""
+        """Yield the tensors of a block. Blocks from `layers` on are for multi-token prediction."""
         is_recurrent = self.recurrent and block < layers and (block + 1) % ATTENTION_INTERVAL
         yield from self.recurrent if is_recurrent else self.attention
         yield from self.dense if self.dense and block == 0 else self.ffn

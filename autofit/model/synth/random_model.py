@@ -55,10 +55,10 @@ class SynthSpec:
     """The sizes of a model, as in llama.cpp: `embd` is its width, `ff` that of one expert.
 
     `arch` is a name in `ARCHITECTURES`; with `experts` 0 a qwen3moe becomes a dense qwen3.
-    `layers` does not count a block for multi-token prediction. `type` is that of all matrices
-    except experts with a type of their architecture, and the embedding and the output, which
-    have `embd_type`. With `header_only` all weights are zeros in a hole: the file has its full
-    size, takes almost no disk, and loads.
+    `layers` does not count a block for multi-token prediction. `type` is the type of all matrices
+    with two exceptions: experts of some architectures have their own type, and embedding and
+    output have `embd_type`. With `header_only` all weights are a hole in the file, which reads as
+    zeros and takes almost no disk.
     """
 
     arch: str = "qwen3moe"
@@ -242,10 +242,10 @@ def _metadata(spec: SynthSpec, vocabulary: Vocabulary) -> Mapping[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """A tensor with the standard deviation of its numbers; without one all are `constant`.
+    """A tensor with the standard deviation of its numbers, or 0 if all are `constant`.
 
     The deviation of a matrix is 1 / sqrt(length of a row), so that its product is as large as
-    its input. That of the output is three times as much: some tokens become more likely.
+    its input. The output has three times that, so that some tokens are more likely than others.
     """
 
     tensor: NewTensor

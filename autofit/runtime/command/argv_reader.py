@@ -72,8 +72,8 @@ def parse_command(
     and flags take precedence over variables, except where llama.cpp adds the values up: tensor
     overrides, numbers of layers in system RAM, and remote servers.
 
-    With `allows_bare`, a flag such as `--flash-attn` means `on` where its value is missing: the
-    build is not known, and older builds take no value.
+    With `allows_bare`, a flag such as `--flash-attn` without a value means `on`. Older builds take
+    no value, and the build is not known.
 
     Raises:
         UsageError: a flag's value is missing.
@@ -188,7 +188,7 @@ class _Parser:
         return flag in self.value_flags and flag not in self.switches
 
     def is_bare(self, flag: str, words: Sequence[str]) -> bool:
-        """Return whether a flag without a value means `on`, as in builds before `on|off|auto`.
+        """Return whether a flag without a value means `on`, as in old builds without `on|off`.
 
         Raises:
             UsageError: the value is missing.

@@ -294,10 +294,10 @@ class PresetRules:
 
 @dataclass(frozen=True, slots=True)
 class UncountedOption:
-    """An option after `--` with memory that no estimate contains.
+    """An option after `--` whose memory no estimate contains.
 
-    `notice` says so; it may contain `{flag}` and `{value}`. The option counts with the `values`
-    listed, or with any value except those in `unless`.
+    `notice` is the message about it, and may contain `{flag}` and `{value}`. Only the listed
+    `values` take memory; without a list all values do, except those in `unless`.
     """
 
     flags: tuple[str, ...]

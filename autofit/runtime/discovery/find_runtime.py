@@ -124,9 +124,10 @@ def _find_at(path: Path, dialects: Mapping[str, Dialect]) -> FoundProgram:
         others = sorted(
             entry.name for entry in path.iterdir() if entry.is_file() and os.access(entry, os.X_OK)
         )
+        there = ", ".join(others[:20]) or "none"
         raise UsageError(
             f"no {' or '.join(names)} in {path}",
-            f"programs there: {', '.join(others[:20]) or 'none'}",
+            f"give another folder, or the path of a program; programs there: {there}",
         )
     on_path = shutil.which(str(path)) if len(path.parts) == 1 else None
     if on_path:

@@ -186,7 +186,7 @@ def check_props(props: Mapping[str, Any], dialect: Dialect) -> None:
     """Check the settings that a dialect reads from the props.
 
     Raises:
-        WrongAnswerError: a value cannot be one of a setting.
+        WrongAnswerError: a value is not possible for its setting.
     """
     for name, path in dialect.applied.items():
         value = find_value(props, path)
@@ -196,7 +196,7 @@ def check_props(props: Mapping[str, Any], dialect: Dialect) -> None:
 
 
 def _check(form: TypeAdapter[_Form], value: object, what: str) -> _Form:
-    """Return a value in its form, or raise WrongAnswerError with the first fault."""
+    """Return a value converted to its form, or raise WrongAnswerError with the first fault."""
     try:
         return form.validate_python(value)
     except ValidationError as error:

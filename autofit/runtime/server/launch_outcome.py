@@ -207,7 +207,7 @@ def _logged_failure(diagnosis: Diagnosis) -> Outcome | None:
 
 
 def _attribute_failure(observation: LaunchObservation, diagnosis: Diagnosis) -> Outcome | None:
-    """Return the failure in the log or the exit status, and the reason if it was killed."""
+    """Return the failure that log or exit status show, with the reason if it was killed."""
     outcome = _logged_failure(diagnosis)
     if outcome is None:
         return None
@@ -226,7 +226,7 @@ def _attribute_failure(observation: LaunchObservation, diagnosis: Diagnosis) -> 
     if is_unobserved or free_mib < _PLENTY_MIB:
         return outcome
     kernel = "" if kills is None else "the kernel killed no process, "
-    text = f"{diagnosis.evidence}; not due to memory: {kernel}{free_mib:.0f} MiB were free"
+    text = f"{diagnosis.evidence}; memory is not the cause: {kernel}{free_mib:.0f} MiB were free"
     return Crashed(outcome.stage, text, "killed", observation.exit_status)
 
 
