@@ -21,7 +21,7 @@ from autofit.trial.metric import fastest_repeats, median_metric
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 from autofit.trial.purpose import Phase
 from autofit.trial.trial import Trial
-from autofit.tune.explore import lacking_memory
+from autofit.tune.explore import is_refused_combination, lacking_memory
 from benchmarks.search_machine import SearchMachine
 from benchmarks.search_rivals import STRATEGIES
 
@@ -166,6 +166,7 @@ def run_autofit(
                 trial.seconds,
                 prompt_s,
                 predicted_s,
+                is_refused_combination(trial.outcome),
             )
         )
         ranked = study.ranked()

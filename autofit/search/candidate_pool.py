@@ -14,6 +14,7 @@ from autofit.search.kernel import MINOR_AXIS_WEIGHTS, Kernel
 from autofit.search.memory_surrogate import IMPOSSIBLE_MIB, MemorySurrogate
 from autofit.search.observations import LaunchHistory
 from autofit.search.point_grid import Floats, PointGrid, Rows
+from autofit.search.refusals import probability_without_refusal
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS
 
 # A point less likely to run is not worth a launch. Before anything has run, less is enough.
@@ -32,10 +33,6 @@ _LAYERS_AT_BOUNDARY = 4
 _LAYERS_BEYOND = 3
 # The last launches whose neighbours are listed if there are too many combinations.
 _RECENT_LAUNCHES = 3
-# A value that failed keeps at least this share of its probability.
-_MIN_VALUE_PROBABILITY = 0.05
-# Prior weight, in launches, of a success against an unexplained failure.
-_SUCCESS_PRIOR = 0.25
 
 
 class CandidatePool:
@@ -55,7 +52,7 @@ class CandidatePool:
         self._ran = history.matrix(
             [one.row for one in history.ran if one.row not in history.failed_proof]
         )
-        self._failed_otherwise = history.failed_otherwise()
+        self._failed_otherwise = history.failed_otherwise
         spills = Counter(one.row for one in history.spilled)
         self._spills = [(np.array(row), count > 1) for row, count in spills.items()]
         memory_surrogate.refresh()
@@ -95,10 +92,12 @@ class CandidatePool:
         """Return the probability that rows run, of shape (rows,), or 0 for rows that must fail."""
         probabilities = self._memory_probabilities(rows)
         columns = range(len(self._grid.axes))
-        failed = self._grid.codes(self._failed_otherwise, columns)
+        failed = self._grid.codes(
+            self._history.matrix([one.row for one in self._failed_otherwise]), columns
+        )
         probabilities[np.isin(self._grid.codes(rows, columns), failed)] = 0.0
-        return probabilities * _probability_without_other_failure(
-            rows, self._failed_otherwise, self._ran, self._kernel
+        return probabilities * probability_without_refusal(
+            self._grid, self._kernel, rows, self._failed_otherwise, self._ran
         )
 
     def _memory_probabilities(self, rows: Rows) -> Floats:
@@ -232,38 +231,3 @@ class CandidatePool:
                 rest = rest[np.linspace(0, len(rest) - 1, _LAYERS_BEYOND + 1).astype(int)[1:]]
             for host_layers in (*near, *rest):
                 yield group, layout_index, int(host_layers)
-
-
-def _probability_without_other_failure(
-    rows: Rows, failed: Rows, ran: Rows, kernel: Kernel
-) -> Floats:
-    """Return the probability that rows do not fail for a reason other than memory: (rows,).
-
-    A runtime that rejects a value rejects it in every combination. So a failure is attributed
-    to those of its values with which no launch ran, in equal parts. If every value ran in some
-    launch, the failure is attributed to the combination, and lowers similar points.
-
-    Args:
-        rows: of shape (points, axes).
-        failed: points that failed for such a reason.
-        ran: points that ran.
-        kernel: of the grid.
-    """
-    probabilities = np.ones(len(rows))
-    value_failures: dict[tuple[int, int], float] = {}
-    unexplained = []
-    for row in failed:
-        suspects = [
-            (column, int(value)) for column, value in enumerate(row) if value not in ran[:, column]
-        ]
-        for suspect in suspects:
-            value_failures[suspect] = max(value_failures.get(suspect, 0.0), 1 / len(suspects))
-        if not suspects:
-            unexplained.append(row)
-    for (column, value), share in value_failures.items():
-        probabilities[rows[:, column] == value] *= max(1 - share, _MIN_VALUE_PROBABILITY)
-    if unexplained:
-        failures = kernel.matrix(rows, np.array(unexplained)).sum(axis=1)
-        successes = kernel.matrix(rows, ran).sum(axis=1)
-        probabilities *= (_SUCCESS_PRIOR + successes) / (_SUCCESS_PRIOR + successes + failures)
-    return probabilities

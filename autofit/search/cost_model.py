@@ -205,7 +205,8 @@ class CostModel:
         kernel = self._kernel.matrix(rows, rows)
         order = np.array([self.measured[index].index for index in indices], dtype=float)
         design = build_design(self._grid, rows, name)
-        design = replace(design, machine_types=self._prior.machine_types(design, name))
+        types = (*self._prior.machine_types(design, name), *design.strong_settings)
+        design = replace(design, machine_types=types)
         posterior = fit_posterior(design, logs, kernel, order)
         return _FittedPart(indices, posterior)
 

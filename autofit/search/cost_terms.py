@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -66,6 +66,11 @@ _UNUSUAL_MACHINES: tuple[tuple[float, float, Mapping[str, float]], ...] = (
     (0.15, 1.0, {"compute": 5.0, "upload": 0.5}),
     (0.12, 1.0, {"device_experts": 8.0}),
 )
+# On some machines one setting matters far more than usual: threads on all cores can wait for each
+# other and be five times slower. Each setting is an unusual type of machine of its own, so that
+# after a surprise all settings that changed stay doubtful. A type that is this unlikely does not
+# count until launches make it likelier.
+_STRONG_EFFECT_PROBABILITY, _STRONG_EFFECT_SD = 0.008, 1.0
 # Standard deviation of the level of a part, with the bytes of the model known and unknown.
 _LEVEL_SD, _UNKNOWN_LEVEL_SD = 0.5, 2.0
 
@@ -134,6 +139,8 @@ class Design:
         touches: 1 if an effect multiplies a term, else 0: (effects, terms).
         machine_types: the mixture prior of the unknowns.
         names: of the unknowns, equal in all designs where they mean the same on one machine.
+        strong_settings: more types of machines, each with strong effects of one setting. Earlier
+            studies say nothing about them.
     """
 
     offsets: Floats
@@ -141,6 +148,7 @@ class Design:
     touches: Floats
     machine_types: tuple[MachineType, ...]
     names: tuple[str, ...]
+    strong_settings: tuple[MachineType, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,16 +190,21 @@ def build_design(grid: PointGrid, rows: Rows, part: PartName) -> Design:
         touches.append(touched)
         mean.append(0.0)
         sd.append(deviation)
+    settings: dict[str, list[int]] = {}
     for name in dict.fromkeys(term.part for term in terms):
         for effect in effects_of(grid, name):
             names.append(effect.name)
+            settings.setdefault(effect.setting, []).append(len(mean))
             columns.append(effect.indicator(rows))
             affected = [t.part == name and effect.term in (ALL_TERMS, t.name) for t in terms]
             touches.append(np.array(affected, dtype=float))
             mean.append(effect.mean)
             sd.append(effect.sd)
     types = _machine_types([term.name for term in terms], np.array(mean), np.array(sd))
-    return Design(offsets, np.stack(columns, axis=1), np.stack(touches), types, tuple(names))
+    strong = tuple(_with_strong_effects(types[0], unknowns) for unknowns in settings.values())
+    return Design(
+        offsets, np.stack(columns, axis=1), np.stack(touches), types, tuple(names), strong
+    )
 
 
 def _device_effects(
@@ -237,6 +250,13 @@ def _machine_types(terms: Sequence[str], mean: Floats, sd: Floats) -> tuple[Mach
             unusual.append(MachineType(weight, mean + shift, sd * spread))
     usual_weight = 1.0 - sum(one.weight for one in unusual)
     return (MachineType(usual_weight, mean, sd), *unusual)
+
+
+def _with_strong_effects(usual: MachineType, unknowns: Sequence[int]) -> MachineType:
+    """Return the usual type of machine with strong effects of one setting."""
+    sd = usual.sd.copy()
+    sd[list(unknowns)] = np.maximum(sd[list(unknowns)], _STRONG_EFFECT_SD)
+    return replace(usual, weight=_STRONG_EFFECT_PROBABILITY, sd=sd)
 
 
 def _terms(grid: PointGrid, rows: Rows, part: PartName) -> list[_Term]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from autofit.memory.demand import KV_AXES, Memory, demand
 from autofit.memory.dominance import needing_at_least
-from autofit.search.point_grid import MINOR_AXES, Floats, PointGrid, Rows
+from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.problem import Observation
 from autofit.search.space import HOST_LAYERS_AXIS
 
@@ -29,8 +29,11 @@ from autofit.search.space import HOST_LAYERS_AXIS
 # memory and has at most this many host layers more.
 _SPILL_COST_RATIO = 1.3
 _MOST_LAYERS_APART = 4
-# Axes in which the two may differ: those that need device memory, and those that hardly matter.
+# Axes in which the two may differ: those that need device memory, and one that hardly matters.
+# With other threads a launch may be far slower for another reason: on some machines threads on
+# all cores wait for each other.
 _MEMORY_AXES = frozenset({HOST_LAYERS_AXIS, "ubatch"}) | KV_AXES
+_HARMLESS_AXIS = "batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +84,10 @@ class LaunchHistory:
         found = [one.row for one in self._failed if one.observation.exhausted_memory == memory]
         return self.matrix(found)
 
-    def failed_otherwise(self) -> Rows:
-        """Return the rows of all other failed launches, of shape (launches, axes)."""
-        found = [one.row for one in self._failed if one.observation.exhausted_memory is None]
-        return self.matrix(found)
+    @property
+    def failed_otherwise(self) -> list[GridObservation]:
+        """All other failed launches."""
+        return [one for one in self._failed if one.observation.exhausted_memory is None]
 
     def matrix(self, rows: Sequence[tuple[int, ...]]) -> Rows:
         """Return rows as a matrix of shape (rows, axes), also without any row."""
@@ -107,7 +110,7 @@ def _suspected_spills(
     is_spill = cost[:, None] > _SPILL_COST_RATIO * cost[None, :]
     for column, axis in enumerate(grid.axes):
         here, there = rows[:, column][:, None], rows[:, column][None, :]
-        if axis.name in MINOR_AXES:
+        if axis.name == _HARMLESS_AXIS:
             continue
         if axis.name not in _MEMORY_AXES:
             is_spill &= here == there

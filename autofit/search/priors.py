@@ -11,7 +11,7 @@ is normal.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +28,7 @@ from autofit.search.space import (
     is_single_device,
 )
 from autofit.trial.candidate import ParamValue
+from autofit.trial.parameter_groups import EXPERT_MEMORY_PARAMS
 
 ALL_TERMS = ""  # the term of an effect on all terms of a part
 
@@ -47,11 +48,12 @@ class Prior:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The effect of one value on one term, with its normal prior.
+    """The effect of one value of a setting on one term, with its normal prior.
 
     `indicator` returns for each row 1 if the effect applies, else 0.
     """
 
+    setting: str
     name: str
     term: str
     mean: float
@@ -118,7 +120,8 @@ def _fewer_readers(value: ParamValue, problem: Problem) -> float:
 
 _prompt = partial(Prior, "prompt")
 _generation = partial(Prior, "generation")
-_KV = (_prompt(ALL_TERMS, 0.03), _generation(ALL_TERMS, 0.03), _generation("cache", 0.3))
+# With long prompts attention is much of the time, and some devices convert a narrow cache first.
+_KV = (_prompt(ALL_TERMS, 0.06), _generation(ALL_TERMS, 0.03), _generation("cache", 0.3))
 _THREADS = (
     _prompt("host", 0.3, _fewer_threads),
     _prompt("processor", 0.15, _fewer_threads),
@@ -167,6 +170,8 @@ _PRIORS: Mapping[str, tuple[Prior, ...]] = {
     ),
 }
 _BETWEEN_SHARE = 0.25
+# Prefetching and caching have most of their effect in common for all sizes.
+_COMMON_SHARE, _OWN_SIZE_SHARE = 0.85, 0.5
 _UNKNOWN_SETTING = (_prompt(ALL_TERMS, 0.12), _generation(ALL_TERMS, 0.12))
 # Mean and deviation of the effect of layers that are divided over all devices. On two equal
 # cards generation was 1.4 to 1.5 times as fast, and over slow links both parts were slower.
@@ -189,24 +194,31 @@ def effects_of(grid: PointGrid, part: str) -> Iterator[Effect]:
                 mean = prior.mean_of(value, grid.problem)
                 sd = prior.sd * _own_share(axis.name, value)
                 name = f"{axis.name} {value} on {prior.term or 'all'}"
-                yield Effect(name, prior.term, mean, sd, _has_value(column, index))
+                yield Effect(axis.name, name, prior.term, mean, sd, _has_value(column, [index]))
+            if axis.name in EXPERT_MEMORY_PARAMS:
+                used = [index for index, value in enumerate(axis.values) if value]
+                name, sd = f"{axis.name} on {prior.term or 'all'}", prior.sd * _COMMON_SHARE
+                yield Effect(axis.name, name, prior.term, 0.0, sd, _has_value(column, used))
     divided = _layout_index(grid, TENSOR_LAYOUT)
     if divided is not None:
         mean, sd = _DIVIDED_LAYERS[part]
-        yield Effect("divided layers", ALL_TERMS, mean, sd, _has_value(*divided))
+        name, (column, index) = "divided layers", divided
+        yield Effect(name, name, ALL_TERMS, mean, sd, _has_value(column, [index]))
     is_pipelined = _pipeline_indicator(grid)
     if is_pipelined is not None:
         mean, sd = _PIPELINE[part]
-        yield Effect("pipeline", ALL_TERMS, mean, sd, is_pipelined)
+        yield Effect("pipeline", "pipeline", ALL_TERMS, mean, sd, is_pipelined)
 
 
 def _own_share(name: str, value: ParamValue) -> float:
-    """Return the part of an effect's deviation that a value has for itself.
+    """Return the share of an effect's deviation that a value has for itself.
 
     A ubatch between two powers of two is expected to be as fast as these say, so that more
     values do not look like more chances.
     """
     size = number(value)
+    if name in EXPERT_MEMORY_PARAMS and value:
+        return _OWN_SIZE_SHARE
     is_between = name == "ubatch" and size > 0 and not math.log2(size).is_integer()
     return _BETWEEN_SHARE if is_between else 1.0
 
@@ -226,8 +238,8 @@ def _layout_index(grid: PointGrid, layout: str) -> tuple[int, int] | None:
     return column, grid.axes[column].values.index(layout)
 
 
-def _has_value(column: int, index: int) -> Callable[[Rows], Floats]:
-    return lambda rows: (rows[:, column] == index).astype(float)
+def _has_value(column: int, indices: Sequence[int]) -> Callable[[Rows], Floats]:
+    return lambda rows: np.isin(rows[:, column], indices).astype(float)
 
 
 def _pipeline_indicator(grid: PointGrid) -> Callable[[Rows], Floats] | None:

@@ -239,6 +239,7 @@ class Observation:
         seconds: duration of the launch.
         prompt_s: seconds per prompt token, or None if they were not measured.
         predicted_s: seconds per generated token, or None if they were not measured.
+        is_combination: whether the launch failed since the runtime refuses the combination.
     """
 
     point: Point
@@ -247,6 +248,7 @@ class Observation:
     seconds: float = 0.0
     prompt_s: float | None = None
     predicted_s: float | None = None
+    is_combination: bool = False
 
 
 @dataclass(frozen=True, slots=True)

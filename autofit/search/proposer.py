@@ -33,7 +33,7 @@ _ESTIMATES_PER_PASS = 8
 # The number of best points whose variants in minor axes are evaluated too.
 _MOST_VARIED = 48
 # The least expected gain of a launch on devices that no launch has used together yet.
-_LEAST_STRUCTURE_GAIN = 0.005
+_LEAST_STRUCTURE_GAIN = 0.01
 # A smaller acquisition value is rounding.
 _MIN_VALUE = 1e-9
 

@@ -87,8 +87,11 @@ class CandidateFactory:
 
 
 def _has_nothing_to_fetch(point: Point) -> bool:
-    """Return whether a point prefetches or caches experts that are all on devices."""
-    if point.get(HOST_LAYERS_AXIS) != 0:
+    """Return whether a point prefetches or caches experts that no device computes.
+
+    They are all on devices, or the processor computes them without op offload.
+    """
+    if point.get(HOST_LAYERS_AXIS) != 0 and point.get("op_offload", True):
         return False
     return any(point.get(name) for name in EXPERT_MEMORY_PARAMS)
 

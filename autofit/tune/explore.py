@@ -26,7 +26,7 @@ from autofit.session.search_problem import token_seconds
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate, Params
 from autofit.trial.metric import Metric, cost, fastest_repeats, median_metric, time_ratio
-from autofit.trial.outcome import Outcome, is_memory_failure, lacks_device_memory
+from autofit.trial.outcome import Outcome, Rejected, is_memory_failure, lacks_device_memory
 from autofit.trial.purpose import Phase, TrialPurpose
 from autofit.trial.trial import Trial
 
@@ -38,7 +38,7 @@ _SHORTFALL_WEIGHT = 10.0
 _FRONT_METRICS: tuple[Metric, ...] = ("pp", "tg")
 _LAUNCHES_PER_FRONT_METRIC = 4
 # A launch must have an expected gain of at least this share of the smallest effect that counts.
-_LEAST_GAIN_SHARE = 1 / 30
+_LEAST_GAIN_SHARE = 1 / 3
 _LIKELY = 0.5
 _CONTRADICTION = (
     "the launches contradict what earlier studies showed about this machine, so the search goes "
@@ -277,6 +277,7 @@ class Exploration:
                 trial.seconds,
                 prompt_s,
                 predicted_s,
+                is_refused_combination(trial.outcome),
             )
         )
 
@@ -467,6 +468,11 @@ class Exploration:
         )
         if text:
             self.runner.note(text)
+
+
+def is_refused_combination(outcome: Outcome) -> bool:
+    """Return whether the runtime accepts the settings of a launch, but not together."""
+    return isinstance(outcome, Rejected) and outcome.reason == "combination"
 
 
 def lacking_memory(outcome: Outcome) -> Memory | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from autofit.search.optuna_study import SearchStudy
 from autofit.search.point_grid import PointGrid
 from autofit.search.policy import SearchPolicy
 from autofit.search.problem import Observation
-from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
+from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point
 
 MEASURED = ToyMachine()
 REST = {"batch": 4096, "load_mode": "none", "ubatch": 2048, "cache_type": "f16"}
@@ -109,3 +110,16 @@ def test_a_sharp_loss_with_more_device_memory_is_a_suspected_spill(change, is_sp
     assert [one.observation.point for one in history.spilled] == ([slow] if is_spill else [])
     assert len(history.ran) + len(history.spilled) == 2
     assert np.shape(history.out_of_memory("device")) == (0, 6)
+
+
+def test_a_loss_with_other_threads_is_no_suspected_spill():
+    """Threads alone can make a launch many times slower, so its speed stays data."""
+    problem = MEASURED.problem()
+    space = replace(SPACE, axes=(*SPACE.axes, Axis("threads", (8, 7))))
+    grid = PointGrid(replace(problem, space=space))
+    point = {LAYOUT_AXIS: "single:A", HOST_LAYERS_AXIS: 10, **REST, "threads": 7}
+    slow = {**point, HOST_LAYERS_AXIS: 9, "threads": 8}
+
+    history = LaunchHistory(grid, [Observation(point, 5.0), Observation(slow, 25.0)])
+
+    assert not history.spilled

@@ -66,7 +66,7 @@ def test_the_best_of_each_speed_is_found(exploration) -> None:
     assert min(prompt for prompt, _ in parts) == pytest.approx(1.0 + 0.02 * fewest)
     assert min(predicted for _, predicted in parts) < 1.5
     reasons = [one.trial.purpose.reason for one in exploration.evaluations[before:]]
-    assert any(reason.startswith("for tg:") for reason in reasons)
+    assert all(reason.startswith(("for pp:", "for tg:")) for reason in reasons)
 
 
 def test_the_front_takes_few_launches(exploration) -> None:
