@@ -28,6 +28,9 @@ _KEYWORD = re.compile(
     r"(?:if|elseif|else|for|foreach|while|do|switch|function|try|catch|finally|param|trap)\b",
     re.IGNORECASE,
 )
+_BLOCK_NAME = re.compile(r"[^({\[\n;]*")  # of a function, or the type of an exception
+_BLANKS = re.compile(r"(?:[ \t\r\ufeff]|`(?:\n|\Z)|#[^\n]*|<#.*?#>)*", re.DOTALL)
+_BLANKS_AND_LINES = re.compile(r"(?:[ \t\r\ufeff\n]|`(?:\n|\Z)|#[^\n]*|<#.*?#>)*", re.DOTALL)
 _IGNORED = re.compile(
     r"(?:write-\w+|clear-host|cls|pause|read-host|exit|return|set-strictmode|get-\w+|start-sleep"
     r"|set-executionpolicy|echo)(?![\w-])",
@@ -88,25 +91,14 @@ class _Parser:
 
     def _skip_blanks(self, *, with_lines: bool) -> bool:
         """Skip spaces, comments and continued lines; return whether text is left."""
-        while self._peek():
-            if self.text.startswith("<#", self.position):
-                self.position = self._find("#>", "a comment") + 2
-            elif self._peek() == "#":
-                end = self.text.find("\n", self.position)
-                self.position = len(self.text) if end < 0 else end
-            elif self._peek() == "`" and self._peek(1) in ("\n", ""):
-                self.position += 2
-            elif self._peek() in " \t\r\ufeff" or (with_lines and self._peek() == "\n"):
-                self.position += 1
-            else:
-                return True
-        return False
+        self._skip(_BLANKS_AND_LINES if with_lines else _BLANKS)
+        if self.text.startswith("<#", self.position):
+            raise ValueError("a comment is not closed")
+        return self.position < len(self.text)
 
-    def _find(self, end: str, what: str) -> int:
-        found = self.text.find(end, self.position)
-        if found < 0:
-            raise ValueError(f"{what} is not closed")
-        return found
+    def _skip(self, pattern: re.Pattern[str]) -> None:
+        found = pattern.match(self.text, self.position)
+        self.position = found.end() if found else self.position
 
     def _command(self, line: int) -> Iterator[ServerEntry]:
         words: list[str] = []
@@ -284,40 +276,32 @@ class _Parser:
         end = _CLOSING[self._peek()]
         self.position += 1
         while self._skip_blanks(with_lines=True):
-            character = self._peek()
-            if character == end:
+            if self._peek() == end:
                 self.position += 1
                 return
-            if character in _CLOSING:
-                self._skip_group()
-            elif character in _DOUBLE_QUOTES or character in QUOTES:
-                self._quoted()
-            else:
-                self.position += 1
+            self._skip_piece()
         raise ValueError(f"`{end}` is missing")
 
     def _skip_statement(self) -> None:
         while self._peek() and self._peek() not in "\n;":
-            if self._peek() in _CLOSING:
-                self._skip_group()
-            elif self._peek() in _DOUBLE_QUOTES or self._peek() in QUOTES:
-                self._quoted()
-            elif self._peek() == "`":
-                self.position += 2
-            else:
-                self.position += 1
+            self._skip_piece()
 
-    def _skip_name(self) -> None:
-        """Skip the name of a function or the type of an exception."""
-        self._skip_blanks(with_lines=False)
-        while self._peek() and self._peek() not in "({[\n;":
-            self.position += 1
+    def _skip_piece(self) -> None:
+        """Skip a group, a text in quotes, or one character."""
+        character = self._peek()
+        if character in _CLOSING:
+            self._skip_group()
+        elif character in _DOUBLE_QUOTES or character in QUOTES:
+            self._quoted()
+        else:
+            self.position += 2 if character == "`" else 1
 
     def _conditional(self, line: int) -> Iterator[ServerEntry]:
         """Yield a fault if a block starts a server; forget the variables that are set in it."""
         keyword, start = _KEYWORD.match(self.text, self.position), self.position
-        self.position = keyword.end() if keyword else start
-        self._skip_name()
+        self._skip(_KEYWORD)
+        self._skip_blanks(with_lines=False)
+        self._skip(_BLOCK_NAME)
         end = self.position
         while self._skip_blanks(with_lines=True) and self._peek() in "({[":
             self._skip_group()
