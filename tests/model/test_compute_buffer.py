@@ -10,13 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model.compute_truth import BufferComparison, compare_buffers, models
 
-from autofit.model.sizes.compute_graph import GraphLayer, GraphSettings, GraphSizes, graph_bytes
+from autofit.model.sizes.compute_graph import GraphLayer, GraphSettings, graph_bytes
 from autofit.model.sizes.graph_allocator import Tensor, plan_buffers
 from autofit.model.sizes.tensor_placement import HOST
 from autofit.units import MIB
 
-MODEL = GraphSizes(
-    n_embd=2048, n_vocab=32768, n_head=16, n_expert=256, n_expert_used=8, n_ff_exp=512
+RUN = GraphSettings(
+    n_embd=2048,
+    n_vocab=32768,
+    n_head=16,
+    n_expert=256,
+    n_expert_used=8,
+    n_ff_exp=512,
+    ubatch=2048,
+    outputs=1,
+    staging_device=0,
 )
 LAYER = GraphLayer(
     device=0,
@@ -52,8 +60,7 @@ def test_estimates_with_host_experts_match(rows, model):
 
 def on_device(layers, **changes) -> float:
     """Return the MiB on the first device."""
-    run = replace(GraphSettings(ubatch=2048, outputs=1, staging_device=0), **changes)
-    return graph_bytes(MODEL, tuple(layers), 0, run)[0] / MIB
+    return graph_bytes(tuple(layers), 0, replace(RUN, **changes))[0] / MIB
 
 
 def test_more_equal_layers_need_no_more_memory():
@@ -64,10 +71,7 @@ def test_more_equal_layers_need_no_more_memory():
 def test_logits_for_every_token_are_counted():
     """The planner has logits for a whole ubatch, the server one row per slot."""
     assert on_device([LAYER] * 3, outputs=2048) > 256
-    wide = replace(MODEL, n_vocab=151936)
-    run = GraphSettings(ubatch=2048, outputs=1, staging_device=0)
-    narrow = graph_bytes(MODEL, (LAYER,) * 3, 0, run)[0]
-    assert graph_bytes(wide, (LAYER,) * 3, 0, run)[0] == narrow
+    assert on_device([LAYER] * 3, n_vocab=151936) == on_device([LAYER] * 3)
 
 
 def test_without_flash_attention_scores_grow_with_the_context():
@@ -78,11 +82,9 @@ def test_without_flash_attention_scores_grow_with_the_context():
 def test_host_experts_are_staged_on_the_first_device():
     """Host experts of the second device are computed on the first; the second needs less."""
     far = replace(LAYER, device=1, experts_on=HOST)
-    run = GraphSettings(ubatch=512, outputs=1, staging_device=0)
-    staged = graph_bytes(MODEL, (LAYER, LAYER, far, far), 1, run)
-    kept = graph_bytes(
-        MODEL, (LAYER, LAYER, *[replace(LAYER, device=1, experts_on=1)] * 2), 1, run
-    )
+    run = replace(RUN, ubatch=512)
+    staged = graph_bytes((LAYER, LAYER, far, far), 1, run)
+    kept = graph_bytes((LAYER, LAYER, *[replace(LAYER, device=1, experts_on=1)] * 2), 1, run)
     assert staged[0] >= kept[0] + LAYER.expert_tensors[0] * 0.6
     assert staged[1] < kept[1]
 
@@ -90,17 +92,17 @@ def test_host_experts_are_staged_on_the_first_device():
 def test_without_staging_the_host_computes_its_experts():
     """The CPU computes host experts for remote devices, and needs their intermediate results."""
     hosted = replace(LAYER, experts_on=HOST)
-    run = GraphSettings(ubatch=512, outputs=1, inplace_devices=frozenset({0}))
-    assert graph_bytes(MODEL, (hosted,) * 3, 0, run)[HOST] > 60 * MIB
-    assert graph_bytes(MODEL, (LAYER,) * 3, 0, run)[HOST] < 40 * MIB
+    run = replace(RUN, ubatch=512, staging_device=None, inplace_devices=frozenset({0}))
+    assert graph_bytes((hosted,) * 3, 0, run)[HOST] > 60 * MIB
+    assert graph_bytes((LAYER,) * 3, 0, run)[HOST] < 40 * MIB
 
 
 def test_pipeline_parallelism_needs_more_memory():
     """Four copies of masks and hidden states make every buffer larger."""
     layers = (LAYER, LAYER, replace(LAYER, device=1, experts_on=1))
-    run = GraphSettings(ubatch=512, outputs=1, staging_device=0)
-    one = graph_bytes(MODEL, layers, 1, run)
-    four = graph_bytes(MODEL, layers, 1, replace(run, copies=4))
+    run = replace(RUN, ubatch=512)
+    one = graph_bytes(layers, 1, run)
+    four = graph_bytes(layers, 1, replace(run, copies=4))
     assert all(four[device] > one[device] for device in (HOST, 0, 1))
 
 

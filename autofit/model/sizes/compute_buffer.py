@@ -14,7 +14,6 @@ from autofit.model.sizes.compute_graph import (
     CONVOLUTION_WIDTH,
     GraphLayer,
     GraphSettings,
-    GraphSizes,
     graph_bytes,
 )
 from autofit.model.sizes.inventory import BlockInventory, ModelInventory
@@ -37,7 +36,12 @@ def compute_buffer_bytes(
     inventory: ModelInventory, placement: Placement, run: RunSettings
 ) -> dict[int, int]:
     """Return the bytes of the compute buffer by place, including `HOST`."""
-    sizes = GraphSizes(
+    layers = tuple(
+        _graph_layer(inventory, block, placement, run)
+        for block in inventory.blocks
+        if not block.is_nextn
+    )
+    settings = GraphSettings(
         n_embd=inventory.n_embd,
         n_vocab=inventory.n_vocab,
         n_head=inventory.n_head,
@@ -45,13 +49,6 @@ def compute_buffer_bytes(
         n_expert_used=inventory.n_expert_used,
         n_ff_exp=inventory.n_ff_exp,
         has_full_last_layer=inventory.architecture in _FULL_LAST_LAYERS,
-    )
-    layers = tuple(
-        _graph_layer(inventory, block, placement, run)
-        for block in inventory.blocks
-        if not block.is_nextn
-    )
-    settings = GraphSettings(
         ubatch=run.ubatch,
         outputs=run.outputs,
         flash_attn=run.flash_attn,
@@ -63,7 +60,7 @@ def compute_buffer_bytes(
             if backend_of(device.name) in _SCALES_IN_PLACE
         ),
     )
-    return graph_bytes(sizes, layers, placement.output, settings)
+    return graph_bytes(layers, placement.output, settings)
 
 
 def _graph_layer(

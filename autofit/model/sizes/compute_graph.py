@@ -56,12 +56,15 @@ class GraphLayer:
     n_ff_shared: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GraphSizes:
-    """The sizes that all layers share, in elements.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSettings:
+    """The sizes of a model in elements, and the settings, that all layers of a graph share.
 
     With `has_full_last_layer` the rows of the outputs are selected after the last layer, not in
-    it.
+    it. `outputs` are rows of logits: one per slot in the server. `copies` is above one with
+    pipeline parallelism. `staging_device` computes with weights in host memory; None if the
+    host does. `inplace_devices` scale the results of experts in place; other devices need a
+    second buffer for them, as seen on CUDA.
     """
 
     n_embd: int
@@ -71,18 +74,6 @@ class GraphSizes:
     n_expert_used: int
     n_ff_exp: int
     has_full_last_layer: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GraphSettings:
-    """The settings that the graph depends on.
-
-    `outputs` are rows of logits: one per slot in the server. `copies` is above one with
-    pipeline parallelism. `staging_device` computes with weights in host memory; None if the
-    host does. `inplace_devices` scale the results of experts in place; other devices need a
-    second buffer for them, as seen on CUDA.
-    """
-
     ubatch: int
     outputs: int
     flash_attn: bool = True
@@ -92,10 +83,10 @@ class GraphSettings:
 
 
 def graph_bytes(
-    sizes: GraphSizes, layers: tuple[GraphLayer, ...], output_place: int, settings: GraphSettings
+    layers: tuple[GraphLayer, ...], output_place: int, settings: GraphSettings
 ) -> dict[int, int]:
     """Return the bytes of a graph's buffer by place, including `HOST`."""
-    return dict(_graph_bytes(sizes, _shorten(layers), output_place, settings))
+    return dict(_graph_bytes(_shorten(layers), output_place, settings))
 
 
 @lru_cache(maxsize=4096)
@@ -128,9 +119,9 @@ def _count_repeats(layers: tuple[GraphLayer, ...], start: int, period: int) -> i
 
 @lru_cache(maxsize=4096)
 def _graph_bytes(
-    sizes: GraphSizes, layers: tuple[GraphLayer, ...], output_place: int, settings: GraphSettings
+    layers: tuple[GraphLayer, ...], output_place: int, settings: GraphSettings
 ) -> tuple[tuple[int, int], ...]:
-    graph = _Graph(sizes, settings)
+    graph = _Graph(settings)
     graph.add_model(layers, output_place)
     return tuple(plan_buffers(graph.nodes, settings.copies).items())
 
@@ -141,8 +132,7 @@ class _Graph:
     `place` is that of the last result: an operation without weights stays there.
     """
 
-    def __init__(self, sizes: GraphSizes, settings: GraphSettings) -> None:
-        self.sizes = sizes
+    def __init__(self, settings: GraphSettings) -> None:
         self.settings = settings
         self.nodes: list[Tensor] = []
         self.masks: dict[tuple[int, int], Tensor] = {}
@@ -155,7 +145,7 @@ class _Graph:
 
     def add_model(self, layers: tuple[GraphLayer, ...], output_place: int) -> None:
         """Add the whole graph: embeddings, layers, output."""
-        embd = self.sizes.n_embd
+        embd = self.settings.n_embd
         # Embeddings that a client can send, alone (not copied if unused) or among tokens, and the
         # embeddings of the tokens. The runtime plans all three ways.
         alone = Tensor(HOST, self._bytes(embd), is_input=True, is_kept=True)
@@ -172,12 +162,12 @@ class _Graph:
             normed = self._norm(hidden, self._home(layer))
             is_last = index == len(layers) - 1
             next_home = output_place if is_last else self._home(layers[index + 1])
-            is_cropped = is_last and not self.sizes.has_full_last_layer
+            is_cropped = is_last and not self.settings.has_full_last_layer
             hidden = self._layer(layer, hidden, normed, next_home, is_cropped=is_cropped)
-        if self.sizes.has_full_last_layer:
+        if self.settings.has_full_last_layer:
             hidden = self._crop(hidden)
         normed = self._norm(hidden, output_place)
-        self._new(self.sizes.n_vocab, normed)
+        self._new(self.settings.n_vocab, normed)
 
     def _layer(
         self,
@@ -193,7 +183,7 @@ class _Graph:
         `next_home` is the place of what follows the layer. The runtime moves operations without
         weights there after experts on the host, up to the next matrix.
         """
-        embd = self.sizes.n_embd
+        embd = self.settings.n_embd
         home = self._home(layer)
         attended = normed if layer.attention == "none" else self._attention(layer, normed)
         if is_cropped:
@@ -214,7 +204,7 @@ class _Graph:
     def _crop(self, tensor: Tensor) -> Tensor:
         """Select the rows of the outputs."""
         self.rows = self.settings.outputs
-        return self._new(self.sizes.n_embd, tensor, self.selected)
+        return self._new(self.settings.n_embd, tensor, self.selected)
 
     def _home(self, layer: GraphLayer) -> int:
         """Return the place that computes a layer."""
@@ -224,7 +214,7 @@ class _Graph:
         """Add attention of any kind, with its output matrix."""
         if layer.channels and layer.attention == "recurrent":
             return self._recurrent(layer, normed)
-        heads = self.sizes.n_head
+        heads = self.settings.n_head
         query = self._matrix(layer, layer.query, normed)
         if layer.latent:
             return self._latent_attention(layer, normed, query)
@@ -240,11 +230,11 @@ class _Graph:
         if layer.query > heads * layer.head_k:  # the other half is a gate
             gate = self._new(heads * head_v, self._view(joined))
             result = self._new(heads * head_v, result, gate, inplace=True)
-        return self._matrix(layer, self.sizes.n_embd, result)
+        return self._matrix(layer, self.settings.n_embd, result)
 
     def _latent_attention(self, layer: GraphLayer, normed: Tensor, query: Tensor) -> Tensor:
         """Add attention to latents: a row of the cache is a latent and some rotated elements."""
-        heads, rotated = self.sizes.n_head, layer.head_k - layer.latent
+        heads, rotated = self.settings.n_head, layer.head_k - layer.latent
         absorbed = self._new(heads * layer.latent, self._view(query))
         position = self._new(heads * rotated, self._view(query))
         query = self._new(heads * layer.head_k, self._view(absorbed), position)
@@ -254,13 +244,13 @@ class _Graph:
         result = self._weighted_values(layer, normed, query, layer.latent)
         result = self._new(heads * layer.head_result, self._view(result))
         result = self._new(heads * layer.head_result, self._view(result))
-        return self._matrix(layer, self.sizes.n_embd, result)
+        return self._matrix(layer, self.settings.n_embd, result)
 
     def _weighted_values(
         self, layer: GraphLayer, normed: Tensor, query: Tensor, width: int
     ) -> Tensor:
         """Add the sum of the cached values of a head's `width`, weighted by their scores."""
-        heads = self.sizes.n_head
+        heads = self.settings.n_head
         mask = self._mask(layer)
         if layer.index_k:
             mask = self._indexer_mask(layer, normed, mask)
@@ -301,7 +291,7 @@ class _Graph:
         result = self._new(channels // 2, self._view(result))
         gate = self._new(channels // 2, self._view(self._matrix(layer, channels // 2, normed)))
         result = self._new(channels // 2, result, gate, inplace=True)
-        return self._matrix(layer, self.sizes.n_embd, result)
+        return self._matrix(layer, self.settings.n_embd, result)
 
     def _dense(self, layer: GraphLayer, normed: Tensor, width: int, place: int) -> Tensor:
         """Add a feed-forward network, computed in a place."""
@@ -311,7 +301,7 @@ class _Graph:
         if layer.is_gated:
             gate = self._matrix(layer, width, normed, is_hosted=is_hosted)
             result = self._new(width, gate, result)
-        result = self._matrix(layer, self.sizes.n_embd, result, is_hosted=is_hosted)
+        result = self._matrix(layer, self.settings.n_embd, result, is_hosted=is_hosted)
         if place == HOST:
             self.place = home
         return result
@@ -321,12 +311,12 @@ class _Graph:
 
         That is done in the place of the experts, or in `after_host` after experts on the host.
         """
-        sizes = self.sizes
-        used, width = sizes.n_expert_used, sizes.n_ff_exp * sizes.n_expert_used
+        settings = self.settings
+        used, width = settings.n_expert_used, settings.n_ff_exp * settings.n_expert_used
         self.place = home
-        logits = self._new(sizes.n_expert, normed)
-        probabilities = self._new(sizes.n_expert, logits, inplace=True)
-        chosen = self._view(self._new(sizes.n_expert, probabilities), used)
+        logits = self._new(settings.n_expert, normed)
+        probabilities = self._new(settings.n_expert, logits, inplace=True)
+        chosen = self._view(self._new(settings.n_expert, probabilities), used)
         weights = self._new(used, self._view(probabilities), chosen)
         weights = self._new(used, self._view(weights))  # their sum becomes 1
         normed = self._view(normed)
@@ -346,22 +336,22 @@ class _Graph:
         else:
             result = self._new(width, *first[0], normed, chosen)
             result = self._new(width, result, inplace=True)
-        result = self._new(sizes.n_embd * used, *last, result, chosen)
+        result = self._new(settings.n_embd * used, *last, result, chosen)
         if place == HOST:
             self.place = after_host
-        inplace = self.place in self.settings.inplace_devices
-        result = self._new(sizes.n_embd * used, result, weights, inplace=inplace)
-        views = [self._view(result, sizes.n_embd) for _ in range(used)]
+        inplace = self.place in settings.inplace_devices
+        result = self._new(settings.n_embd * used, result, weights, inplace=inplace)
+        views = [self._view(result, settings.n_embd) for _ in range(used)]
         total = views[0]
         for view in views[1:]:
-            total = self._new(sizes.n_embd, total, view, inplace=True)
+            total = self._new(settings.n_embd, total, view, inplace=True)
         return total
 
     def _norm(self, hidden: Tensor, place: int) -> Tensor:
         # The runtime binds norms to their layer's device, wherever the input is.
         self.place = place
-        normed = self._new(self.sizes.n_embd, hidden)
-        return self._new(self.sizes.n_embd, normed, inplace=True)
+        normed = self._new(self.settings.n_embd, hidden)
+        return self._new(self.settings.n_embd, normed, inplace=True)
 
     def _matrix(
         self, layer: GraphLayer, width: int, source: Tensor, *, is_hosted: bool = False
