@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,36 +101,29 @@ class Examination:
         }
 
 
-def examine(
-    runtime: str | None = None,
-    rpc: str = "",
-    *,
-    environ: Mapping[str, str] | None = None,
-    root: Path = Path("/"),
-) -> Examination:
-    """Examine the machine and its runtimes, or only `path`'s runtime if it is given."""
-    variables = os.environ if environ is None else environ
+def examine(runtime: str | None = None, rpc: str = "") -> Examination:
+    """Examine the machine and its runtimes, or only the runtime at the path `runtime`."""
     findings: list[Finding] = []
     runtimes = tuple(_examine_runtimes(runtime, findings))
     chosen = runtimes[0].runtime if runtimes else None
-    found, states = find_cards(root), nvidia_states()
+    found, states = find_cards(), nvidia_states()
     vendors = list(dict.fromkeys(card.vendor for card in found if card.driver is not None))
     devices = None
     if chosen:
         devices, faults = _list_devices(chosen, rpc)
-        devices = with_gpu_facts(devices, env=variables, root=root) if devices else devices
-        findings += faults or check_runtime(chosen, devices, vendors, variables)
-    findings += check_settings(chosen, variables)
-    findings += check_cards(found, states, root)
+        devices = with_gpu_facts(devices, env=os.environ) if devices else devices
+        findings += faults or check_runtime(chosen, devices, vendors, os.environ)
+    findings += check_settings(chosen, os.environ)
+    findings += check_cards(found, states)
     host = _read_host()
     if host:
-        findings += check_host(host, root)
+        findings += check_host(host)
     findings += _check_folders()
     findings += _check_extras()
     return Examination(
         runtimes=runtimes,
         devices=devices,
-        drivers=_driver_versions(found, root),
+        drivers=_driver_versions(found),
         cards=found,
         host=host,
         findings=tuple(sorted(findings, key=lambda finding: _RANKS[finding.level])),
@@ -209,11 +202,11 @@ def _read_host() -> HostState | None:
         return None
 
 
-def _driver_versions(found: tuple[Card, ...], root: Path) -> tuple[str, ...]:
+def _driver_versions(found: tuple[Card, ...]) -> tuple[str, ...]:
     versions = [nvidia_driver()]
     for card in found:
         if card.driver and card.vendor != "nvidia":
-            version = read_text(root / "sys/module" / card.driver / "version")
+            version = read_text(Path("/sys/module", card.driver, "version"))
             version = version or f"of {platform.system()} {platform.release()}"
             versions.append(f"{card.driver} {version}")
     return tuple(dict.fromkeys(version for version in versions if version))

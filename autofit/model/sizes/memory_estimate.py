@@ -225,9 +225,7 @@ def _estimate_host(
 
 
 def apply_reported(
-    estimate: MemoryEstimate,
-    reported: Mapping[str, ReportedMemory],
-    estimator: Estimator = "runtime",
+    estimate: MemoryEstimate, reported: Mapping[str, ReportedMemory]
 ) -> MemoryEstimate:
     """Replace the buffers of an estimate with reported ones, by device name and `host`.
 
@@ -259,7 +257,7 @@ def apply_reported(
         estimate,
         devices=devices,
         host=host,
-        estimator=estimator if is_complete else estimate.estimator,
+        estimator="runtime" if is_complete else estimate.estimator,
     )
 
 

@@ -16,6 +16,8 @@ from autofit.trial.metric import METRICS, Metric, cost, median_metric
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Workload
 
+_MOST_NAMED = 8
+
 
 @dataclass(frozen=True)  # no slots: cached_property needs a dict
 class PlotData:
@@ -170,10 +172,11 @@ def hover(trial: Trial, value: str = "") -> str:
     )
 
 
-def launch_numbers(trials: Sequence[Trial], *, most: int = 8) -> str:
+def launch_numbers(trials: Sequence[Trial]) -> str:
     """Return launches by number for a sentence: `#3, #8 and 12 more`."""
-    named = ", ".join(f"#{trial.number}" for trial in trials[:most])
-    return named + (f" and {len(trials) - most} more" if len(trials) > most else "")
+    named = ", ".join(f"#{trial.number}" for trial in trials[:_MOST_NAMED])
+    more = len(trials) - _MOST_NAMED
+    return f"{named} and {more} more" if more > 0 else named
 
 
 def by_outcome(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
