@@ -37,6 +37,10 @@ from benchmarks.search_run import MOST_LAUNCHES, Outcome, run_autofit
 
 # The case of model B on a machine is drawn with its seed plus this.
 _SECOND = 1000
+# And those of further models that were tuned before.
+_MORE = 2000
+# The studies that are known, where it is not one.
+COUNTS = {"none": 0, "three studies": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Run:
     launches: int
     failures: int
     confirmed: float
+    contradicted: int | None
 
 
 def _halved_links(machine: Machine) -> Machine:
@@ -80,7 +85,10 @@ def first_study(case: Case, folder: Path, seed: int) -> KnownStudy:
     machine = SearchMachine(case, folder)
     trials: list[Trial] = []
     run_autofit(machine, 1.0, seed, trials=trials)
-    study = learn_study(machine.task, trials, study_id="first", finished_at=0.0)
+    memory = machine.memory_model()
+    for trial in trials:
+        memory.observe(trial)
+    study = learn_study(machine.task, trials, memory, study_id="first", finished_at=0.0)
     assert study is not None
     return study
 
@@ -91,24 +99,27 @@ def measure(seed: int, seeds: int, kinds: Sequence[str], folder: Path) -> Iterat
     second = SearchMachine(random_case(seed + _SECOND, machine=machine), folder / "b")
     best_s = _best(seed, second)
     for k in range(seeds):
+        known: dict[str, list[KnownStudy]] = {}
         for kind in kinds:
-            past = ()
-            if kind != "none":
-                here = WRONG[kind](machine) if kind in WRONG else machine
-                known = first_study(
-                    random_case(seed, machine=here), folder / f"{kinds.index(kind)}-{k}", k + 50
-                )
-                environment = read_environment(second.task)
-                if kind == "another build":
-                    environment = replace(environment, build="another")
-                past = past_studies(second.task, [known], environment, now=0.0)
-            out = run_autofit(second, best_s, k + 1, past)
-            yield _run(seed, k, kind, out)
+            here = WRONG[kind](machine) if kind in WRONG else machine
+            name = kind.replace(" ", "-") if kind in WRONG else "right"
+            studies = known.setdefault(name, [])
+            while len(studies) < COUNTS.get(kind, 1):
+                case = random_case(seed + _MORE * len(studies), machine=here)
+                place = folder / f"{name}-{k}-{len(studies)}"
+                studies.append(first_study(case, place, k + 50 + len(studies)))
+            environment = read_environment(second.task)
+            if kind == "another build":
+                environment = replace(environment, build="another")
+            used = studies[: COUNTS.get(kind, 1)]
+            past = past_studies(second.task, used, environment, now=0.0)
+            yield _run(seed, k, kind, run_autofit(second, best_s, k + 1, past))
 
 
 def _run(seed: int, k: int, kind: str, out: Outcome) -> Run:
     reached = out.reached or MOST_LAUNCHES
-    return Run(seed, k, kind, reached, out.launches, out.failures, round(out.confirmed, 4))
+    confirmed = round(out.confirmed, 4)
+    return Run(seed, k, kind, reached, out.launches, out.failures, confirmed, out.contradicted)
 
 
 def _best(seed: int, machine: SearchMachine) -> float:
@@ -141,7 +152,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--machines", type=int, nargs="+", default=list(range(6)))
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--kinds", nargs="+", default=["none", "same build"])
+    parser.add_argument(
+        "--kinds", nargs="+", default=["none", "one study", "another build", *WRONG]
+    )
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     runs: list[Run] = []

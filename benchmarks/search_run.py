@@ -43,6 +43,7 @@ class Outcome:
         confirmed: the same of the pick after the confirmation.
         equal: launches that were equal to an earlier one, the search's and the boundary's.
         same_placement: those at a placement that was launched before, with whatever settings.
+        contradicted: launches of the search until it dropped what earlier studies had shown.
         seconds: own computing for each proposal; of the first seed, which knows nothing of
             the machine from searches before, and of no other.
     """
@@ -54,6 +55,7 @@ class Outcome:
     confirmed: float = 0.0
     equal: int = 0
     same_placement: int = 0
+    contradicted: int | None = None
     seconds: list[float] = field(default_factory=list)
 
 
@@ -169,6 +171,8 @@ def run_autofit(
                 is_refused_combination(trial.outcome),
             )
         )
+        if session.outcome.contradicted is None and study.contradicts_knowledge:
+            session.outcome.contradicted = len(study.observations)
         ranked = study.ranked()
         if ranked:
             session.pick(problem.candidate_of(ranked[0].point), ranked[0].cost)

@@ -195,6 +195,7 @@ def _keep_knowledge(run: Run) -> None:
         learned = learn_study(
             task,
             runner.trials,
+            runner.memory,
             study_id=f"{run.study.path.name} {run.study.header.created_at:.0f} {index}",
             finished_at=time.time(),
         )

@@ -16,6 +16,7 @@ MOST_LAUNCHES = 60
 
 _Seconds = Annotated[float, Field(gt=1e-9, lt=1e6)]
 _Bytes = Annotated[float, Field(ge=0, lt=1e15)]
+_Mib = Annotated[float, Field(gt=-1e7, lt=1e7)]
 _Layers = Annotated[float, Field(ge=0, lt=1e5)]
 _Count = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Text = Annotated[str, Field(max_length=1000)]
@@ -86,7 +87,11 @@ class KnownLaunch(_Part):
 
 
 class KnownStudy(_Part):
-    """A finished study. `id` distinguishes studies, so that a resumed one replaces itself."""
+    """A finished study.
+
+    `id` distinguishes studies, so that a resumed one replaces itself. The margins are the device
+    memory that was predicted to stay free, of launches that fitted and of those that ran out.
+    """
 
     id: _Text
     finished_at: Annotated[float, Field(ge=0, lt=1e12)]
@@ -97,6 +102,8 @@ class KnownStudy(_Part):
     parallel: Annotated[int, Field(ge=1, lt=1 << 31)]
     requests: tuple[KnownRequest, ...] = Field(strict=False, min_length=1, max_length=100)
     launches: tuple[KnownLaunch, ...] = Field(strict=False, min_length=1, max_length=MOST_LAUNCHES)
+    fitting_margins_mib: tuple[_Mib, ...] = Field((), strict=False, max_length=MOST_LAUNCHES)
+    failing_margins_mib: tuple[_Mib, ...] = Field((), strict=False, max_length=MOST_LAUNCHES)
 
 
 class KnowledgeDocument(_Part):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import psutil
@@ -16,11 +17,13 @@ from autofit.knowledge.knowledge_document import (
     KnownRequest,
     KnownStudy,
 )
+from autofit.memory.memory_model import MemoryModel
 from autofit.search.problem import DeviceWork, ModelTraffic, PastLaunch, PastStudy
 from autofit.session.search_problem import (
     device_work,
     goal_of,
     model_traffic,
+    predicted_fit,
     token_seconds,
 )
 from autofit.session.task import Task
@@ -28,6 +31,7 @@ from autofit.session.task_setup import cpu_name, read_environment
 from autofit.study.fingerprint import Environment, installed_gib
 from autofit.trial.device import Device
 from autofit.trial.metric import fastest_repeats
+from autofit.trial.outcome import lacks_device_memory
 from autofit.trial.parameter_groups import PLACEMENT_PARAMS
 from autofit.trial.trial import Trial
 from autofit.trial.workload import Request
@@ -65,9 +69,17 @@ def this_machine(devices: Sequence[Device], cpu_count: int) -> KnownMachine:
 
 
 def learn_study(
-    task: Task, trials: Iterable[Trial], *, study_id: str, finished_at: float
+    task: Task,
+    trials: Sequence[Trial],
+    memory: MemoryModel | None = None,
+    *,
+    study_id: str,
+    finished_at: float,
 ) -> KnownStudy | None:
-    """Return what a study showed about its machine, or None if no launch of it says anything."""
+    """Return what a study showed about its machine, or None if no launch of it says anything.
+
+    Its memory model, if it has one, says what was predicted for its launches.
+    """
     launches = [launch for trial in trials if (launch := _learn_launch(task, trial)) is not None]
     if not launches:
         return None
@@ -87,6 +99,8 @@ def learn_study(
         parallel=task.workload.parallel,
         requests=tuple(KnownRequest(**asdict(one)) for one in task.workload.requests),
         launches=tuple(launches[:MOST_LAUNCHES]),
+        fitting_margins_mib=_margins_mib(trials, memory, fitted=True),
+        failing_margins_mib=_margins_mib(trials, memory, fitted=False),
     )
 
 
@@ -119,9 +133,33 @@ def past_studies(
             requests = tuple(Request(**one.model_dump()) for one in study.requests)
             sizes = {name: getattr(study.model, name) for name in _SIZES}
             traffic = ModelTraffic(**sizes, is_known=True)
-            found.append(PastStudy(traffic, requests, tuple(launches), worth))
+            found.append(
+                PastStudy(
+                    traffic,
+                    requests,
+                    tuple(launches),
+                    worth,
+                    study.fitting_margins_mib,
+                    study.failing_margins_mib,
+                )
+            )
     found.sort(key=lambda one: one.similarity)
     return tuple(found[-_MOST_USED:])
+
+
+def _margins_mib(
+    trials: Sequence[Trial], memory: MemoryModel | None, *, fitted: bool
+) -> tuple[float, ...]:
+    """Return the predicted margins of the launches that fitted, or that ran out of memory."""
+    found = []
+    for trial in trials if memory is not None else ():
+        has_outcome = trial.is_completed if fitted else lacks_device_memory(trial.outcome)
+        if has_outcome and memory is not None and "n_gpu_layers" in trial.candidate.params:
+            fit = predicted_fit(trial.candidate, memory, math.nan)
+            if fit is not None:
+                found.append(round(fit.margin_mib, 1))
+    # Those with the least room say most.
+    return tuple(sorted(set(found), reverse=not fitted)[:MOST_LAUNCHES])
 
 
 def _traffic(task: Task) -> ModelTraffic:

@@ -74,13 +74,26 @@ class CandidatePool:
             for row, fitted in outcomes:
                 boundary.add_outcome(row, fitted=fitted)
             return boundary
-        bias = EstimateBiasPosterior(memory, self._memory_surrogate.needed_mib[memory])
+        bias = self._bias_before(memory)
         if outcomes:
             rows = np.array([row for row, _ in outcomes])
             margins = self._memory_surrogate.margins(rows, memory)
             for margin, (_, fitted) in zip(margins, outcomes, strict=True):
                 if margin > IMPOSSIBLE_MIB:
                     bias.add_outcome(float(margin), fitted=fitted)
+        return bias
+
+    def _bias_before(self, memory: Memory) -> EstimateBiasPosterior:
+        """Return what is known of the bias before any launch of this study."""
+        bias = EstimateBiasPosterior(memory, self._memory_surrogate.needed_mib[memory])
+        for study in self._grid.problem.past_studies if memory == "device" else ():
+            for margins_mib, fitted in (
+                (study.fitting_margins_mib, True),
+                (study.failing_margins_mib, False),
+            ):
+                for margin_mib in margins_mib:
+                    bias.add_outcome(margin_mib, fitted=fitted)
+            bias.as_prior()
         return bias
 
     @property

@@ -35,6 +35,14 @@ _BIASES = np.concatenate(
     [np.linspace(-40, -5, 36), np.linspace(-4.8, 4.8, 97), np.linspace(5, 40, 36)]
 )
 _LARGE_BIAS_SHARE, _LARGE_BIAS_SD = 0.125, 12.0
+# The standard deviation of the difference of the biases of two models, in the same unit, and the
+# probability that the bias of earlier studies says nothing.
+_OTHER_MODEL_SD = 1.5
+_CHANGED_SHARE = 0.1
+_PRIOR = (
+    (1 - _LARGE_BIAS_SHARE) * np.exp(-0.5 * _BIASES**2)
+    + _LARGE_BIAS_SHARE * (np.exp(-0.5 * (_BIASES / _LARGE_BIAS_SD) ** 2) / _LARGE_BIAS_SD)
+) * np.gradient(_BIASES)
 # Margins at which probabilities are computed, in the same unit; between them they are
 # interpolated.
 _MARGINS = np.linspace(-45.0, 45.0, 361)
@@ -72,17 +80,25 @@ class EstimateBiasPosterior:
 
     def __init__(self, memory: Memory, needed_mib: float) -> None:
         self._unit_mib = _sd_mib(needed_mib, memory)
-        usual = np.exp(-0.5 * _BIASES**2)
-        large = np.exp(-0.5 * (_BIASES / _LARGE_BIAS_SD) ** 2) / _LARGE_BIAS_SD
-        widths = np.gradient(_BIASES)
-        prior = ((1 - _LARGE_BIAS_SHARE) * usual + _LARGE_BIAS_SHARE * large) * widths
-        self._log_weights = np.log(prior)
+        self._log_weights = np.log(_PRIOR)
 
     def add_outcome(self, margin_mib: float, *, fitted: bool) -> None:
         """Add a launch with that predicted margin."""
         z = (margin_mib / self._unit_mib - _BIASES) / _OWN_SD
         likelihood = np.clip(ndtr(z if fitted else -z), _MIN_LIKELIHOOD, 1.0)
         self._log_weights += np.log(likelihood)
+
+    def as_prior(self) -> None:
+        """Take what is known of another model as the prior of this one.
+
+        Their biases differ a little, and with some probability they have nothing in common.
+        """
+        weights = np.exp(self._log_weights - self._log_weights.max())
+        steps = (_BIASES[:, None] - _BIASES[None, :]) / _OTHER_MODEL_SD
+        blurred = np.exp(-0.5 * steps**2) @ weights * np.gradient(_BIASES)
+        prior = _PRIOR / _PRIOR.sum()
+        mixed = (1 - _CHANGED_SHARE) * blurred / blurred.sum() + _CHANGED_SHARE * prior
+        self._log_weights = np.log(mixed)
 
     def probability(self, margins_mib: Floats) -> Floats:
         """Return the probability that points with such predicted margins fit, of equal shape."""

@@ -159,13 +159,16 @@ class PastLaunch:
 class PastStudy:
     """The launches of an earlier study, and the sizes on which their speed depends.
 
-    `similarity` is 1 for a study under the same conditions, and 0 if nothing can be learned.
+    `similarity` is 1 for a study under the same conditions, and 0 if nothing can be learned. The
+    margins are the predicted device memory of launches that fitted, and of those that ran out.
     """
 
     traffic: ModelTraffic
     requests: tuple[Request, ...]
     launches: tuple[PastLaunch, ...]
     similarity: float
+    fitting_margins_mib: tuple[float, ...] = ()
+    failing_margins_mib: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
