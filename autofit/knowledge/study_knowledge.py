@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import psutil
 
@@ -29,6 +30,7 @@ from autofit.session.search_problem import (
 from autofit.session.task import Task
 from autofit.session.task_setup import cpu_name, read_environment
 from autofit.study.fingerprint import Environment, installed_gib
+from autofit.trial.candidate import Candidate, Params
 from autofit.trial.device import Device
 from autofit.trial.metric import fastest_repeats
 from autofit.trial.outcome import lacks_device_memory
@@ -104,6 +106,12 @@ def learn_study(
     )
 
 
+def planned_launch(task: Task, candidate: Candidate) -> PastLaunch | None:
+    """Return a candidate as a launch that was not made, or None if its placement is unknown."""
+    work = _work_of(candidate, task)
+    return None if work is None else PastLaunch(_settings(task, candidate, {}), work, None, None)
+
+
 def past_studies(
     task: Task,
     known: Sequence[KnownStudy],
@@ -173,25 +181,15 @@ def _learn_launch(task: Task, trial: Trial) -> KnownLaunch | None:
         return None
     if task.devices and "n_gpu_layers" not in trial.candidate.params:
         return None  # the runtime itself placed the layers
-    work = device_work(trial.candidate, task) if task.devices else DeviceWork((), (), 0, 0)
+    work = _work_of(trial.candidate, task)
     if work is None:
         return None
     fastest = fastest_repeats(measured, task.workload)
     prompt_s, predicted_s = token_seconds(fastest, task.workload)
     if not prompt_s and not predicted_s:
         return None
-    settings = {
-        **task.runtime.dialect.defaults,
-        "threads": task.cores.physical,
-        **measured.applied,
-        **trial.candidate.params,
-    }
     return KnownLaunch(
-        settings={
-            name: value
-            for name, value in settings.items()
-            if name not in _LEFT_OUT and name in task.runtime.dialect.parameters
-        },
+        settings=dict(_settings(task, trial.candidate, measured.applied)),
         devices={
             device.name: KnownDevice(layers=layers, host_layers=host_layers)
             for device, layers, host_layers in zip(
@@ -206,6 +204,26 @@ def _learn_launch(task: Task, trial: Trial) -> KnownLaunch | None:
         generated_s_per_token=predicted_s,
         load_s=measured.load_s,
     )
+
+
+def _work_of(candidate: Candidate, task: Task) -> DeviceWork | None:
+    return device_work(candidate, task) if task.devices else DeviceWork((), (), 0, 0)
+
+
+def _settings(task: Task, candidate: Candidate, applied: Mapping[str, Any]) -> Params:
+    """Return the effective settings of a launch, without placement."""
+    runtime = task.runtime
+    settings = {
+        **runtime.dialect.defaults,
+        "threads": task.cores.physical,
+        **applied,
+        **candidate.params,
+    }
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in _LEFT_OUT and name in runtime.dialect.parameters
+    }
 
 
 def _past_launch(task: Task, launch: KnownLaunch) -> PastLaunch | None:

@@ -8,6 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from autofit.errors import UsageError
+from autofit.knowledge.expectation import ExpectedRates, expected_rates
+from autofit.knowledge.knowledge_document import KnownStudy
 from autofit.memory.exchange_rates import ExchangeRates, exchange_rates, max_contexts, unused_rooms
 from autofit.model.placement.layout import TENSOR, Layout, plan_layout, plan_layouts
 from autofit.model.sizes.inventory import ModelInventory
@@ -41,7 +43,7 @@ class PlannedLayout:
 
     `args` and `env` pass its settings to the runtime. `host_mib` is the available system RAM if
     there is no device, else None. `same_as` names an earlier layout that is equal, apart from
-    the names of equal devices.
+    the names of equal devices. `expected` are its rates by machine knowledge, if there is any.
     """
 
     name: str
@@ -51,6 +53,7 @@ class PlannedLayout:
     env: Mapping[str, str]
     host_mib: float | None = None
     same_as: str | None = None
+    expected: ExpectedRates | None = None
 
     @property
     def fits(self) -> bool:
@@ -73,6 +76,7 @@ class PlannedLayout:
             "args": list(self.args),
             "env": dict(self.env),
             "fits": self.fits,
+            "expected": self.expected.to_dict() if self.expected else None,
             "devices": [_device_document(row) for row in self.estimate.devices],
             "host": {k: v for k, v in asdict(self.estimate.host).items() if k != "is_mapped"},
         }
@@ -111,12 +115,14 @@ class Plan:
         }
 
 
-def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
+def make_plan(
+    task: Task, planner: RuntimePlanner | None, known: Sequence[KnownStudy] = (), now: float = 0.0
+) -> Plan:
     """Plan every layout of the task's devices, with the first values of its space.
 
     Without a device the only layout has everything in system RAM. Of the layouts that fit, the
     one with the most on devices is recommended. `planner` is the runtime's own; it is None if
-    there is none, or if the devices are not present.
+    there is none, or if the devices are not present. `known` are earlier studies on the machine.
 
     Raises:
         UsageError: a pinned setting is not possible.
@@ -126,6 +132,10 @@ def make_plan(task: Task, planner: RuntimePlanner | None) -> Plan:
     if problem is not None:
         raise UsageError(problem.message, "change it with --set")
     layouts = _mark_equal(task, tuple(_plan_each(task, base, planner)))
+    rates = expected_rates(task, known, [one.candidate for one in layouts], now=now)
+    layouts = tuple(
+        replace(layout, expected=expected) for layout, expected in zip(layouts, rates, strict=True)
+    )
     recommended = min(
         (layout for layout in layouts if layout.fits), key=_amount_off_devices, default=None
     )

@@ -44,6 +44,7 @@ class MachinePrior:
     """The prior of a problem's unknowns after the earlier studies on its machine."""
 
     def __init__(self, problem: Problem) -> None:
+        self._problem = problem
         studies = sorted(problem.past_studies, key=lambda study: study.similarity)
         axes = tuple(_with_past_values(axis, studies) for axis in problem.space.axes)
         self._studies = [_PastGrid(problem, axes, study) for study in studies]
@@ -57,6 +58,23 @@ class MachinePrior:
         if learned is None:
             return design.machine_types
         return _with_usual(learned.prior_of(design), design)
+
+    def expect(self, launches: Sequence[PastLaunch], part: PartName) -> tuple[Floats, Floats]:
+        """Return what is expected of launches that were not made.
+
+        The first array has the means of the logarithms of the seconds per token, the second one
+        their standard deviations.
+        """
+        problem = self._problem
+        study = PastStudy(problem.traffic, problem.goal.requests, tuple(launches), 1.0)
+        axes = tuple(_with_past_values(axis, [study]) for axis in problem.space.axes)
+        design = _PastGrid(problem, axes, study).design(part)
+        design = replace(design, machine_types=self.machine_types(design, part))
+        empty = replace(design, offsets=design.offsets[:0], columns=design.columns[:0])
+        none = np.zeros((0, 0))
+        posterior = fit_posterior(empty, np.zeros(0), none, np.zeros(0))
+        predicted = posterior.predict(design, np.zeros((len(launches), 0)))
+        return predicted.mean, np.sqrt(predicted.variance)
 
     def _learn(self, part: PartName) -> _Learned | None:
         """Fit the studies in turn, each with the prior that those before it have left."""
@@ -162,6 +180,10 @@ class _PastGrid:
         if self._grid.work is not None:
             for row in self._rows.tolist():
                 self._grid.work.learn(row)
+
+    def design(self, part: PartName) -> Design:
+        """Return the terms and effects of a part at all launches."""
+        return build_design(self._grid, self._rows, part)
 
     def learn(self, part: PartName, earlier: _Learned | None) -> _Learned | None:
         """Return what is known after this study, or None if it measured nothing of the part."""

@@ -86,6 +86,19 @@ def test_a_copy_is_used_where_the_variable_names_it(tunes) -> None:
     assert [text.count('"copied ') for text in texts].count(1) == 1
 
 
+def test_a_plan_has_expected_rates_that_are_marked(tunes) -> None:
+    """Each layout has an interval of both rates; with --fresh it has none."""
+    machine = tunes.machine
+    words = ["plan", machine.model, "--runtime", machine.server, "--workload", machine.workload]
+    shown = tunes.program.run(*words, "--json").json
+    rates = shown["layouts"][0]["expected"]
+    for rate in (rates["pp_per_s"], rates["tg_per_s"]):
+        assert 0 < rate["low"] < rate["median"] < rate["high"]
+    assert "not measured" in tunes.program.run(*words).out
+    fresh = tunes.program.run(*words, "--json", "--fresh").json
+    assert fresh["layouts"][0]["expected"] is None
+
+
 def test_doctor_says_what_is_known(tunes) -> None:
     """It counts studies and names the files."""
     done = tunes.program.run("doctor", "--runtime", tunes.machine.server, "--json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,13 +21,22 @@ if TYPE_CHECKING:
 
 @click.command("plan")
 @task_options
+@click.option(
+    "--fresh",
+    "is_fresh",
+    is_flag=True,
+    help="Expect no rates from earlier studies.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's keyword arguments
+def command(*, is_fresh: bool, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's keyword arguments
     """Show the memory of MODEL on each device and in system RAM, and the layouts that fit.
 
     Nothing is launched. A device named with --device need not exist: plan before you buy.
-    Without any device, the plan is for system RAM.
+    Without any device, the plan is for system RAM. If earlier studies have shown something about
+    this machine, each layout has expected rates, which are not measured.
     """
+    from autofit.knowledge.knowledge_folder import read_knowledge
+    from autofit.knowledge.study_knowledge import machine_of
     from autofit.output.text.console import make_console
     from autofit.output.text.plan_table import print_plan
     from autofit.plan.memory_plan import make_plan
@@ -35,7 +45,8 @@ def command(*, as_json: bool, **given: Any) -> int:  # noqa: ANN401 - click's ke
 
     options = read_task_options(given)
     task = build_task(options, allow_missing=True)
-    plan = make_plan(task, make_planner(task))
+    known = () if is_fresh else read_knowledge(machine_of(task)).studies
+    plan = make_plan(task, make_planner(task), known, time.time())
     if as_json:
         click.echo(json.dumps({**plan.to_dict(), "launch": _launch_document(task, options, plan)}))
     else:

@@ -9,7 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from autofit.knowledge.expectation import ExpectedRates
 from autofit.plan.memory_plan import Plan, PlannedLayout
+from autofit.text_format import number
 
 _COLUMNS = (
     "device",
@@ -81,9 +83,19 @@ def print_layout(
     title, caption = f"{names}{mark}", _caption(layout)
     if layout.estimate.devices:
         console.print(_table(layout, title, caption))
-        return
-    console.print(Text(title, style="bold"))
-    console.print(Text(caption))
+    else:
+        console.print(Text(title, style="bold"))
+        console.print(Text(caption))
+    if layout.expected is not None:
+        console.print(Text(f"expected, not measured: {_rates(layout.expected)}"))
+
+
+def _rates(expected: ExpectedRates) -> str:
+    """Return the rates with the factor by which each may be wrong."""
+    return ", ".join(
+        f"{number(rate.median)} {unit} (within a factor of {rate.factor:.2g})"
+        for rate, unit in ((expected.pp_per_s, "pp/s"), (expected.tg_per_s, "tg/s"))
+    )
 
 
 def _caption(layout: PlannedLayout) -> str:
