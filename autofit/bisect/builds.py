@@ -233,11 +233,7 @@ def _run(argv: Sequence[str], *, limit_s: float, cwd: Path | None = None) -> Pro
 
 
 def _require(result: ProgramResult) -> None:
-    """Check that a program succeeded.
-
-    Raises:
-        AutofitError: it failed; the message has its last lines.
-    """
+    """Raise AutofitError with the last lines of a program if it failed."""
     if result.timed_out or result.returncode:
         raise AutofitError(_reason(result))
 

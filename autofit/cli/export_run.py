@@ -279,12 +279,7 @@ def _plan_document(source: str) -> Mapping[str, Any] | None:
 
 
 def _winner(study: Study, best: BestSoFar | None) -> Mapping[str, Any]:
-    """Return the winner of a tune.
-
-    Raises:
-        UsageError: the tune has no winner. The hint says how to export `best` instead, the best
-            launch so far.
-    """
+    """Return the winner of a tune, or raise UsageError with how to export `best` instead."""
     if study.result is None:
         fault = "is not finished"
         hint = f"continue it: `autofit tune MODEL --study {study.path} --resume`"

@@ -171,7 +171,7 @@ def choose_layouts(factory: CandidateFactory, names: Sequence[str]) -> tuple[str
         if not found:
             raise UsageError(
                 f"--layout {name}: there is no such layout for these devices",
-                f"known: {', '.join(known)}",
+                f"use one of: {', '.join(known)}",
             )
         chosen += found
     usual = tuple(name for name in known if ":" not in name or SINGLE in name)

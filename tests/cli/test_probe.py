@@ -105,7 +105,7 @@ def test_nothing_fits(cli, tmp_path):
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (["--layout", "balanced"], "known: single:CUDA0"),
+        (["--layout", "balanced"], "use one of: single:CUDA0"),
         (["--kv", "q3_K"], "--kv q3_K"),
         (["--set", "n_cpu_moe=3"], "no boundary to find"),
         (["--resume"], "--resume needs --study"),

@@ -250,11 +250,7 @@ def _bisect(
 
 
 def _quantity_of(regression: Regression) -> str:
-    """Return the quantity of a regression.
-
-    Raises:
-        UsageError: it is a moved fit boundary, which a launch of these settings cannot show.
-    """
+    """Return the quantity of a regression, or raise UsageError if it is a moved fit boundary."""
     name = regression.metric.split()[0]
     if name in _QUANTITIES:
         return _QUANTITIES[name]
@@ -272,11 +268,7 @@ def _find_builds(
     build_command: str | None,
     ends: tuple[str, str],
 ) -> Sequence[Build]:
-    """Return the builds from good to bad, the two `ends`, from the one source that is given.
-
-    Raises:
-        UsageError: the options name no builds, or good and bad are not among them.
-    """
+    """Return the builds from good to bad, the two `ends`, from the one source that is given."""
     from autofit.bisect.builds import (
         folder_builds,
         git_builds,
@@ -303,11 +295,7 @@ def _find_builds(
 def _require_ends(
     ends: tuple[str | None, str | None], regression: Regression | None
 ) -> tuple[str, str]:
-    """Return the names of good and bad: the user's, or the builds of a regression.
-
-    Raises:
-        UsageError: one of them is not known.
-    """
+    """Return the names of good and bad: the user's, or else the builds of a regression."""
     versions = regression.builds if regression else ("", "")
     names = []
     for name, given, version in zip(("--good", "--bad"), ends, versions, strict=True):

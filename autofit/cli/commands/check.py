@@ -71,11 +71,7 @@ def command(
 
 
 def _check_files(paths: tuple[Path, ...]) -> None:
-    """Check files, and print the kind of each.
-
-    Raises:
-        UsageError: a file is faulty; the message has all faults of all files.
-    """
+    """Print the kind of each file, or raise UsageError with all faults of all files."""
     from autofit.cli.yaml_check import check_file
 
     faults, has_unknown = [], False

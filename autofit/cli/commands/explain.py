@@ -103,11 +103,7 @@ def _open_log(log: str) -> Iterator[BufferedReader]:
 
 
 def _open_text(log: str) -> BufferedReader:
-    """Open a file, or a pipe that has a writer.
-
-    Raises:
-        OSError: it cannot be opened, is a device or folder, or a pipe that nothing writes to.
-    """
+    """Open a file, or a pipe that has a writer; raise OSError for anything else."""
     # Without this flag, the system would wait for a writer of a named pipe.
     descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     fault = _find_fault(descriptor, log)

@@ -23,7 +23,7 @@ def _check_format(context: click.Context, parameter: click.Parameter, value: str
     if value in FORMATS:
         return str(value)
     message = f"unknown format '{value}'" if value else "--format is missing"
-    raise UsageError(message, f"known: {', '.join(FORMATS)}")
+    raise UsageError(message, f"use one of: {', '.join(FORMATS)}")
 
 
 @click.command("export")

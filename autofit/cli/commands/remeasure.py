@@ -73,11 +73,7 @@ def command(
 
 
 def _parse_params(text: str) -> Params:
-    """Parse settings from a JSON object.
-
-    Raises:
-        UsageError: it is not an object of numbers, texts and booleans.
-    """
+    """Parse settings from a JSON object of numbers, texts and booleans."""
     try:
         params = parse_json(text)
     except ValueError as error:

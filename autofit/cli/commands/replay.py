@@ -100,7 +100,9 @@ def _read_machine(model: Path | None, devices: tuple[str, ...]) -> TableMachine 
     found = []
     for name, mib in parse_devices(devices).items():
         if mib is None:
-            raise UsageError(f"--device {name} has no size", f"for example --device {name}=12288")
+            raise UsageError(
+                f"--device {name} has no size", f"give one, for example --device {name}=12288"
+            )
         found.append(Device(name, "", mib, mib))
     return TableMachine(read_inventory(model), tuple(found))
 

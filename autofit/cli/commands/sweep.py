@@ -125,7 +125,10 @@ def _refuse_contradictions(folders: Sequence[Path], *, merge: bool, measures: bo
     if merge and measures:
         raise UsageError("--merge measures nothing", "leave out --resume, --shard and --folder")
     if folders and not merge:
-        raise UsageError(f"unexpected {folders[0]}", "FOLDERS are only for --merge")
+        raise UsageError(
+            f"unexpected {folders[0]}",
+            "leave it out, or use --merge to judge the shards in FOLDERS",
+        )
 
 
 def _find_records(
@@ -194,11 +197,7 @@ def _write_reports(
     junit: str | None,
     summary: str | None,
 ) -> None:
-    """Write all reports to their targets, and to the sweep's folder if it has one.
-
-    Raises:
-        AutofitError: a report cannot be written.
-    """
+    """Write all reports to their targets, and to the sweep's folder if it has one."""
     from autofit.output.junit import junit_xml
     from autofit.output.sweep_report import markdown_summary
 

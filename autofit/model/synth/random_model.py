@@ -290,7 +290,7 @@ def _block_type(spec: SynthSpec, row: Row, sizes: Mapping[str, int]) -> BlockTyp
 def _find_type(name: str) -> BlockType:
     block_type = find_block_type(name)
     if block_type is None:
-        raise UsageError(f"unknown block type {name}", f"one of {', '.join(WEIGHT_TYPES)}")
+        raise UsageError(f"unknown block type {name}", f"use one of {', '.join(WEIGHT_TYPES)}")
     return block_type
 
 

@@ -199,7 +199,7 @@ class _Parser:
             return False
         if "on" in choices and self.allows_bare:
             return True
-        hint = f"this build accepts {', '.join(choices)}" if choices else ""
+        hint = f"give one that this build accepts: {', '.join(choices)}" if choices else ""
         raise UsageError(f"{flag}: a value is missing", hint)
 
     def add_switch(self, flag: str, word: str, words: deque[str]) -> None:

@@ -133,7 +133,10 @@ def _find_at(path: Path, dialects: Mapping[str, Dialect]) -> FoundProgram:
     if on_path:
         return _make_program(Path(on_path))
     listed = ", ".join(str(found.program) for found in find_programs(dialects))
-    raise MissingError(f"no such runtime: {path}", f"found on this machine: {listed or 'none'}")
+    raise MissingError(
+        f"no such runtime: {path}",
+        f"use one found on this machine: {listed}" if listed else _INSTALL_HINT,
+    )
 
 
 def _make_program(path: Path) -> FoundProgram:

@@ -370,11 +370,7 @@ def _reason(error: Exception) -> str:
 
 
 def _read_text(response: httpcore.Response, limit_bytes: int, *, is_cut: bool = False) -> str:
-    """Return the body of a response as text; `is_cut` returns the first bytes of a larger one.
-
-    Raises:
-        WrongAnswerError: the body is larger.
-    """
+    """Return the body of a response as text. With `is_cut`, shorten a body that is too large."""
     data = bytearray()
     for chunk in response.iter_stream():
         data += chunk

@@ -45,7 +45,7 @@ def read_prompt_text(workload: Workload) -> str:
     except OSError as error:
         raise UsageError(
             f"cannot read the prompt text {path}: {error.strerror}",
-            "`text` in the workload file is the path of a plain text file",
+            "give the path of a plain text file as `text` in the workload file",
         ) from error
     if not text.strip():
         raise UsageError(f"the prompt text {path} is empty", "give a text of some pages")
