@@ -33,7 +33,7 @@ from autofit.presets.preset_source import (
     trial_preset,
     winner_preset,
 )
-from autofit.presets.verify.preset_check import PresetCheck, verification
+from autofit.presets.verify.server_check import PresetCheck, verification
 from autofit.presets.verify.verify_preset import verify_preset
 from autofit.runtime.dialect.dialect_file import load_dialect
 from autofit.runtime.discovery.find_runtime import find_runtime

@@ -228,13 +228,15 @@ def _check_folders() -> Iterator[Finding]:
             "fatal",
             "no_place_for_studies",
             "neither the working directory nor the user's data folder is writable",
-            "cd to a folder of yours, or give a tune --study DIR",
+            "change to a folder that you may write to, or use `autofit tune --study DIR`",
         )
     else:
         try:
             check_free_disk(place, _STUDY_MIB)
         except (AutofitError, OSError) as error:
-            yield Finding("fatal", "disk_full", str(error), "free some space, or --study DIR")
+            yield Finding(
+                "fatal", "disk_full", str(error), "free some space, or use another --study DIR"
+            )
     cache = _absolute(platformdirs.user_cache_path("autofit"))
     if cache is None or not _is_writable(cache):
         yield Finding(

@@ -341,5 +341,5 @@ def check_settings(
             "note",
             "variables_set",
             f"set here, but not passed to the servers of a tune: {', '.join(removed)}",
-            f"unset {shlex.join(removed)}    # or give a tune --env NAME=VALUE",
+            f"unset {shlex.join(removed)}    # or use `autofit tune --env NAME=VALUE`",
         )

@@ -153,12 +153,14 @@ def parse_preset_command(
     notices = [*preset.server.notices]
     refused = [] if is_other_build else list(refused_keys(preset.server.router_keys, runtime.help))
     if refused:
-        notices.append(f"the router of this build refuses the file for the key {refused[0]}")
+        notices.append(
+            f"the router of this build refuses the file because of the key {refused[0]}"
+        )
     shown = redact_text(" ".join(downloads), runtime.help)
     if cached is not None:
         notices.append(f"{shown} is in the cache: {cached}")
     elif downloads:
-        notices.append(f"{shown} is left out: autofit serves model files, without downloads")
+        notices.append(f"{shown} is left out: autofit serves model files and downloads none")
     unlisted = ", ".join(dict.fromkeys(unlisted_flags(rest, runtime.help)))
     if unlisted:
         notices.append(f"the help of {runtime.program.name} does not list {unlisted}")
@@ -300,7 +302,7 @@ def find_preset_runtime(
         return find_runtime(None, dialect), ()
     if preset.server.in_container and not place.exists():
         found = find_runtime(None, dialect)
-        return found, (f"{found.program} is started, not {program} of a container",)
+        return found, (f"{found.program} is started in place of {program} in a container",)
     try:
         return find_runtime(place if "/" in program else program, dialect), ()
     except UsageError as error:

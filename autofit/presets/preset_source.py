@@ -39,7 +39,7 @@ def winner_preset(
     winner = result.get("winner")
     if not winner:
         raise UsageError(
-            "this study has no winner to write a preset of", "`autofit show STUDY` shows why"
+            "this study has no winner, so it has no preset", "`autofit show STUDY` shows why"
         )
     wrapper, arguments = _split_argv(tuple(winner["argv"]), runtime.command)
     dialect = runtime.dialect

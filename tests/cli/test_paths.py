@@ -45,10 +45,10 @@ def there(tmp_path, monkeypatch):
     ("target", "fault", "hint"),
     [
         ("nowhere/models.ini", "there is no folder nowhere", "mkdir -p nowhere"),
-        ("folder", "folder is a folder", "the name of a file in it"),
+        ("folder", "folder is a folder", "the name of a file in that folder"),
         ("file/models.ini", "file is a file, not a folder", "another path"),
         (f"{LONG}.ini", "the name is too long", "shorter"),
-        ("circle", "its links lead in a circle", "the path of the file itself"),
+        ("circle", "the links of the path lead in a circle", "the path of the file itself"),
     ],
 )
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_an_unwritable_target_is_refused_before_any_work(cli, words, target, fau
         ("folder", "folder"),
         ("file/night.json", "a file, not a folder"),
         (f"{LONG}/night.json", "the name is too long"),
-        ("circle", "its links lead in a circle"),
-        ("circle/night.json", "its links lead in a circle"),
+        ("circle", "the links of the path lead in a circle"),
+        ("circle/night.json", "the links of the path lead in a circle"),
     ],
 )
 @pytest.mark.usefixtures("there")

@@ -70,7 +70,7 @@ def test_a_section_is_replaced_and_the_rest_stays():
     assert notices == [
         "kept from the older section: chat-template-kwargs = {}, load-on-startup = true",
         "removed from the older section: t = 8",
-        "the section [*] adds to this model: fit = off",
+        "the section [*] also applies to this model: fit = off",
     ]
 
 
@@ -158,7 +158,7 @@ def test_a_compose_service_keeps_its_container():
     assert notices == [
         "kept from the older command: --lora a $$b",
         "removed from the older command: --alias $NAME",
-        "the volumes stay as they are; are these mounted: /models/tiny.gguf",
+        "the volumes are not changed; check that they contain /models/tiny.gguf",
     ]
 
 

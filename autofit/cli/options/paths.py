@@ -13,21 +13,21 @@ from autofit.errors import AutofitError, UsageError
 # Faults of the path that the user gave, each with a hint.
 _PATH_FAULTS = {
     errno.ENAMETOOLONG: ("the name is too long for the system", "give a shorter name"),
-    errno.ENOTDIR: ("a part of it is a file, not a folder", "give another path"),
-    errno.EISDIR: ("it is a folder", "give the name of a file in it"),
+    errno.ENOTDIR: ("a part of the path is a file, not a folder", "give another path"),
+    errno.EISDIR: ("it is a folder", "give the name of a file in that folder"),
     errno.EEXIST: ("something else exists there", "give another path"),
-    errno.ELOOP: ("its links lead in a circle", "give the path of the file itself"),
-    errno.EACCES: ("no permission", "choose another place, or ask its owner"),
-    errno.EPERM: ("no permission", "choose another place, or ask its owner"),
+    errno.ELOOP: ("the links of the path lead in a circle", "give the path of the file itself"),
+    errno.EACCES: ("no permission", "choose another place, or ask the owner of this place"),
+    errno.EPERM: ("no permission", "choose another place, or ask the owner of this place"),
     errno.EROFS: ("the file system is read-only", "choose another place"),
 }
 # Faults that the user must repair outside of autofit.
 _SYSTEM_FAULTS = {
-    errno.ENOENT: ("it does not exist", "run the command again, as it may just have been removed"),
+    errno.ENOENT: ("it does not exist", "run again: the file may just have been removed"),
     errno.ENOSPC: ("the disk is full", "free some space, then run the command again"),
     errno.EDQUOT: ("your disk quota is used up", "free some space, then run the command again"),
     errno.EMFILE: ("too many files are open", "raise the limit: `ulimit -n 4096`"),
-    errno.ENOMEM: ("the system has no memory left", "free some, then run the command again"),
+    errno.ENOMEM: ("the system has no memory left", "free some memory, then run again"),
 }
 _EXECUTABLE = 0o111
 _LONGEST_SHOWN = 120
@@ -83,7 +83,7 @@ def check_writable(path: Path) -> None:
         OSError: the system does not accept such a path.
     """
     if path.is_dir():
-        raise UsageError(f"{path} is a folder", "give the name of a file in it")
+        raise UsageError(f"{path} is a folder", "give the name of a file in that folder")
     folder = _resolve(path).parent
     if not folder.is_dir():
         file = next((part for part in (path.parent, *path.parents) if part.is_file()), None)

@@ -20,6 +20,12 @@ from autofit.presets.server_entry import ServerEntry, is_program
 _SUFFIXES = (".bat", ".cmd")
 _PLAIN = re.compile(r"[\w.:\\/+-]+", re.ASCII)
 _SPECIAL = re.compile(r'([&|<>^()!"])')
+# A caret makes the next character an ordinary one; alone it continues the line.
+_PIECE = re.compile(
+    r'"[^"]*"?|\^.?|(?P<separator>[&|])'
+    r'|(?P<redirection>(?:(?<!\S)\d)?[<>]{1,2}\s*(?:&\d|(?:"[^"]*"?|\^.|[^\s&|<>^"])*))|.',
+    re.DOTALL,
+)
 _LONGEST_LINE = 8191  # characters of a command
 _UTF8 = "chcp 65001 >nul"
 _COMMENT = re.compile(r"^[ \t@]*(?:rem\b|::)[ \t]?", re.IGNORECASE | re.MULTILINE)
@@ -201,7 +207,7 @@ class _Script:
         if not equals:
             return
         if found["switch"]:
-            value = mark_unknown(f"%{name.strip()}% is computed or asked for")
+            value = mark_unknown(f"the script computes %{name.strip()}% or asks for it")
         name = name.strip()
         if value:
             self.variables[name.upper()] = (name, value)
@@ -211,41 +217,21 @@ class _Script:
 
 def _is_continued(line: str) -> bool:
     """Return whether an unquoted caret ends a line."""
-    is_quoted = is_escaped = False
-    for character in line:
-        if is_escaped:
-            is_escaped = False
-        elif character == '"':
-            is_quoted = not is_quoted
-        else:
-            is_escaped = character == "^" and not is_quoted
-    return is_escaped
+    return any(piece[0] == "^" for piece in _PIECE.finditer(line))
 
 
 def _split_commands(line: str) -> Iterator[str]:
     """Yield the commands of a line, without carets and redirections."""
-    command, is_quoted, position = "", False, 0
-    while position < len(line):
-        character = line[position]
-        position += 1
-        if is_quoted or character == '"':
-            is_quoted ^= character == '"'
-            command += character
-        elif character == "^":
-            command += line[position : position + 1]
-            position += 1
-        elif character in "&|":
+    command = ""
+    for piece in _PIECE.finditer(line):
+        if piece["separator"]:
             if command.strip():
                 yield command.strip()
-            if character == "|":
+            if piece["separator"] == "|":
                 return  # what reads the output does not matter
             command = ""
-        elif character in "<>":
-            command = re.sub(r"(?<!\S)\d$", "", command)
-            target = re.compile(r'[<>]?\s*(?:&\d|(?:"[^"]*"|[^\s&|<>])*)').match(line, position)
-            position = target.end() if target else position
-        else:
-            command += character
+        elif not piece["redirection"]:
+            command += piece[0].removeprefix("^")
     if command.strip():
         yield command.strip()
 

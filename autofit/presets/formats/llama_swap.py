@@ -147,7 +147,7 @@ def _server(name: str, model: Mapping[str, Any], macros: Mapping[str, str]) -> S
         if text == before:
             break
         if len(text) > _LONGEST:
-            raise ValueError(f"the macros of {name} use each other without end")
+            raise ValueError(f"the macros of {name} use each other in a circle")
     text = _MACRO.sub(lambda found: mark_unknown(f"{found[0]} is not a macro of this file"), text)
     env = set_variables(model.get("env"))
     return command_server(ServerEntry(name, tuple(command_words(text)), env))

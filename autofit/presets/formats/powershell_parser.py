@@ -269,7 +269,7 @@ class _Parser:
         start = self.position
         self._skip_group()
         shown = " ".join(self.text[start : self.position].split())
-        return mark_unknown(f"{before}{shown} is evaluated by PowerShell alone")
+        return mark_unknown(f"{before}{shown} can only be evaluated by PowerShell")
 
     def _skip_group(self) -> None:
         """Skip a group in brackets, with the quotes and groups in it."""

@@ -81,6 +81,6 @@ def write_preset(format_name: str, *presets: Preset) -> str:
         several = ", ".join(name for name, one in FORMATS.items() if one.holds_several)
         raise UsageError(
             f"a file of the format '{format_name}' holds one model",
-            f"several go into one file of {several}",
+            f"for several models in one file use {several}",
         )
     return known.write(presets)

@@ -87,15 +87,10 @@ def here_document_end(text: str, start: int) -> tuple[str, int] | None:
 
 
 def skip_here_document(text: str, start: int, delimiter: str) -> int | None:
-    """Return the start of the line after a here-document, or None if it has no end."""
-    position = start
-    while position < len(text):
-        end = text.find("\n", position)
-        end = len(text) if end < 0 else end
-        if text[position:end].lstrip("\t") == delimiter:
-            return end
-        position = end + 1
-    return None
+    """Return the end of a here-document's last line, or None if there is none."""
+    last_line = re.compile(rf"^\t*{re.escape(delimiter)}$", re.MULTILINE)
+    found = last_line.search(text, start)
+    return found.end() if found else None
 
 
 def is_windows_path(text: str, backslash: int) -> bool:

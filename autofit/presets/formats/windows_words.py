@@ -9,6 +9,7 @@ from autofit.presets.preset import Preset
 from autofit.text_format import one_line
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_PIECE = re.compile(r'(?P<slashes>\\*)"|(?P<text>\\+|[ \t\n]+|[^\\" \t\n]+)')
 _HINT = "use the format `json`, which holds any text"
 
 
@@ -19,36 +20,29 @@ def split_words(line: str) -> list[str]:
     quote: each pair becomes one backslash, and a single one makes the quote a plain character.
     Within quotes, two quotes are one plain quote.
     """
-    words: list[str] = []
-    word: str | None = None
+    words: list[str | None] = [None]
     is_quoted = False
     position = 0
-    while position < len(line):
-        character = line[position]
-        if character == "\\":
-            count = len(line[position:]) - len(line[position:].lstrip("\\"))
-            position += count
-            is_before_quote = line[position : position + 1] == '"'
-            word = (word or "") + "\\" * (count // 2 if is_before_quote else count)
-            if is_before_quote and count % 2:
-                word += '"'
-                position += 1
+    while piece := _PIECE.match(line, position):
+        position = piece.end()
+        slashes, text = piece["slashes"], piece["text"]
+        if text is not None and text.isspace() and not is_quoted:
+            words.append(None)
             continue
-        if character == '"':
-            word = word or ""
-            if is_quoted and line[position + 1 : position + 2] == '"':
+        word = words[-1] or ""
+        if text is not None:
+            word += text
+        elif len(slashes) % 2:
+            word += slashes[: len(slashes) // 2] + '"'
+        else:
+            word += slashes[: len(slashes) // 2]
+            if is_quoted and line.startswith('"', position):
                 word += '"'
                 position += 1
             else:
                 is_quoted = not is_quoted
-        elif character in " \t\n" and not is_quoted:
-            if word is not None:
-                words.append(word)
-            word = None
-        else:
-            word = (word or "") + character
-        position += 1
-    return words if word is None else [*words, word]
+        words[-1] = word
+    return [word for word in words if word is not None]
 
 
 def quote_word(word: str) -> str:

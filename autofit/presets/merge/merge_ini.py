@@ -61,7 +61,7 @@ def merge_section(text: str, preset: Preset, label: str) -> tuple[str, list[str]
     defaults = _default_settings(text.split("\n"), sections, preset)
     if defaults:
         notices.append(
-            f"the section [{ini.EVERY_MODEL}] adds to this model: {', '.join(defaults)}"
+            f"the section [{ini.EVERY_MODEL}] also applies to this model: {', '.join(defaults)}"
         )
     return "\n".join(merged), notices
 

@@ -103,7 +103,9 @@ def _compose_parts(preset: Preset, old: Mapping[str, Any]) -> tuple[Parts, list[
     files = map(str, compose.used_files(preset))
     missing = [file for file in files if file not in str(old.get("volumes"))]
     if "volumes" in old and missing:
-        notices.append(f"the volumes stay as they are; are these mounted: {', '.join(missing)}")
+        notices.append(
+            f"the volumes are not changed; check that they contain {', '.join(missing)}"
+        )
     return parts, notices
 
 

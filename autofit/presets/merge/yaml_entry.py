@@ -94,7 +94,7 @@ def _refusal(fault: str) -> UsageError:
 
 
 def _not_a_block(label: str, node: Node, name: str) -> UsageError:
-    return _refusal(f"{label}:{node.start_mark.line + 1}: '{name}' is not written as a block")
+    return _refusal(f"{label}:{node.start_mark.line + 1}: '{name}' must be a block of lines")
 
 
 def _child(node: Node | None, name: str) -> Node | None:

@@ -20,8 +20,7 @@ from autofit.errors import UsageError
 from autofit.presets.formats import compose, llama_swap
 from autofit.presets.formats.env import arguments_without_variable
 from autofit.presets.preset import Preset
-from autofit.presets.verify.preset_check import PresetCheck, check_start
-from autofit.presets.verify.verify_router import verify_router
+from autofit.presets.verify.server_check import PresetCheck, check_start, verify_router
 from autofit.process.environment import scrubbed_environment
 from autofit.process.helper_program import run_to_end
 from autofit.runtime.discovery.found_runtime import Runtime

@@ -121,7 +121,7 @@ def _advise_smaller_buffer(outcome: OutOfMemory, log: ServerLog) -> Iterator[str
         yield from _narrow_kv(outcome, log)
     else:
         yield from _lower_ubatch(outcome, log, None)
-    yield "lower context, which makes the buffer smaller, too: the driver limits its size"
+    yield "lower context, which also makes the buffer smaller: the driver limits buffer sizes"
 
 
 def _advise_fewer_devices(log: ServerLog) -> Iterator[str]:

@@ -20,7 +20,7 @@ from autofit.presets.command_options import parse_options
 from autofit.presets.formats.ini import refused_keys, section_name, section_options
 from autofit.presets.formats.registry import write_preset
 from autofit.presets.read_preset import read_preset
-from autofit.presets.verify.verify_router import differences
+from autofit.presets.verify.server_check import differences
 
 pytestmark = pytest.mark.runtime
 

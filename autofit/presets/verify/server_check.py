@@ -1,23 +1,18 @@
-"""Checks that llama-server's router starts the models of an INI file as they are written."""
+"""Checks that a preset file starts servers: a command, or a file of llama-server's router."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from autofit.presets.command_options import Option, parse_options
 from autofit.presets.formats.ini import section_name, section_options
 from autofit.presets.preset import Preset
-from autofit.presets.verify.preset_check import (
-    PresetCheck,
-    ask_once,
-    load_limits,
-    no_stop_request,
-)
 from autofit.process.managed_process import Readiness
 from autofit.runtime.diagnosis.diagnose import diagnose
 from autofit.runtime.dialect.dialect import Dialect
@@ -26,14 +21,120 @@ from autofit.runtime.discovery.help_text import HelpText
 from autofit.runtime.logs.log_line import read_lines
 from autofit.runtime.server.answers import ModelStatus, WrongAnswerError, read_models
 from autofit.runtime.server.applied_settings import find_unapplied, read_applied
-from autofit.runtime.server.client import Answer, RequestFailure
+from autofit.runtime.server.client import Answer, Client, RequestFailure
+from autofit.runtime.server.launch_outcome import LaunchObservation, judge_launch
 from autofit.runtime.server.server_process import RunningServer, start_server
 from autofit.text_format import one_line
-from autofit.trial.candidate import Candidate, LaunchPlan
+from autofit.trial.candidate import Candidate, LaunchPlan, Limits
+from autofit.units import MIB
 
+_LEAST_LOAD_LIMIT_S = 300.0
+_SLOWEST_READ_BYTES_PER_S = 50 * MIB
+_EXIT_WAIT_S = 5.0
+_PROMPT = "Once upon a time"
+_PREDICTED_TOKENS = 4
 _PRESET_FLAG = "--models-preset"
 _POLL_S = 0.1
 _LONGEST_DETAIL = 300
+
+
+@dataclass(frozen=True, slots=True)
+class PresetCheck:
+    """A property of a preset file; `passed` is None if it cannot be checked here."""
+
+    name: str
+    passed: bool | None
+    detail: str = ""
+
+    @property
+    def line(self) -> str:
+        """The check for people."""
+        verdict = {True: "verified", False: "NOT verified", None: "not checked"}[self.passed]
+        return f"{verdict}: {self.name}" + (f": {self.detail}" if self.detail else "")
+
+
+def verification(checks: Iterable[PresetCheck]) -> dict[str, Any]:
+    """Return the checks as JSON data.
+
+    `passed` is false if a check failed, and null if nothing could be checked.
+    """
+    listed = list(checks)
+    verdicts = {check.passed for check in listed} - {None}
+    return {
+        "passed": False not in verdicts if verdicts else None,
+        "checks": [asdict(check) for check in listed],
+    }
+
+
+def _load_limits(preset: Preset) -> Limits:
+    """Return the time limits of a launch, by the size of the model's file."""
+    try:
+        size = preset.model_path.stat().st_size
+    except OSError:
+        size = 0
+    return Limits(load_s=_LEAST_LOAD_LIMIT_S + size / _SLOWEST_READ_BYTES_PER_S)
+
+
+def check_start(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    preset: Preset,
+    runtime: Runtime,
+    folder: Path,
+) -> PresetCheck:
+    """Start a command with `{port}` in it, ask the server once, and stop it.
+
+    The server's log is written into `folder`.
+
+    Raises:
+        UsageError: there is no such program, or it cannot run here.
+    """
+    candidate, limits = Candidate(preset.params), _load_limits(preset)
+    plan = LaunchPlan(candidate=candidate, argv=tuple(argv), env=env, limits=limits)
+    log = folder / "server.log"
+    answer: Answer | RequestFailure | None = None
+    with start_server(plan, runtime.dialect, log) as server:
+        ready = server.wait_ready(_no_stop_request)
+        props: Mapping[str, Any] = {}
+        if ready is Readiness.READY:
+            found = server.client.props()
+            if isinstance(found, RequestFailure):
+                answer = found
+            else:
+                props, answer = found, _ask_once(server.client, limits)
+        failed = isinstance(answer, RequestFailure)
+        died = server.process.wait(_EXIT_WAIT_S) if failed else server.process.poll()
+    outcome = judge_launch(
+        runtime.dialect,
+        log,
+        LaunchObservation(
+            candidate=candidate,
+            ready=ready,
+            exit_status=died,
+            failure=answer if isinstance(answer, RequestFailure) else None,
+            props=props,
+            limits=limits,
+        ),
+    ).outcome
+    name = f"{preset.model_name} starts with these settings and answers a request"
+    if outcome.kind == "completed":
+        return PresetCheck(name, passed=True)
+    kind = outcome.kind.replace("_", " ")
+    return PresetCheck(name, passed=False, detail=one_line(f"{kind}: {outcome.evidence}"))
+
+
+def _ask_once(client: Client, limits: Limits) -> Answer | RequestFailure:
+    """Send one short request."""
+    return client.complete(
+        _PROMPT,
+        _PREDICTED_TOKENS,
+        prompt_limit_s=limits.prompt_s,
+        generate_limit_s=limits.generate_s,
+    )
+
+
+def _no_stop_request() -> None:
+    """Never ask to stop: only an interrupt ends a check early."""
 
 
 def verify_router(
@@ -53,11 +154,11 @@ def verify_router(
         candidate=Candidate({}),
         argv=(*first.wrapper, *first.command, *flags, *first.address),
         env=first.env,
-        limits=load_limits(first),
+        limits=_load_limits(first),
     )
     log = folder / "router.log"
     with start_server(plan, runtime.dialect, log) as server:
-        is_ready = server.wait_ready(no_stop_request) is Readiness.READY
+        is_ready = server.wait_ready(_no_stop_request) is Readiness.READY
         checks = [PresetCheck(name, passed=is_ready)]
         if is_ready:
             checks += _check_models(server, presets, runtime.dialect)
@@ -122,7 +223,7 @@ def differences(
 
 
 def _check_answer(server: RunningServer, preset: Preset, dialect: Dialect) -> PresetCheck:
-    model, limits = section_name(preset), load_limits(preset)
+    model, limits = section_name(preset), _load_limits(preset)
     name = f"{model} starts with these settings and answers a request"
     server.client.request_json("/models/load", {"model": model})
     deadline = time.monotonic() + limits.load_s
@@ -139,7 +240,7 @@ def _check_answer(server: RunningServer, preset: Preset, dialect: Dialect) -> Pr
     changed = find_unapplied(Candidate(preset.params), read_applied(dialect, props))
     if changed is not None:
         return PresetCheck(name, passed=False, detail=one_line(changed.evidence))
-    answer = ask_once(server.client.for_model(model), limits)
+    answer = _ask_once(server.client.for_model(model), limits)
     server.client.request_json("/models/unload", {"model": model})
     if isinstance(answer, Answer):
         return PresetCheck(name, passed=True)
