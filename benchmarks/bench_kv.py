@@ -38,6 +38,7 @@ from autofit.session.task_setup import search_header
 from autofit.study.study_folder import Study
 from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.trial import Trial
+from autofit.tune.explore import Exploration
 from autofit.tune.pipeline import run_tune
 from benchmarks.search_machine import SearchMachine
 
@@ -114,7 +115,7 @@ class Comparison:
             search = SearchStudy(self.machine.problem(memory), seed=1)
             evaluator = OutputEvaluator(runner, about, baseline_finalist(about))
             gate = gate_type(evaluator, runner.note)
-            result = run_tune(about, runner, memory, search, gate, seed=1)
+            result = run_tune(Exploration(about, runner, memory, search), gate, seed=1)
         return self._spent(result.to_dict(), runner.trials, launching.now_s)
 
     def _spent(self, result: dict, trials: Sequence[Trial], seconds: float) -> Spent:

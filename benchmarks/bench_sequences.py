@@ -59,6 +59,7 @@ from autofit.session.requirement import parse_requirement
 from autofit.session.runner import TrialRunner
 from autofit.session.task_setup import search_header
 from autofit.study.study_folder import Study
+from autofit.tune.explore import Exploration
 from autofit.tune.pipeline import run_tune
 from benchmarks.bench_kv import POOR, TimedLaunching
 from benchmarks.search_machine import SearchMachine
@@ -131,7 +132,9 @@ class Recorded:
             search = SearchStudy(self.machine.problem(memory), seed=seed)
             evaluator = OutputEvaluator(runner, self.task, baseline_finalist(self.task))
             gate = QualityGate(evaluator, runner.note)
-            result = run_tune(self.task, runner, memory, search, gate, seed=seed).to_dict()
+            result = run_tune(
+                Exploration(self.task, runner, memory, search), gate, seed=seed
+            ).to_dict()
         winner = result["winner"] and dict(sorted(result["winner"]["params"].items()))
         return {"launches": _launches(runner), "winner": winner}
 

@@ -32,6 +32,7 @@ from autofit.session.runner import TrialRunner
 from autofit.session.task_setup import search_header
 from autofit.study.study_folder import Study
 from autofit.trial.purpose import PHASES
+from autofit.tune.explore import Exploration
 from autofit.tune.pipeline import run_tune
 from benchmarks.bench_kv import TimedLaunching
 from benchmarks.bench_search import SEEN
@@ -86,7 +87,9 @@ def spend(seed: int, run_seed: int, launches: int) -> Spent:
             )
             search = SearchStudy(machine.problem(memory), seed=run_seed)
             gate = QualityGate(None, runner.note)
-            result = run_tune(task, runner, memory, search, gate, seed=run_seed).to_dict()
+            result = run_tune(
+                Exploration(task, runner, memory, search), gate, seed=run_seed
+            ).to_dict()
         seconds: Counter[str] = Counter()
         for trial in runner.trials:
             seconds[trial.phase] += trial.seconds

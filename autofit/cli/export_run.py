@@ -231,7 +231,7 @@ def _read_source(
         header = plan_task(document, "on stdin" if source == "-" else source)
         argv, make = document["launch"]["argv"], partial(plan_preset, document)
     else:
-        study = open_study(Path(source))
+        study = open_study(source)
         print_damage(study)
         header = study.header
         best = find_best_so_far(study) if trial_number is None else None

@@ -6,7 +6,7 @@ import math
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -22,8 +22,10 @@ _REPORT_INTERVAL_S = 60.0
 
 
 @contextmanager
-def ready_machine(wait_s: float | None, purpose: str) -> Iterator[None]:
-    """Wait until this machine is free and quiet, and lock it for the block.
+def ready_machine(
+    wait_s: float | None, purpose: str, devices: Sequence[str] = ()
+) -> Iterator[None]:
+    """Wait until this machine is free and quiet, and lock it, or some devices, for the block.
 
     With `wait_s` None, neither wait nor lock. Build the task inside the block, because a task
     reads the free memory of devices.
@@ -36,7 +38,7 @@ def ready_machine(wait_s: float | None, purpose: str) -> Iterator[None]:
         return
     progress = _Progress()
     deadline = time.monotonic() + wait_s
-    with machine_lock(purpose, wait_s=wait_s, report=progress.report_lock):
+    with machine_lock(purpose, devices=devices, wait_s=wait_s, report=progress.report_lock):
         state = wait_until_quiet(deadline - time.monotonic(), progress.report_load)
         if state.is_busy:
             raise MachineInUseError(

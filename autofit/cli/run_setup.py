@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autofit.cli.options.shared_options import RunOptions
 from autofit.errors import AutofitError, Interrupted
@@ -33,6 +33,9 @@ from autofit.session.task_setup import make_launcher
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
 from autofit.study.study_location import create_study_folder
+
+if TYPE_CHECKING:  # the storage's libraries are heavy
+    from autofit.fleet.shared_tune import SharedTune
 
 
 @dataclass(slots=True)
@@ -94,11 +97,16 @@ class Run:
         self.notices.append(text)
         self.emit(Notice(text))
 
-    def make_runner(self, task: Task, memory: MemoryModel | None = None) -> TrialRunner:
+    def make_runner(
+        self,
+        task: Task,
+        memory: MemoryModel | None = None,
+        shared: SharedTune | None = None,
+    ) -> TrialRunner:
         """Return a runner that writes its trials to the study and stops at the user's request.
 
         The memory model, if given, observes every trial, and launches are judged from what
-        earlier launches have shown.
+        earlier launches have shown. Other workers get the trials through `shared`.
         """
         launcher = make_launcher(task, memory, lambda reading: self.emit(MemoryRead(reading)))
         runner = TrialRunner(
@@ -109,6 +117,7 @@ class Run:
             wall_clock=time.time,
             should_stop=self.stop.is_made,
             memory=memory,
+            shared=shared,
         )
         self.measured.append((task, runner))
         for text in self.study.notices:  # it has read the trials
@@ -223,7 +232,9 @@ def _make_folder(options: RunOptions, name: str) -> Iterator[Path]:
     """Lock the machine if the run does so, and make the study's folder only after that."""
     folder = options.study
     study = str(folder.absolute()) if folder else f"of {name}"
-    with machine_lock(study) if options.locks_machine else nullcontext() as set_study:
+    devices = options.locked_devices
+    lock = machine_lock(study, devices=devices) if options.locks_machine else nullcontext()
+    with lock as set_study:
         path = folder or create_study_folder(name, today=date.today())  # noqa: DTZ011
         if set_study is not None:
             set_study(str(path.absolute()))

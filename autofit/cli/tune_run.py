@@ -33,6 +33,7 @@ from autofit.search.optuna_study import SearchStudy
 from autofit.session.candidate_factory import CandidateFactory
 from autofit.session.events import Finished
 from autofit.session.finalist import baseline_finalist
+from autofit.session.runner import TrialRunner
 from autofit.session.search_problem import search_problem
 from autofit.session.task import Task
 from autofit.session.task_options import TaskOptions
@@ -41,6 +42,7 @@ from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
 from autofit.trial.candidate import Candidate
 from autofit.tune.baseline import describe_baseline
+from autofit.tune.explore import Exploration
 from autofit.tune.pipeline import run_tune
 
 # The port in the commands of a dry run. A real tune gets a free port from the system.
@@ -54,7 +56,8 @@ class TuneRun:
     """A tune of a task.
 
     `checks_answers` is False if the model's answers mean nothing. A tune that `is_fresh` ignores
-    what earlier studies have shown about the machine.
+    what earlier studies have shown about the machine. `storage` is the URL of the Optuna storage
+    that workers share, and `study_name` the name of their study there.
     """
 
     task: Task
@@ -64,6 +67,8 @@ class TuneRun:
     seed: int
     checks_answers: bool = True
     is_fresh: bool = False
+    storage: str | None = None
+    study_name: str | None = None
 
     def commands(self) -> Iterator[tuple[str, str]]:
         """Yield the first commands of the tune, each with its purpose."""
@@ -88,6 +93,12 @@ class TuneRun:
         """Run the tune, write study, presets and reports; return the result and the study."""
         memory, folder = self._memory_model(), Path.cwd()
         header = search_header(self.task, self.options, seed=self.seed, argv=argv)
+        fleet = None
+        if self.storage is not None:
+            from autofit.cli.tune_worker import open_fleet  # noqa: PLC0415 - heavy, and rarely used
+
+            fleet = open_fleet(self.storage, self.study_name, header, self.task)
+            header = replace(header, argv=fleet.hide_password(argv))
         with open_run(
             self.run_options,
             header,
@@ -96,7 +107,10 @@ class TuneRun:
             max_launches=self.max_launches,
             planner=memory.planner,
         ) as run:
-            result = self._earlier_result(run) or self._tune(run, memory)
+            if fleet is not None:
+                result = fleet.tune(run, memory, header, self)
+            else:
+                result = self._earlier_result(run) or self._tune(run, memory)
             _write_outputs(run, result, self.task.runtime, folder)
         return result, run.study
 
@@ -109,13 +123,14 @@ class TuneRun:
                 yield f"the baseline runs with {name} {value}, as all launches do, not with {own}"
 
     @property
-    def _budget(self) -> dict[str, Any]:
+    def budget(self) -> dict[str, Any]:
+        """The budget as JSON data."""
         return {"seconds": self.run_options.budget_s, "max_launches": self.max_launches}
 
     def _earlier_result(self, run: Run) -> dict[str, Any] | None:
         """Return the study's result if it was made with the same budget, or else None."""
         result = run.study.result
-        if not result or result.get("budget") != self._budget:
+        if not result or result.get("budget") != self.budget:
             return None
         if result["launches"] != len(run.study.started()):
             return None
@@ -123,21 +138,28 @@ class TuneRun:
         return dict(result)
 
     def _tune(self, run: Run, memory: MemoryModel) -> dict[str, Any]:
+        runner = run.make_runner(self.task, memory)
+        return self.lead(runner, Exploration(self.task, runner, memory, self.search(run, memory)))
+
+    def lead(self, runner: TrialRunner, exploration: Exploration) -> dict[str, Any]:
+        """Run all phases, and return the result."""
         task = self.task
-        runner = run.make_runner(task, memory)
         evaluator = OutputEvaluator(runner, task, baseline_finalist(task))
         gate = QualityGate(evaluator if self.checks_answers else None, runner.note)
+        result = run_tune(exploration, gate, seed=self.seed)
+        return {**result.to_dict(), "budget": self.budget}
+
+    def search(self, run: Run, memory: MemoryModel) -> SearchStudy:
+        """Return the search of a run, with what earlier studies have shown about the machine."""
         known = study_knowledge(
             run.study,
-            machine_of(task),
+            machine_of(self.task),
             is_resumed=self.run_options.resume,
             is_fresh=self.is_fresh,
         )
         for text in known.notices:
             run.notice(text)
-        search = self._search(memory, known.studies, run.study.header.created_at)
-        result = run_tune(task, runner, memory, search, gate, seed=self.seed)
-        return {**result.to_dict(), "budget": self._budget}
+        return self._search(memory, known.studies, run.study.header.created_at)
 
     def _memory_model(self) -> MemoryModel:
         return self.task.memory_model(make_planner(self.task), CalibrationStore())

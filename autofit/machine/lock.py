@@ -1,4 +1,9 @@
-"""A lock for this machine: two runs that measure at the same time disturb each other."""
+"""A lock for this machine: two runs that measure at the same time disturb each other.
+
+Runs that share a tune may measure at the same time on disjoint sets of devices. Each of them locks
+its devices while it holds the lock of the machine, and then releases that. A run that uses the
+whole machine keeps the lock of the machine, and needs that no device is locked.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,9 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import psutil
 from filelock import FileLock, Timeout
@@ -24,6 +30,7 @@ FOLDER_VARIABLE = "AUTOFIT_LOCK_DIR"
 _SHARED_FOLDERS = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))  # noqa: S108
 _OWN_FOLDER = "autofit"
 _LOCK_NAME = "autofit.lock"
+_DEVICE_LOCK = "autofit.device-{}.lock"
 _HOLDER_NAME = "autofit.holder.json"
 _FILE_MODE = 0o666
 _RECORD_MODE = 0o644
@@ -38,12 +45,14 @@ _FOLDER_MODE = 0o777  # with the sticky bit filelock would trust no other user
 def machine_lock(
     study: str,
     *,
+    devices: Sequence[str] = (),
     folder: Path | None = None,
     wait_s: float = 0.0,
     report: Callable[[str], None] | None = None,
 ) -> Iterator[Callable[[str], None]]:
     """Lock the machine while measuring for a study; yield a function that changes its name.
 
+    With `devices`, lock only these, so that others can measure on the rest of the machine.
     The system releases the lock when its holder dies. The lock is in `folder`; by default in
     `AUTOFIT_LOCK_DIR`, or in a folder that all users share. While another autofit has it, wait
     up to `wait_s` and keep calling `report` with a message that names the other.
@@ -57,9 +66,8 @@ def machine_lock(
     deadline = time.monotonic() + wait_s
     try:
         _make_folder(folder)
-        # Other users must be able to lock the file that one user has created.
-        lock = FileLock(path, timeout=0, mode=_FILE_MODE)
-        while not _acquire(lock):
+        locks: list[FileLock] = []
+        while not _acquire(locks, path, devices):
             message = _describe_holder(path, holder)
             left_s = deadline - time.monotonic()
             if left_s <= 0:
@@ -73,20 +81,37 @@ def machine_lock(
             f"set {FOLDER_VARIABLE} to a writable folder",
         ) from error
     try:
-        _write_holder(holder, study)
-        yield lambda name: _write_holder(holder, name)
+        if not devices:
+            _write_holder(holder, study)
+        yield lambda name: None if devices else _write_holder(holder, name)
     finally:
-        lock.release()
+        for lock in locks:
+            lock.release()
 
 
 _HINT = "try again when it is done; `tune`, `probe`, `compare` and `sweep` wait for it with --wait"
 
 
-def _acquire(lock: FileLock) -> bool:
+def _acquire(locks: list[FileLock], path: Path, devices: Sequence[str]) -> bool:
+    """Add the locks of the machine, or of some of its devices; return False if one is taken."""
+    folder = path.parent
+    if devices:
+        others = [folder / _DEVICE_LOCK.format(quote(name, safe="")) for name in devices]
+    else:
+        others = sorted(folder.glob(_DEVICE_LOCK.format("*")))
     try:
-        lock.acquire()
+        for one in (path, *others):
+            # Other users must be able to lock the file that one user has created.
+            lock = FileLock(one, timeout=0, mode=_FILE_MODE)
+            lock.acquire()
+            locks.append(lock)
     except Timeout:
+        for lock in locks:
+            lock.release()
+        locks.clear()
         return False
+    if devices:
+        locks.pop(0).release()
     return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from autofit.model.sizes.kv_cache import (
@@ -15,6 +15,11 @@ from autofit.quality.answer_check import AnswerCheck, has_narrow_kv
 from autofit.quality.output_evaluator import OutputEvaluator
 from autofit.session.finalist import Finalist, Proof
 from autofit.trial.candidate import Candidate
+
+
+def has_poor_kv(candidate: Candidate, poor: Iterable[KvTypes]) -> bool:
+    """Return whether a candidate's KV types are poor, or no wider than a poor pair."""
+    return any(_is_within(kv_types(candidate), types) for types in poor)
 
 
 @dataclass(slots=True)
@@ -37,7 +42,7 @@ class QualityGate:
 
     def is_poor(self, candidate: Candidate) -> bool:
         """Return whether a candidate's KV types are poor, or narrower than a poor pair."""
-        return any(_is_within(kv_types(candidate), poor) for poor in self.poor)
+        return has_poor_kv(candidate, self.poor)
 
     def is_open(self, candidate: Candidate) -> bool:
         """Return whether a candidate has narrow KV types that could still be scored."""

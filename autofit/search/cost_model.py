@@ -161,6 +161,20 @@ class CostModel:
             cost.mean, cost.variance, cost.noise_variance, cost.covariance, probability
         )
 
+    def expect(self, rows: Rows) -> list[Observation]:
+        """Return the expected observations of launches of rows, as if each of them ran."""
+        mean = self.predict(rows).mean
+        parts = {name: self._predict_part(name, rows).mean for name in self._parts}
+        return [
+            Observation(
+                self._grid.point_of(row),
+                float(np.exp(mean[index])),
+                prompt_s=_exponential(parts.get("prompt"), index),
+                predicted_s=_exponential(parts.get("generation"), index),
+            )
+            for index, row in enumerate(rows)
+        ]
+
     def predict_measured(self) -> CostPrediction:
         """Return the predictive distribution at the measured points, in their order."""
         return self.predict(self.rows)
@@ -265,6 +279,10 @@ class CostModel:
             if total is not None and observation.cost is not None:
                 found.append(math.log(observation.cost / total))
         return float(np.median(found)) if found else 0.0
+
+
+def _exponential(logs: Floats | None, index: int) -> float | None:
+    return None if logs is None else float(np.exp(logs[index]))
 
 
 def _measured_part(goal: Goal, observation: Observation, part: PartName) -> float | None:

@@ -35,7 +35,7 @@ class SearchStudy:
     """The observations of a search, and the proposals that follow from them.
 
     A failed launch is stored as PRUNED. Samplers ignore a trial that is stored as FAIL, and
-    would propose its point again.
+    would propose its point again. `distributions` are the axes of the space.
     """
 
     def __init__(
@@ -43,11 +43,20 @@ class SearchStudy:
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.problem = problem
-        self._distributions = _distributions(problem)
+        self.distributions = _distributions(problem)
         self._proposer = proposer or SurrogateProposer()
         self._sampler = _ProposalSampler(problem, self._proposer, seed=seed)
         self._study = optuna.create_study(sampler=self._sampler, direction="minimize")
         self._open: optuna.Trial | None = None
+
+    @property
+    def pending(self) -> Sequence[Point]:
+        """The points that are being launched elsewhere: they are not proposed again."""
+        return self._sampler.pending
+
+    @pending.setter
+    def pending(self, points: Sequence[Point]) -> None:
+        self._sampler.pending = points
 
     @property
     def observations(self) -> list[Observation]:
@@ -61,7 +70,7 @@ class SearchStudy:
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            trial = self._study.ask(self._distributions)
+            trial = self._study.ask(self.distributions)
         proposal = self._sampler.last_proposal
         if proposal is None:
             self._study.tell(trial, state=TrialState.FAIL)
@@ -83,7 +92,7 @@ class SearchStudy:
                 state=state,
                 value=observation.cost,
                 params=dict(observation.point),
-                distributions=self._distributions,
+                distributions=self.distributions,
                 user_attrs=_attributes(observation),
             )
         )
@@ -140,7 +149,7 @@ class SearchStudy:
     def search_in(self, space: Space) -> None:
         """Search another space. There must be no observation yet."""
         self.problem = replace(self.problem, space=space)
-        self._distributions = _distributions(self.problem)
+        self.distributions = _distributions(self.problem)
         self._sampler.problem = self.problem
 
     def restrict_to(self, is_eligible: Callable[[Point], bool]) -> None:
@@ -162,6 +171,7 @@ class _ProposalSampler(BaseSampler):
         self._random = RandomSampler(seed=seed)
         self._tpe = TPESampler(seed=seed)
         self.last_proposal: Proposal | None = None
+        self.pending: Sequence[Point] = ()
 
     def infer_relative_search_space(
         self,
@@ -178,7 +188,7 @@ class _ProposalSampler(BaseSampler):
         here.
         """
         observations = _observations_of(study.get_trials(deepcopy=False))
-        proposal = self._proposer.propose(self.problem, observations)
+        proposal = self._proposer.propose(self.problem, observations, self.pending)
         if proposal is not None and proposal.accepts is not None:
             point = self._draw(study, trial, proposal.accepts)
             if point is not None:

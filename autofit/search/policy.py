@@ -95,7 +95,10 @@ class SearchPolicy:
         self._earlier_launches = len(self.study.observations)
 
     def next_step(self) -> SearchStep | None:
-        """Return the next launch, or None at the end of the search."""
+        """Return the next launch, or None at the end of the search.
+
+        While points are pending, None means only that none is worth a launch before they end.
+        """
         if not self._is_over:
             proposal = self.study.ask()
             if proposal is not None and not self.may_stop(proposal):
@@ -106,6 +109,8 @@ class SearchPolicy:
             if again is not None:
                 self.last = again
                 return SearchStep("search", again)
+            if self.study.pending:
+                return None
             self.declined = proposal
             self._is_over = True
         return self._next_boundary_step()
@@ -122,7 +127,7 @@ class SearchPolicy:
             return None
         fastest = min(outliers, key=lambda one: one.cost or math.inf)
         gain = math.log(best.cost / (fastest.cost or math.inf))
-        if gain < _MIN_OUTLIER_GAIN:
+        if gain < _MIN_OUTLIER_GAIN or fastest.point in self.study.pending:
             return None
         return Proposal(fastest.point, gain, "faster than the model explains: measured again")
 
@@ -178,6 +183,8 @@ class SearchPolicy:
         self._boundary_launches += 1
         why = f"checks whether {value} host layers fit"
         proposal = Proposal({**best.point, HOST_LAYERS_AXIS: value}, 0.0, why)
+        if proposal.point in self.study.pending:
+            return None
         return SearchStep("boundary", proposal, fit_only=self._is_slower_below(best.point))
 
     def _is_slower_below(self, point: Point) -> bool:

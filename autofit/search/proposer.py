@@ -95,11 +95,28 @@ class SurrogateProposer:
 
     def __init__(self) -> None:
         self._problem: Problem | None = None
+        self._pending: frozenset[tuple[int, ...]] = frozenset()
 
-    def propose(self, problem: Problem, observations: Sequence[Observation]) -> Proposal | None:
-        """Return the point to launch next, or None if no launch would be informative."""
+    def propose(
+        self,
+        problem: Problem,
+        observations: Sequence[Observation],
+        pending: Sequence[Point] = (),
+    ) -> Proposal | None:
+        """Return the point to launch next, or None if no launch would be informative.
+
+        The `pending` points are being launched elsewhere. They count as launched, with the cost
+        that the model expects (the kriging believer of Ginsbourger, Le Riche and Carraro, Kriging
+        is well-suited to parallelize optimization, 2010), so a near copy of one has no gain.
+        """
         history = self._history(problem, observations)
         model, pool = self._model(history), self._pool(history)
+        pending_rows = (self._grid.row_of(point) for point in pending)
+        self._pending = frozenset(row for row in pending_rows if row is not None)
+        if self._pending:
+            expected = model.expect(history.matrix(sorted(self._pending)))
+            history = self._history(problem, [*observations, *expected])
+            model = self._model(history)
         evaluated: _Evaluated | None = None
         for left in reversed(range(_PASSES)):
             rows = self._repeatable(np.concatenate([pool.rows(), model.eligible_rows]), history)
@@ -128,13 +145,13 @@ class SurrogateProposer:
         return self._proposal(model, evaluated, pool) if evaluated is not None else None
 
     def _repeatable(self, rows: Rows, history: LaunchHistory) -> Rows:
-        """Return the rows without those that may not be launched again."""
+        """Return the rows without those that may not be launched again, or are pending."""
         launches = Counter(one.row for one in history.launches)
         problem, columns = self._grid.problem, range(len(self._grid.axes))
         used = [
             row
             for row, count in launches.items()
-            if not problem.may_repeat(self._grid.point_of(row), count)
+            if row in self._pending or not problem.may_repeat(self._grid.point_of(row), count)
         ]
         codes = self._grid.codes(rows, columns)
         return rows[~np.isin(codes, self._grid.codes(history.matrix(used), columns))]

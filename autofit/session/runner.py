@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from autofit.errors import AutofitError, Interrupted
 from autofit.memory.memory_model import MemoryModel
@@ -25,6 +25,9 @@ from autofit.trial.candidate import Candidate, LaunchPlan
 from autofit.trial.outcome import Rejected, Stage, lacks_device_memory
 from autofit.trial.purpose import Phase, TrialPurpose
 from autofit.trial.trial import Fidelity, Trial
+
+if TYPE_CHECKING:  # the storage's libraries are heavy
+    from autofit.fleet.shared_tune import SharedTune
 
 # A candidate's key, and the facts that are equal if a launch repeats an earlier one.
 _Identity = tuple[str, tuple[object, ...]]
@@ -67,6 +70,7 @@ class TrialRunner:
         should_stop: called between the stages of a launch. Once it returns True, the launch
             ends without a trial, and the run stops.
         memory: observes every trial; None if no memory is predicted.
+        shared: the tune's trials of other workers; None if there are none.
         trials: every trial of this run, in order, with those taken from the study.
         notes: messages for the result.
     """
@@ -78,6 +82,7 @@ class TrialRunner:
     wall_clock: Callable[[], float]
     should_stop: Callable[[], bool] = lambda: False
     memory: MemoryModel | None = None
+    shared: SharedTune | None = None
     trials: list[Trial] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _known: dict[_Identity, deque[Trial]] = field(init=False)
@@ -85,6 +90,8 @@ class TrialRunner:
     def __post_init__(self) -> None:
         self._known = defaultdict(deque)
         for trial in self.study.trials():
+            if self.shared is not None and trial.purpose.role == "explore":
+                continue  # the search takes it with those of the other workers
             self._known[trial.candidate.key, trial.purpose.identity].append(trial)
 
     def note(self, text: str) -> None:
@@ -117,20 +124,30 @@ class TrialRunner:
             AutofitError: the runtime refuses every candidate.
         """
         known = self._take_known((candidate.key, purpose.identity), request_plan.fidelity)
-        if known is None:
-            self._check_stop()
-        trial = known or self._launch(
+        if known is not None:
+            self.take(known, earlier_s=known.spent_s)
+            return known
+        self._check_stop()
+        trial = self._launch(
             purpose, candidate, request_plan, layout=layout, is_verbatim=is_verbatim
         )
-        is_reused = known is not None
-        earlier_s = trial.spent_s if is_reused else 0.0
-        self.budget.record_launch(purpose.phase, trial.seconds, earlier_s=earlier_s)
+        self._finish(trial, is_reused=False)
+        return trial
+
+    def take(self, trial: Trial, *, earlier_s: float = 0.0) -> None:
+        """Take a trial that was launched by an earlier run or by another worker.
+
+        `earlier_s` is the time that an earlier run of this worker spent on it.
+        """
+        self._finish(trial, is_reused=True, earlier_s=earlier_s)
+
+    def _finish(self, trial: Trial, *, is_reused: bool, earlier_s: float = 0.0) -> None:
+        self.budget.record_launch(trial.phase, trial.seconds, earlier_s=earlier_s)
         self.trials.append(trial)
         if self.memory is not None:
             self.memory.observe(trial)
         self.emit(LaunchEnded(trial, is_reused))
         self._end_if_all_are_refused()
-        return trial
 
     def _end_if_all_are_refused(self) -> None:
         """End the run if the baseline and several candidates are refused with the same text.
@@ -162,6 +179,8 @@ class TrialRunner:
             if fidelity == "load" or not trial.shows_fit_only:
                 del known[index]
                 return trial
+        if identity[1][0] == "baseline" and self.shared is not None:
+            return self.shared.find_baseline()
         return None
 
     def skip(self, skipped: SkippedCandidate) -> None:
@@ -181,7 +200,9 @@ class TrialRunner:
         layout: str,
         is_verbatim: bool,
     ) -> Trial:
-        number, overhead = self.study.next_number(), self.budget.timer.overhead
+        shared = self.shared
+        number = shared.begin(purpose) if shared is not None else self.study.next_number()
+        overhead = self.budget.timer.overhead
         started_at, began_s = self.wall_clock(), self.budget.clock()
         plan = self.launching.plan(
             candidate,
@@ -224,6 +245,8 @@ class TrialRunner:
                 overhead=overhead,
             )
             self.study.write_trial(trial)
+        if shared is not None:
+            shared.deliver(trial)
         self.budget.timer.restart()
         return trial
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import TYPE_CHECKING
 
 from autofit.memory.boundary_search import BoundarySearch
 from autofit.memory.demand import Memory
@@ -29,6 +30,11 @@ from autofit.trial.metric import Metric, cost, fastest_repeats, median_metric, t
 from autofit.trial.outcome import Outcome, Rejected, is_memory_failure, lacks_device_memory
 from autofit.trial.purpose import Phase, TrialPurpose
 from autofit.trial.trial import Trial
+from autofit.tune.baseline import find_baseline_point, without_flash_attention
+
+if TYPE_CHECKING:  # the storage's libraries are heavy
+    from autofit.fleet.shared_trials import SharedTrial
+    from autofit.fleet.shared_tune import SharedTune
 
 # A request is short compared with the load, so each is sent twice to show the spread.
 _REPEATS = 2
@@ -112,7 +118,8 @@ class Exploration:
         runner: launches the candidates.
         memory: predicts which launches should also fill the context.
         search: the points, and the observations of them.
-        baseline: the trial of the baseline, which need not be a point of the space.
+        baseline: the trial of the baseline, which need not be a point of the space; None until
+            it is measured. Only workers of a shared tune search without it.
         policy: decides what to launch next, and when the search ends.
         evaluations: the launches of both phases, in order.
         proofs: the launches of points of the space at full context.
@@ -122,7 +129,7 @@ class Exploration:
     runner: TrialRunner
     memory: MemoryModel
     search: SearchStudy
-    baseline: Trial
+    baseline: Trial | None = None
     policy: SearchPolicy = field(init=False)
     evaluations: list[Evaluation] = field(default_factory=list)
     proofs: list[Evaluation] = field(default_factory=list)
@@ -142,24 +149,65 @@ class Exploration:
 
     # ---- launches
 
+    def begin(self, baseline: Trial) -> None:
+        """Exclude what the baseline excludes, and add it if it is a point of the space."""
+        self.baseline = baseline
+        self.task = without_flash_attention(self.task, baseline)
+        if self.shared is None:
+            self.search.search_in(self.task.space)
+        else:  # other workers have launched points of the whole space
+            axes = {axis.name: axis.values for axis in self.task.space.axes}
+            self._restrict_to(lambda point: all(point[name] in axes[name] for name in axes))
+        point = find_baseline_point(self.task, self.problem, baseline)
+        if baseline.is_completed and point is not None:
+            self.add(point, baseline)
+
     def search_until(self, share: float) -> None:
         """Launch what the policy proposes, until it ends or a share of the budget is used."""
+        while self.launch_next(share):
+            pass
+
+    def launch_next(self, share: float = 1.0) -> bool:
+        """Make the next launch of the search; return False at its end, or if none may be made."""
         budget = self.runner.budget
         if self._is_reopened:
             self._is_reopened = False
             self.policy.restart()
         if len(self.runner.trials) != self._trials_before:
             self._shown_phase = None  # another phase has made launches since then
-        while (step := self.policy.next_step()) is not None:
-            is_used = budget.share_used >= share
-            if is_used or not budget.allows(step.phase, self._expected_launch_s()):
-                self.search.cancel()
-                return
-            if step.phase != self._shown_phase:
-                self._shown_phase = step.phase
-                self.runner.emit(PhaseStarted(step.phase, budget.max_launches))
-            self._launch(step)
-            self._trials_before = len(self.runner.trials)
+        step = self._next_step()
+        if step is None:
+            return False
+        is_used = budget.share_used >= share or self._is_used_by_pending()
+        if is_used or not budget.allows(step.phase, self._expected_launch_s()):
+            self.search.cancel()
+            return False
+        if step.phase != self._shown_phase:
+            self._shown_phase = step.phase
+            self.runner.emit(PhaseStarted(step.phase, budget.max_launches))
+        self._launch(step)
+        self._trials_before = len(self.runner.trials)
+        return True
+
+    def _next_step(self) -> SearchStep | None:
+        """Return the next launch; wait if launches of other workers can show that one is worth it.
+
+        None is the end of the search.
+        """
+        step = self.policy.next_step() if self.shared is None else None
+        while self.shared is not None:
+            self.take_shared()
+            step = self.policy.next_step()
+            if step is not None or not self.shared.pending:
+                break
+            while not self.take_shared():
+                self.shared.wait("the launches of other workers")
+        return step
+
+    def _is_used_by_pending(self) -> bool:
+        """Return whether other workers make all launches that the budget still has."""
+        budget, pending = self.runner.budget, len(self.search.pending)
+        return budget.max_launches is not None and budget.launches + pending >= budget.max_launches
 
     def search_front(self, seed: int) -> None:
         """Search for the best prompt speed, then for the best generation speed."""
@@ -185,34 +233,44 @@ class Exploration:
                 return
             proposal = replace(step.proposal, why=f"for {metric}: {step.proposal.why}")
             trial = self._launch(SearchStep("search", proposal))
-            if trial is None:
+            if trial is None and self.problem.candidate_of(proposal.point) is None:
                 search.add(Observation(step.proposal.point, None))
-            else:
+            elif trial is not None:
                 self._observe(search, step.proposal.point, trial, metric)
 
     def _launch(self, step: SearchStep) -> Trial | None:
-        """Launch the candidate of a step, or None if the runtime refuses the combination."""
+        """Launch the candidate of a step.
+
+        Return None if the runtime refuses the combination, or another worker launches it.
+        """
         point = step.proposal.point
         candidate = self.problem.candidate_of(point)
         if candidate is None:
             self.search.add(Observation(point, None))
             return None
+        purpose = TrialPurpose(step.phase, "explore", reason=step.proposal.why)
+        if self.shared is not None and not self.shared.claim(point, purpose):
+            self.search.cancel()
+            return None
         trial = self.runner.run(
-            TrialPurpose(step.phase, "explore", reason=step.proposal.why),
+            purpose,
             candidate,
             self._request_plan(candidate, is_fit_test=step.fit_only),
             layout=str(point.get(LAYOUT_AXIS, "")),
         )
         self._warn_of_small_budget()
+        self._evaluate(point, trial)
+        return trial
+
+    def _evaluate(self, point: Point, trial: Trial) -> None:
         self._report_incumbent(trial)
         self.add(point, trial)
         if not self._has_dropped_knowledge and self.search.contradicts_knowledge:
             self._has_dropped_knowledge = True
             self.runner.note(_CONTRADICTION)
         self.evaluations.append(Evaluation(point, trial))
-        if step.phase == "boundary" and HOST_LAYERS_AXIS in point:
+        if trial.phase == "boundary" and HOST_LAYERS_AXIS in point:
             self._report_boundary(self.evaluations[-1])
-        return trial
 
     def _request_plan(self, candidate: Candidate, *, is_fit_test: bool) -> RequestPlan:
         workload, ubatch = self.task.workload, candidate.get_int("ubatch", 512)
@@ -231,6 +289,40 @@ class Exploration:
     def _expected_launch_s(self) -> float:
         seconds = [trial.seconds for trial in self.runner.trials]
         return median(seconds) if seconds else 0.0
+
+    # ---- other workers of a shared tune
+
+    @property
+    def shared(self) -> SharedTune | None:
+        """The trials of other workers, or None if the tune is not shared."""
+        return self.runner.shared
+
+    def take_shared(self) -> bool:
+        """Take what other workers have measured; return whether anything is new."""
+        shared, before = self.runner.shared, self.search.pending
+        if shared is None:
+            return False
+        shared.read()
+        is_new = False
+        for one in shared.take():
+            is_new = True
+            self._take(one, is_own=one.worker == shared.worker)
+        for point in shared.take_crashed():
+            self.search.add(Observation(point, None))
+        self.search.pending = shared.pending
+        return is_new or before != shared.pending
+
+    def _take(self, one: SharedTrial, *, is_own: bool) -> None:
+        """Take a trial of another worker, or of an earlier run of this one."""
+        trial = one.trial
+        if trial.purpose.role == "explore" and one.point:
+            self.runner.take(trial, earlier_s=trial.spent_s if is_own else 0.0)
+            self._evaluate(one.point, trial)
+        elif trial.purpose.role == "baseline" and self.baseline is None:
+            self.begin(trial)
+        elif trial.purpose.role == "proof" and not is_own:
+            known = (e.point for e in self.evaluations if e.candidate == trial.candidate)
+            self.add_proof(Finalist(trial.candidate, trial.layout, next(known, None)), trial)
 
     # ---- observations
 
@@ -261,8 +353,12 @@ class Exploration:
     def exclude(self, is_excluded: Callable[[Candidate], bool]) -> None:
         """Exclude some candidates and continue the search, even if it had ended."""
         space = self.problem.space
-        self.search.restrict_to(lambda point: not is_excluded(Candidate(space.params_of(point))))
+        self._restrict_to(lambda point: not is_excluded(Candidate(space.params_of(point))))
         self.policy.restart()
+
+    def _restrict_to(self, is_eligible: Callable[[Point], bool]) -> None:
+        before = self.problem.is_eligible
+        self.search.restrict_to(lambda point: before(point) and is_eligible(point))
 
     def _observe(self, search: SearchStudy, point: Point, trial: Trial, metric: Metric) -> None:
         workload = self.task.workload
@@ -447,7 +543,8 @@ class Exploration:
         if not trial.is_completed or value is None or cost(value, metric) >= self._incumbent_cost:
             return
         self._incumbent_cost = cost(value, metric)
-        reference = median_metric(self.baseline.measurement, task.workload, metric)
+        measured = self.baseline.measurement if self.baseline else None
+        reference = median_metric(measured, task.workload, metric)
         gain = time_ratio(reference, value, metric) if reference else None
         self.runner.emit(Incumbent(trial.number, trial.candidate, metric, value, gain))
 

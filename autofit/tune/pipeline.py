@@ -11,20 +11,11 @@ writes it to the study and gives it to the memory model.
 
 from __future__ import annotations
 
-from autofit.memory.memory_model import MemoryModel
 from autofit.model.sizes.kv_cache import DEFAULT_KV_TYPE, format_kv_types
 from autofit.quality.quality_gate import QualityGate
-from autofit.search.optuna_study import SearchStudy
 from autofit.session.events import PhaseStarted
 from autofit.session.finalist import Finalist
-from autofit.session.runner import TrialRunner
-from autofit.session.task import Task
-from autofit.trial.trial import Trial
-from autofit.tune.baseline import (
-    find_baseline_point,
-    measure_baseline,
-    without_flash_attention,
-)
+from autofit.tune.baseline import measure_baseline
 from autofit.tune.expert_cost import expert_costs
 from autofit.tune.explore import Exploration
 from autofit.tune.prove import Prover
@@ -39,22 +30,12 @@ _SHARE_BEFORE_KV = 0.5
 _SHARE_BEFORE_FRONT = 0.7
 
 
-def run_tune(
-    task: Task,
-    runner: TrialRunner,
-    memory: MemoryModel,
-    search: SearchStudy,
-    gate: QualityGate,
-    *,
-    seed: int,
-) -> TuneResult:
+def run_tune(exploration: Exploration, gate: QualityGate, *, seed: int) -> TuneResult:
     """Run all phases of a tune.
 
     Args:
-        task: the task.
-        runner: launches candidates, or takes their trials from the study.
-        memory: observes every trial of the runner.
-        search: the points of the task's search space.
+        exploration: has the task, its runner, memory model and search. It is empty, unless other
+            workers share the tune and this one has explored for their leader.
         gate: judges the answers of candidates.
         seed: decides the order of launches in rounds, and the search for a front.
 
@@ -62,10 +43,12 @@ def run_tune(
         Interrupted: the user stopped the run.
         AutofitError: the run cannot continue.
     """
+    task, runner, memory = exploration.task, exploration.runner, exploration.memory
     baseline = measure_baseline(task, runner)
-    task = without_flash_attention(task, baseline)
-    search.search_in(task.space)
-    exploration = _begin_exploration(task, runner, memory, search, baseline)
+    if exploration.baseline is None:
+        exploration.begin(baseline)
+    task = exploration.task
+    ask_planner(exploration)
     prover = Prover(task, runner, exploration)
     finalists = _find_finalists(exploration, prover, gate, seed)
     ranking = race(task, runner, baseline, finalists, seed=seed)
@@ -89,6 +72,7 @@ def run_tune(
         boundaries=exploration.boundaries,
         ending=exploration.ending,
         kv_scores=gate.scored,
+        is_shared=exploration.shared is not None,
         expert_costs=costs,
         notes=runner.notes,
         overhead=runner.budget.timer.overhead,
@@ -96,17 +80,10 @@ def run_tune(
     )
 
 
-def _begin_exploration(
-    task: Task, runner: TrialRunner, memory: MemoryModel, search: SearchStudy, baseline: Trial
-) -> Exploration:
-    """Return an exploration that knows the baseline and the planner's estimates."""
-    exploration = Exploration(task, runner, memory, search, baseline)
-    point = find_baseline_point(task, search.problem, baseline)
-    if baseline.is_completed and point is not None:
-        exploration.add(point, baseline)
+def ask_planner(exploration: Exploration) -> None:
+    """Ask the runtime's planner for its estimates at the expected boundaries."""
     for candidate in exploration.expected_boundaries():
-        memory.ask_planner(candidate)
-    return exploration
+        exploration.memory.ask_planner(candidate)
 
 
 def _find_finalists(
@@ -132,9 +109,16 @@ def _find_finalists(
 
 
 def _search(exploration: Exploration, share: float, seed: int) -> None:
+    shared = exploration.shared
+    if shared is not None:
+        shared.announce(stage="search")
     exploration.search_until(share)
     if exploration.task.keeps_front:
         exploration.search_front(seed)
+    if shared is not None:
+        shared.announce(stage="decide")
+        while exploration.take_shared() or shared.pending:
+            shared.wait("the launches of other workers")
 
 
 def _may_continue(exploration: Exploration, gate: QualityGate, again: SearchAgain) -> bool:
@@ -143,6 +127,8 @@ def _may_continue(exploration: Exploration, gate: QualityGate, again: SearchAgai
         exploration.report_best_remaining()
         return True
     exploration.exclude(gate.is_poor)
+    if exploration.shared is not None:
+        exploration.shared.announce(poor_kv=gate.poor)
     runner = exploration.runner
     poor = f"KV {' and '.join(map(format_kv_types, again.poor_kv))}"
     if not exploration.problem.has_points:

@@ -200,7 +200,9 @@ def add_warnings(recommendation: Recommendation, exploration: Exploration) -> No
 def _find_warnings(proof: Proof, exploration: Exploration) -> Iterator[str]:
     """Yield a missed requirement, and devices with unused memory."""
     task, finalist = exploration.task, proof.finalist
-    measured_as = exploration.baseline.candidate if finalist.is_baseline else finalist.candidate
+    measured_as = finalist.candidate
+    if finalist.is_baseline and exploration.baseline is not None:
+        measured_as = exploration.baseline.candidate
     trials = exploration.runner.trials
     if task.requirements and not keeps_requirements(measured_as, task, trials):
         required = ", ".join(str(requirement) for requirement in task.requirements)

@@ -35,6 +35,7 @@ class TuneResult:
     """The result of a tune: the findings of all its phases.
 
     Attributes:
+        is_shared: whether other workers made some of the trials.
         ranking: the result of the rounds, or None without rounds.
         recommendation: the recommendation, or None if no candidate can be recommended.
         ending: the reason why the search ended, as JSON data.
@@ -56,6 +57,7 @@ class TuneResult:
     ending: Mapping[str, object] = field(default_factory=dict)
     overhead: Overhead = field(default_factory=Overhead)
     expert_costs: Sequence[ExpertCost] = ()
+    is_shared: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON data; `docs/` lists the keys."""
@@ -80,7 +82,7 @@ class TuneResult:
             "tie": self._is_tie(),
             "boundary": [boundary.to_dict() for boundary in self.boundaries],
             "cliffs": [cliff.to_dict() for cliff in find_tune_cliffs(self.trials, task)],
-            "launches": len(self.study.started()),
+            "launches": len(self.trials if self.is_shared else self.study.started()),
             "launches_by_phase": {
                 phase: sum(trial.phase == phase for trial in self.trials) for phase in PHASES
             },

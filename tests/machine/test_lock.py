@@ -238,3 +238,23 @@ def test_the_default_folder_is_shared():
     assert Path(folder()).parent.stat().st_mode & 0o002
     assert folder(AUTOFIT_LOCK_DIR="/somewhere") == "/somewhere"
     assert find_lock_folder().is_absolute()
+
+
+def test_runs_on_disjoint_devices_measure_together(tmp_path: Path):
+    """Other devices can be locked meanwhile, but neither the same device nor the machine."""
+    with machine_lock("a", devices=["CUDA0"], folder=tmp_path):
+        with machine_lock("b", devices=["CUDA1", "Vulkan[0]"], folder=tmp_path):
+            for devices in (["CUDA1", "CUDA2"], ["Vulkan[0]"], []):
+                with (
+                    pytest.raises(MachineInUseError),
+                    machine_lock("c", devices=devices, folder=tmp_path),
+                ):
+                    pass
+        with machine_lock("b", devices=["CUDA1"], folder=tmp_path):
+            pass
+    with (
+        machine_lock("whole", folder=tmp_path),
+        pytest.raises(MachineInUseError),
+        machine_lock("d", devices=["CUDA3"], folder=tmp_path),
+    ):
+        pass

@@ -14,6 +14,7 @@ from autofit.session.budget import Budget
 from autofit.session.runner import TrialRunner
 from autofit.session.task_setup import search_header
 from autofit.study.study_folder import Study
+from autofit.tune.explore import Exploration
 from autofit.tune.pipeline import run_tune
 from benchmarks.bench_kv import TimedLaunching
 from benchmarks.search_machine import SearchMachine
@@ -39,7 +40,9 @@ class TimedTune:
             )
             search = SearchStudy(machine.problem(memory), seed=1)
             gate = QualityGate(None, runner.note)
-            self.result = run_tune(task, runner, memory, search, gate, seed=1).to_dict()
+            self.result = run_tune(
+                Exploration(task, runner, memory, search), gate, seed=1
+            ).to_dict()
             self.trials = list(runner.trials)
             self.seconds = launching.now_s
 

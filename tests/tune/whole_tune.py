@@ -18,6 +18,7 @@ from autofit.session.finalist import baseline_finalist
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.trial.trial import Trial
+from autofit.tune.explore import Exploration
 from autofit.tune.pipeline import run_tune
 
 # Role and subject of a launch for answers.
@@ -69,8 +70,9 @@ def tune(task: Task, running: TrialRunner, *, checks_answers: bool = False) -> d
     evaluator = OutputEvaluator(running, task, baseline_finalist(task))
     gate = QualityGate(evaluator if checks_answers else None, running.note)
     search = SearchStudy(problem_of(task, running.memory), seed=1)
+    exploration = Exploration(task, running, running.memory, search)
     with running.study:
-        return run_tune(task, running, running.memory, search, gate, seed=1).to_dict()
+        return run_tune(exploration, gate, seed=1).to_dict()
 
 
 def whole_tune(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
 @click.option(
     "--html", metavar="FILE", help="Write one HTML file instead of printing; - is stdout."
 )
-def command(study: Path, html: str | None) -> None:
+def command(study: str, html: str | None) -> None:
     """Write the report of STUDY as Markdown to its report.md, and print it on stdout.
 
-    STUDY is the folder of a study, or its name in results/.
+    STUDY is the folder of a study, its name in results/, or the URL of a shared tune's storage.
     """
     from autofit.output.report.html_report import html_report
     from autofit.output.report.markdown_report import markdown_report

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,11 +34,12 @@ _PORT = 8080
     help="The port in the command line of --command.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def command(study: Path | None, number: int | None, port: int, *, as_json: bool) -> None:
+def command(study: str | None, number: int | None, port: int, *, as_json: bool) -> None:
     """Show the result of STUDY, how certain it is, and every launch.
 
     STUDY is the folder of a study, or its name in results/ or in the user's data folder; without
-    it, the newest one there. `autofit studies` lists them.
+    it, the newest one there. `autofit studies` lists them. The URL of the storage of a shared tune
+    shows what all workers have measured; add #NAME if it has several.
     """
     opened = open_study(study)
     if study is None:

@@ -79,6 +79,17 @@ PARETO = "pareto"
     is_flag=True,
     help="Ignore what earlier studies have shown about this machine (`autofit doctor` prints it).",
 )
+@click.option(
+    "--storage",
+    metavar="URL",
+    help="Share this tune with other workers: postgresql+psycopg://USER@HOST/DATABASE, "
+    "sqlite:///FILE for several processes of one host, or FILE.journal in a shared folder.",
+)
+@click.option(
+    "--study-name",
+    metavar="NAME",
+    help="The name of the shared study in --storage. Default: model and workload.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the command lines, and launch nothing.")
 @wait_option
 @click.option("--yes", is_flag=True, help="Do not ask, even if the machine is busy.")
@@ -96,12 +107,16 @@ def command(*, as_json: bool, yes: bool, **given: Any) -> int:  # noqa: ANN401 -
       autofit tune model.gguf --device CUDA0=11000 --set ubatch=1024
       autofit tune model.gguf --baseline ./my-server.sh
       autofit tune model.gguf -- --mmproj projector.gguf
+      autofit tune model.gguf --storage postgresql+psycopg://tune@db/tune
     """  # noqa: D301 - click's mark for lines to keep
     from autofit.cli.machine_ready import ready_machine
 
     run, options = read_run_options(given), read_task_options(given)
     wait_s = None if given["dry_run"] else run.wait_s
-    with ready_machine(wait_s, f"of {options.model.stem}"):
+    if given["storage"] is not None and options.devices_mib:
+        # Workers of a shared tune may each measure their own devices of one machine.
+        run = replace(run, locked_devices=tuple(options.devices_mib))
+    with ready_machine(wait_s, f"of {options.model.stem}", run.locked_devices):
         done = tune_model(options, run, as_json=as_json, asks=not yes, **given)
     return 0 if done is None else print_result(*done, as_json=as_json)
 
@@ -154,6 +169,8 @@ def tune_model(
     as_json: bool = False,
     checks_answers: bool = True,
     is_fresh: bool = False,
+    storage: str | None = None,
+    study_name: str | None = None,
 ) -> tuple[dict[str, Any], Study] | None:
     """Tune a model and return the result with its study.
 
@@ -168,6 +185,8 @@ def tune_model(
 
     if section is not None and baseline is None:
         raise UsageError("--section needs --baseline")
+    if study_name is not None and storage is None:
+        raise UsageError("--study-name needs --storage")
     requirements = tuple(parse_requirement(text) for text in require)
     own = None
     if baseline is not None:
@@ -186,7 +205,17 @@ def tune_model(
             baseline_args=own.command.rest,
             notices=(*own.notices, *task.notices),
         )
-    run = TuneRun(task, options, run_options, max_launches, seed, checks_answers, is_fresh)
+    run = TuneRun(
+        task,
+        options,
+        run_options,
+        max_launches,
+        seed,
+        checks_answers=checks_answers,
+        is_fresh=is_fresh,
+        storage=storage,
+        study_name=study_name,
+    )
     if dry_run:
         for notice in task.notices:
             say(f"notice: {notice}", err=True)

@@ -1,4 +1,4 @@
-"""The arguments MODEL and STUDY: a path, or the name of a cached model or a study."""
+"""The arguments MODEL and STUDY: a path, a name, or the URL of the storage of a shared tune."""
 
 from __future__ import annotations
 
@@ -100,16 +100,16 @@ def complete_studies(
     return names or [CompletionItem(word, type="file")]
 
 
-study_argument: Callable[..., Any] = click.argument(
-    "study", type=click.Path(path_type=Path), shell_complete=complete_studies
-)
+study_argument: Callable[..., Any] = click.argument("study", shell_complete=complete_studies)
 optional_study_argument: Callable[..., Any] = click.argument(
-    "study", required=False, type=click.Path(path_type=Path), shell_complete=complete_studies
+    "study", required=False, shell_complete=complete_studies
 )
 
 
-def open_study(given: Path | None) -> Study:
+def open_study(given: str | None) -> Study:
     """Open a study for reading, or the newest one for None.
+
+    The URL of a storage is the study of a shared tune, as it is now.
 
     Raises:
         UsageError: there is no such study. The hint names the newest ones.
@@ -122,6 +122,16 @@ def open_study(given: Path | None) -> Study:
         if not newest:
             raise UsageError("there is no study yet", _describe_newest())
         return Study.open(newest[0])
+    if "://" in given or given.partition("#")[0].endswith(".journal"):
+        from autofit.fleet.gathered_study import gather_study  # noqa: PLC0415 - heavy
+
+        return gather_study(given, lambda text: say(f"notice: {text}", err=True))
+    return _open_folder(Path(given))
+
+
+def _open_folder(given: Path) -> Study:
+    from autofit.study.study_folder import Study  # noqa: PLC0415
+
     # Users also give the path of study.json.
     path = given.parent if given.name == "study.json" else given
     if not path.exists() and len(given.parts) == 1:

@@ -201,8 +201,9 @@ class RunOptions:
 
     A `verbose` run prints all settings and figures of each launch. `wait_s` is the time to wait
     for a free and quiet machine; None does not wait. `locks_machine` is false if a wait has
-    locked it for the run, or if others may measure meanwhile. `keeps_knowledge` is false if the
-    launches say nothing about other models on this machine.
+    locked it for the run, or if others may measure meanwhile. With `locked_devices` only these
+    are locked. `keeps_knowledge` is false if the launches say nothing about other models on this
+    machine.
     """
 
     study: Path | None = None
@@ -212,6 +213,7 @@ class RunOptions:
     wait_s: float | None = None
     locks_machine: bool = True
     keeps_knowledge: bool = True
+    locked_devices: tuple[str, ...] = ()
 
 
 def run_options(*, budget: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
