@@ -75,7 +75,7 @@ class VirtualFleet:
     _clock_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.policy = SearchPolicy(self.study)
+        self.policy = SearchPolicy(self.study, workers=self.workers)
 
     def run(self, baseline: Trial) -> FleetOutcome:
         """Search until the pick is within 2% of the optimum, or no launch is worth it."""
@@ -229,6 +229,9 @@ def main() -> None:
             print(f"machine {waiting[done]} is done", file=sys.stderr, flush=True)
     text = report(results, options.workers)
     print(text)
+    for seed, outcomes in sorted(results.items()):
+        for one in outcomes:
+            print(seed, one, file=sys.stderr)
     if options.output:
         options.output.write_text(text + "\n", "utf-8")
 

@@ -258,6 +258,11 @@ class SharedTune:
     def _leader(self) -> FrozenTrial | None:
         return next(iter(self._live_workers()), None)
 
+    @property
+    def worker_count(self) -> int:
+        """The number of workers that are alive."""
+        return max(1, len(self._live_workers()))
+
     def _live_workers(self) -> list[FrozenTrial]:
         return [one for one in workers(self._trials) if one.state == TrialState.RUNNING]
 
@@ -304,9 +309,8 @@ class SharedTune:
         if for_what and for_what != self._waits_for:
             self.report(f"waiting for {for_what}")
         self._waits_for = for_what
-        alive = len(self._live_workers())
         until_s = time.monotonic() + random.uniform(0.5, 1.5) * max(
-            min(1.0, heartbeat_s() / 4), alive / _POLLS_PER_S
+            min(1.0, heartbeat_s() / 4), self.worker_count / _POLLS_PER_S
         )
         while time.monotonic() < until_s:
             self.check_stop()

@@ -18,7 +18,7 @@ from autofit.trial.candidate import Candidate
 
 
 def has_poor_kv(candidate: Candidate, poor: Iterable[KvTypes]) -> bool:
-    """Return whether a candidate's KV types are poor, or no wider than a poor pair."""
+    """Return whether a candidate's KV types are poor, or narrower than a poor pair."""
     return any(_is_within(kv_types(candidate), types) for types in poor)
 
 

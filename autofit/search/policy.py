@@ -78,12 +78,14 @@ class SearchPolicy:
         study: the observations. `next_step` opens a trial of it, which the next observation
             closes. A point that only fits is added to the policy by `add_fitting`.
         least_gain: the smallest expected decrease of log cost that is worth a launch.
+        workers: the number of workers. Their launches take no more time than those of one.
         last: the last proposal that was worth a launch.
         declined: the proposal that ended the search, since it was not worth a launch.
     """
 
     study: SearchStudy
     least_gain: float = LEAST_GAIN
+    workers: int = 1
     last: Proposal | None = None
     declined: Proposal | None = None
     _is_over: bool = False
@@ -160,7 +162,8 @@ class SearchPolicy:
     @property
     def _least_gain_now(self) -> float:
         """The smallest expected decrease of log cost that is worth one more launch."""
-        launches = len(self.study.observations) - self._earlier_launches - _USUAL_LAUNCHES
+        launches = (len(self.study.observations) - self._earlier_launches) / self.workers
+        launches -= _USUAL_LAUNCHES
         return self.least_gain * math.pow(2.0, max(0, launches) / _DOUBLING_LAUNCHES)
 
     def _has_run(self) -> bool:
@@ -180,11 +183,11 @@ class SearchPolicy:
             return None
         if probability >= _CERTAIN_TO_FIT:
             value = self._last_likely(best.point, range(value, boundary.fewest_possible - 1, -1))
-        self._boundary_launches += 1
         why = f"checks whether {value} host layers fit"
         proposal = Proposal({**best.point, HOST_LAYERS_AXIS: value}, 0.0, why)
         if proposal.point in self.study.pending:
             return None
+        self._boundary_launches += 1
         return SearchStep("boundary", proposal, fit_only=self._is_slower_below(best.point))
 
     def _is_slower_below(self, point: Point) -> bool:

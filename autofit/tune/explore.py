@@ -310,6 +310,7 @@ class Exploration:
         for point in shared.take_crashed():
             self.search.add(Observation(point, None))
         self.search.pending = shared.pending
+        self.policy.workers = shared.worker_count
         return is_new or before != shared.pending
 
     def _take(self, one: SharedTrial, *, is_own: bool) -> None:
