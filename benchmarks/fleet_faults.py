@@ -40,7 +40,7 @@ _FEWEST_FAULTS = 3
 
 @dataclass
 class Tally:
-    """What was broken, and what that broke."""
+    """Counts of faults, tunes and trials, and the checks that failed."""
 
     faults: Counter[str] = field(default_factory=Counter)
     tunes: int = 0
@@ -48,7 +48,7 @@ class Tally:
     broken: list[str] = field(default_factory=list)
 
     def check(self, is_right: object, what: str) -> None:
-        """Report a promise that was broken."""
+        """Report a check that failed."""
         if not is_right:
             self.broken.append(what)
             print(f"BROKEN: {what}", file=sys.stderr, flush=True)
@@ -117,7 +117,7 @@ class FaultyTune:
         self.finish(tally, deadline)
 
     def finish(self, tally: Tally, deadline: float) -> None:
-        """Wait for the end, and check what was promised."""
+        """Wait for the end, and check workers, trials and processes."""
         results = []
         for index, run in self.runs.items():
             try:
