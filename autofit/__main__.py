@@ -5,13 +5,18 @@ Ctrl-C prints no traceback, not even during the imports.
 
 import contextlib
 import os
+import signal
 import sys
+from types import FrameType
 
 _INTERRUPTED = 130
+_REPEAT_S = 0.01
 
 
 def main() -> None:
     """Run the command line and exit; the exit code is 130 if Ctrl-C comes before it starts."""
+    signal.signal(signal.SIGALRM, _interrupt)
+    sys.unraisablehook = _repeat_lost_interrupt
     try:
         from autofit.cli.main import main as run  # noqa: PLC0415 - imports take time
 
@@ -24,6 +29,22 @@ def main() -> None:
         if end.code == _INTERRUPTED:
             _exit_interrupted()
         raise
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise KeyboardInterrupt
+
+
+def _repeat_lost_interrupt(lost: "sys.UnraisableHookArgs") -> None:
+    """Interrupt again a moment later if Python drops an interrupt.
+
+    It drops those that come while it deletes an object, as during each import.
+    """
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, _REPEAT_S)
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _exit_interrupted() -> None:

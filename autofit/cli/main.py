@@ -201,7 +201,7 @@ def main(argv: list[str] | None = None) -> None:
     status = _run(arguments)
     # All output is written. While Python shuts down it removes our handlers, and a signal would
     # then change the exit code of a finished run.
-    for number in (signal.SIGINT, *_END_SIGNALS):
+    for number in (signal.SIGINT, signal.SIGALRM, *_END_SIGNALS):
         signal.signal(number, signal.SIG_IGN)
     if status == 0 and closed is not None and closed.has_text:
         error = AutofitError("stdout is closed: the result could not be written")

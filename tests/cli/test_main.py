@@ -228,6 +228,33 @@ def test_ctrl_c_during_the_imports_is_quiet(stop, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "autofit: stopped\n")
 
 
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("autofit.cli.main", "SIGINT"),
+        *(("autofit.cli.commands.doctor", name) for name in ("SIGHUP", "SIGTERM", "SIGINT")),
+    ],
+)
+def test_a_signal_that_python_drops_still_ends_a_run(module, name, tmp_path):
+    """An interrupt while an object is deleted, as in each import, cannot leave that code."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import signal, sys\n"
+        "class Deleted:\n"
+        "    def __del__(self): "
+        f"signal.raise_signal(signal.{name})\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == '{module}': Deleted()\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    done = subprocess.run(
+        [*AUTOFIT, "doctor"], env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "autofit: stopped")
+
+
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGINT"])
 def test_a_signal_that_is_ignored_at_the_start_stays_ignored(tmp_path, name):
     """`nohup` works, and so does a shell that ignores SIGINT for a background job."""

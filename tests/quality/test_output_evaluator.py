@@ -173,6 +173,26 @@ def test_resume_repeats_no_launch_of_a_check(fake, about, tmp_path):
     assert fake.launches == launches
 
 
+def test_a_winner_needs_no_reference_that_a_finalist_had(fake, about, tmp_path):
+    """A resume that asks about the winner finds the f16 reference of an earlier finalist."""
+    fake.fail("oom-kv", launches=[1])
+    found = []
+    for subject in ("finalist", "winner"):
+        trials = runner(about, tmp_path / "study")
+        with trials.study:
+            evaluator = OutputEvaluator(trials, about, BASELINE)
+            found.append((evaluator.check(_with_kv("q8_0"), subject), fake.launches))
+    (first, launches), (again, launches_then) = found
+
+    assert (first.reference, again.reference) == (
+        "a finalist with f16 KV",
+        "the winner with f16 KV",
+    )
+    assert (first.verdict, first.quality) == (again.verdict, again.quality)
+    assert first.verdict == "good"
+    assert launches_then == launches == 3
+
+
 def test_failed_baseline_is_replaced_as_the_reference(fake, about, tmp_path):
     """If the baseline fails, the winner's own placement with f16 KV is the reference."""
     fake.fail("oom-kv", launches=[1])
