@@ -61,8 +61,8 @@ def _prctl(option: int, value: int) -> bool:
 def _die_with_guard(alive_fd: int) -> None:
     """Let the kernel kill this process and its group once the guard is dead.
 
-    The group has the pipe `alive_fd` open, and the guard its other end. When that end is closed,
-    the kernel sends the group a signal, which also reaches what a wrapper has started.
+    `alive_fd` is the read end of a pipe, and the guard has its write end. When that is closed, the
+    kernel sends the group a signal, which also reaches what a wrapper has started.
     """
     # For a program that closes the pipe; it does not reach other processes.
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -135,13 +135,13 @@ class Guard:
         size = int.from_bytes(self.read_exactly(4), "big")
         executable, argv, env, cwd, self.parent = marshal.loads(self.read_exactly(size))  # noqa: S302 - from our own parent
         fault_read, fault_write = os.pipe()
-        # Its write end stays open as long as the guard lives.
-        alive_read, self.alive_fd = os.pipe()
+        # Both ends stay open as long as the guard lives. Linux releases a dead process's files in
+        # reverse order, so that the write end is gone while there still is a reader.
+        self.alive_read_fd, self.alive_fd = os.pipe()
         guard = os.getpid()
         self.leader = os.fork()
         if self.leader == 0:
-            self.become(executable, argv, env, cwd, fault_write, alive_read, guard)
-        os.close(alive_read)
+            self.become(executable, argv, env, cwd, fault_write, guard)
         os.close(fault_write)
         fault = os.read(fault_read, 64)
         os.close(fault_read)
@@ -161,7 +161,6 @@ class Guard:
         env: dict[str, str],
         cwd: str | None,
         fault_fd: int,
-        alive_fd: int,
         guard: int,
     ) -> None:
         """Execute the program in the child process, or report why not; never return."""
@@ -169,7 +168,7 @@ class Guard:
         try:
             os.setsid()
             os.close(self.alive_fd)
-            _die_with_guard(alive_fd)
+            _die_with_guard(self.alive_read_fd)
             if os.getppid() != guard:
                 os._exit(127)
             signal.set_wakeup_fd(-1)

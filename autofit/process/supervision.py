@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from autofit.process import guard as guard_program
 PIPE_BYTES = 1 << 20
 _START_LIMIT_S = 60.0  # for the guard's first answer, which takes 0.03 s on an idle machine
 _ANSWER_MARGIN_S = 5.0
+# In the environment of everything that a program starts.
+_MARK = "AUTOFIT_LAUNCH"
 _NO_PROCESS_HINT = "check the limit of processes (`ulimit -u`) and the free memory"
 
 
@@ -56,10 +59,11 @@ class Supervised:
         self._is_stuck = False
         self._inbox = b""
         self._lock = threading.Lock()
+        self._mark = uuid.uuid4().hex
         self._socket, theirs = socket.socketpair()
         try:
             self._guard = _start_guard(theirs, stdout_fd, stderr_fd)
-            _send(self._socket, executable, argv, env, cwd)
+            _send(self._socket, executable, argv, {**env, _MARK: self._mark}, cwd)
             first = self._first_answer()
         except BaseException:
             self._socket.close()  # the guard then ends what it has started
@@ -171,9 +175,18 @@ class Supervised:
                 self._is_stuck = True
 
     def _handle_lost_guard(self) -> None:
-        """Kill the program's group: the guard was killed, and the kernel killed the program."""
+        """Kill what the program started: the guard was killed, and the kernel killed the program.
+
+        The kernel's signal does not reach a process in a session of its own.
+        """
+        import psutil  # noqa: PLC0415 - slow, and a guard is seldom killed
+
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(_MARK) == self._mark:
+                    process.kill()
         if self._status is None:
             self._status = -signal.SIGKILL
         self._is_gone = True

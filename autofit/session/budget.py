@@ -14,7 +14,7 @@ from autofit.runtime.planner.planner import PlannerUsage
 from autofit.trial.purpose import PHASES, Phase
 from autofit.trial.trial import FIDELITIES, Overhead, Trial
 
-# The time that a stage of a launch may exceed the budget.
+# The least time that a stage of a launch may exceed the budget.
 _STAGE_GRACE_S = 60.0
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")
@@ -132,11 +132,14 @@ class Budget:
         """Return the most seconds that a stage of a launch may take; infinite without a limit.
 
         A server that hangs would otherwise exceed the budget by its whole time limit. Nothing is
-        measured without a baseline, and nothing recommended without a proof.
+        measured without a baseline, and nothing recommended without a proof: they may exceed the
+        budget by as much again.
         """
-        if self.total_s is None or phase in ("baseline", "prove"):
+        if self.total_s is None:
             return math.inf
-        return max(0.0, self.total_s - self.spent_s) + _STAGE_GRACE_S
+        needs_result = phase in ("baseline", "prove")
+        grace_s = max(_STAGE_GRACE_S, self.total_s if needs_result else 0.0)
+        return max(0.0, self.total_s - self.spent_s) + grace_s
 
     @property
     def share_used(self) -> float:

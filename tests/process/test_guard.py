@@ -92,13 +92,33 @@ WRAPPERS = {
 @pytest.mark.parametrize("with_autofit", [True, False], ids=["autofit and guard", "guard"])
 def test_a_killed_guard_leaves_no_server(stage: Stage, wrapper: list[str], *, with_autofit: bool):
     """If the guard is killed, alone or with autofit, no server of a wrapper stays."""
-    argv = [*wrapper, *stage.server("--ignore-term", "--fork", "group")]
+    # Only a living autofit can find what has a session of its own.
+    more = () if with_autofit else ("--fork", "session", "--fork", "daemon")
+    argv = [*wrapper, *stage.server("--ignore-term", "--fork", "group", *more)]
     with owner(stage, argv) as process:
-        stage.wait_reports(2)
+        stage.wait_reports(2 + len(more) // 2)
         guards = [one for one in stage.living() if guard.__file__ in one.cmdline()]
         assert len(guards) == 1
         if with_autofit:
             process.kill()
+        guards[0].kill()
+
+        process.wait()
+        stage.wait_empty()
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETSIG"), reason="only Linux sends these signals")
+def test_a_killed_guard_leaves_no_server_of_a_dead_wrapper(stage: Stage):
+    """A server that closed all files it inherited ends with the guard, also without its parent."""
+    script = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    argv = [sys.executable, "-c", script, *stage.server("--ignore-term")]
+    with owner(stage, argv) as process:
+        stage.wait_reports(1)
+        guards = [one for one in stage.living() if guard.__file__ in one.cmdline()]
+        wrapper = next(one for one in guards[0].children() if script in one.cmdline())
+        guards[0].suspend()  # it would end the server itself
+        process.kill()
+        wrapper.kill()
         guards[0].kill()
 
         process.wait()
