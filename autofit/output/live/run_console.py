@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Group, RenderableType
@@ -106,12 +105,7 @@ class RunConsole:
                 if self._live is not None:
                     self._live.refresh()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._is_ended.set()
             with self._lock:
