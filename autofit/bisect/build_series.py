@@ -105,13 +105,10 @@ class BuildSeries:
         """The runners of all builds that were prepared."""
         return [runner for _, runner in self._sides.values()]
 
-    def task(self, item: int) -> Task:
-        """Return the task of a build, which is prepared at its first use.
-
-        Raises:
-            AutofitError: the build cannot be prepared, or cannot serve the preset.
-        """
-        return self._side(item)[0]
+    @property
+    def good_task(self) -> Task:
+        """The task of the good build."""
+        return self._side(0)[0]
 
     def first_failure(self, item: int) -> Trial | None:
         """Return the first launch of a build that did not complete, or None if all did."""

@@ -102,7 +102,7 @@ def _have_other_answers(
     """Return whether the bad build's first answers are wrong, so that later rounds are needed."""
     if not rounds or rounds[0][0].answers is None:
         return False
-    is_sparse = series.task(0).inventory.is_moe
+    is_sparse = series.good_task.inventory.is_moe
     return answers_quantity(rounds[0][0].answers, is_sparse=is_sparse).value(rounds[0][1]) == 1.0
 
 
@@ -135,7 +135,7 @@ def _quantities(
     failed = next((pair[1].trial for pair in rounds if not pair[1].trial.is_completed), None)
     if failed is not None and asked in (None, "failure"):
         return [failure_quantity(failed.outcome.kind)]
-    workload = series.task(0).workload
+    workload = series.good_task.workload
     names = [asked] if asked in SPEEDS else [*_USUAL] if asked is None else []
     quantities = [speed_quantity(name, workload) for name in names]
     if asked in (None, "memory"):
@@ -144,7 +144,7 @@ def _quantities(
             for device in taken_mib(good.trial)
         ]
     if asked in (None, "answers") and good.answers is not None:
-        is_sparse = series.task(0).inventory.is_moe
+        is_sparse = series.good_task.inventory.is_moe
         quantities.append(answers_quantity(good.answers, is_sparse=is_sparse))
     if asked == "failure":
         quantities.append(failure_quantity(bad.trial.outcome.kind))

@@ -101,14 +101,16 @@ class _CpuTime:
     ours_s: float
 
     @classmethod
-    def now(cls, clock: Callable[[], float], extra_pids: Collection[int]) -> _CpuTime:
+    def now(cls, extra_pids: Collection[int]) -> _CpuTime:
         times = psutil.cpu_times()
         idle_s = times.idle + getattr(times, "iowait", 0.0)
         steal_s = getattr(times, "steal", 0.0)
         # User and nice include the time of guests.
         guests_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
         total_s = sum(times) - guests_s
-        return cls(clock(), total_s, total_s - idle_s - steal_s, steal_s, _ours_s(extra_pids))
+        return cls(
+            time.monotonic(), total_s, total_s - idle_s - steal_s, steal_s, _ours_s(extra_pids)
+        )
 
 
 def _ours_s(extra_pids: Collection[int]) -> float:
@@ -132,17 +134,14 @@ class HostWatcher:
     `extra_pids` are processes that work for autofit but were not started by it.
     """
 
-    def __init__(
-        self, *, extra_pids: Collection[int] = (), clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._clock = clock
+    def __init__(self, *, extra_pids: Collection[int] = ()) -> None:
         self._extra_pids = extra_pids
         self._cgroup = Cgroup.find()
-        self._before = _CpuTime.now(clock, extra_pids)
+        self._before = _CpuTime.now(extra_pids)
 
     def state(self) -> HostState:
         """Return the state since the last call, or since this object was created."""
-        before, now = self._before, _CpuTime.now(self._clock, self._extra_pids)
+        before, now = self._before, _CpuTime.now(self._extra_pids)
         self._before = now
         window_s = max(now.at_s - before.at_s, 1e-9)
         total_s = max(now.total_s - before.total_s, 1e-9)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 RELEASE_TOLERANCE_MIB = 64.0
+_POLL_S = 0.25
 
 
 class MemoryCounter(NamedTuple):
@@ -61,8 +62,6 @@ def wait_for_release(
     reference_mib: Mapping[str, float | None],
     *,
     limit_s: float = 30.0,
-    tolerance_mib: float = RELEASE_TOLERANCE_MIB,
-    poll_s: float = 0.25,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> MemoryRelease:
@@ -80,7 +79,7 @@ def wait_for_release(
             for name, before in reference_mib.items()
             if before is not None
             and (used := now.get(name)) is not None
-            and used > before + tolerance_mib
+            and used > before + RELEASE_TOLERANCE_MIB
         }
         waited_s = clock() - began_s
         if not unreleased:
@@ -94,4 +93,4 @@ def wait_for_release(
                 notice=f"{limit_s:.0f} s after the server stopped, {listed} were still in use; "
                 "autofit no longer waits for them",
             )
-        sleep(min(poll_s, limit_s))
+        sleep(min(_POLL_S, limit_s))

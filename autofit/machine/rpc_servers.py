@@ -92,12 +92,12 @@ def is_local(host: str) -> bool:
     }
 
 
-def uses_gpu(pid: int, proc: Path = Path("/proc")) -> bool:
+def uses_gpu(pid: int) -> bool:
     """Return whether a process has a GPU open, as far as we may see."""
     try:
         return any(
             str(path.readlink()).startswith(_GPU_FILES)
-            for path in (proc / str(pid) / "fd").iterdir()
+            for path in Path(f"/proc/{pid}/fd").iterdir()
         )
     except OSError:
         return False

@@ -112,11 +112,11 @@ class Change:
         """Return the change of the reciprocal."""
         return Change(-self.log_ratio, self.error, self.freedom)
 
-    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Return the limits of the ratio, at most the largest float."""
+    def interval(self) -> tuple[float, float]:
+        """Return 95% limits of the ratio, at most the largest float."""
         from scipy.special import stdtrit  # noqa: PLC0415 - heavy
 
-        half = float(stdtrit(self.freedom, 0.5 + confidence / 2)) * self.error
+        half = float(stdtrit(self.freedom, 0.975)) * self.error
         low, high = (min(self.log_ratio + side, _LARGEST_LOG) for side in (-half, half))
         return math.exp(low), math.exp(high)
 

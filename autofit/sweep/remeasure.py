@@ -195,12 +195,8 @@ class Remeasurement:
 
         def launch(number: int) -> Trial:
             launched = round_purpose(number, side.name), side.candidate, request_plan
-            if self.asks and number == 1 and not side.is_neighbour:
-                trial, _ = collect_answers(
-                    side.runner, prompts, *launched, is_verbatim=side.is_verbatim
-                )
-            else:
-                trial = side.runner.run(*launched, is_verbatim=side.is_verbatim)
+            asked = prompts if self.asks and number == 1 and not side.is_neighbour else None
+            trial, _ = collect_answers(side.runner, asked, *launched, is_verbatim=side.is_verbatim)
             self._seconds[side.name].append(trial.seconds)
             return trial
 

@@ -194,16 +194,6 @@ def test_small_layers_are_not_divided():
     assert not layout.slices[0].partial
 
 
-def test_faster_devices_get_more_of_a_balanced_layout(measured):
-    """A device that is three times as fast gets three times the layers, if memory allows."""
-    roomy = devices(16000, 16000)
-    layout = plan_layout(
-        measured, SERVED, roomy, "balanced", 20, speeds={"CUDA0": 3.0, "CUDA1": 1.0}
-    )
-    assert [len(piece.host_experts) for piece in layout.slices] == [15, 5]
-    assert [piece.units for piece in layout.slices] == [31, 10]
-
-
 def test_a_dense_model_moves_feed_forward_then_whole_layers():
     """First `n_cpu_ffn` increases; if that is not enough, whole layers stay on the host."""
     model = handmade([0.0] * 12, dense_mib=100.0)

@@ -92,18 +92,13 @@ class Layout:
 
 
 def plan_layouts(
-    inventory: ModelInventory,
-    base: Candidate,
-    devices: Sequence[Device],
-    *,
-    speeds: Mapping[str, float] | None = None,
+    inventory: ModelInventory, base: Candidate, devices: Sequence[Device]
 ) -> list[Layout]:
     """Return all layouts for the devices, each with the fewest host expert layers that fit.
 
     `first_device` is left out if only one device has room, because it equals a single one. `base`
     has the other settings, and the names of the devices to use, out of the machine's `devices` in
-    the runtime's order. `speeds` are the speeds of devices in any unit; the balanced layout gives
-    faster devices more.
+    the runtime's order.
 
     Raises:
         UsageError: a device that does not exist, or an invalid value.
@@ -111,7 +106,7 @@ def plan_layouts(
     used = used_devices(base, devices)
     names = [*LAYOUTS] if len(used) > 1 else []
     names += [f"{SINGLE}{device.name}" for device in used]
-    found = [plan_layout(inventory, base, used, name, None, speeds=speeds) for name in names]
+    found = [plan_layout(inventory, base, used, name, None) for name in names]
     return [layout for layout in found if layout.name != "first_device" or len(layout.slices) != 1]
 
 
@@ -121,8 +116,6 @@ def plan_layout(
     devices: Sequence[Device],
     name: str,
     host_expert_layers: int | None,
-    *,
-    speeds: Mapping[str, float] | None = None,
 ) -> Layout:
     """Return a layout with a number of host expert layers, or None for the fewest that fit.
 
@@ -140,13 +133,7 @@ def plan_layout(
     ordered = tuple(used[device] for device in order)
     if rule == TENSOR:
         return _tensor_layout(inventory, base, ordered, name)
-    planner = _Planner(
-        inventory=inventory,
-        base=base,
-        devices=ordered,
-        name=name,
-        shares=tuple((speeds or {}).get(device.name, 1.0) for device in ordered),
-    )
+    planner = _Planner(inventory=inventory, base=base, devices=ordered, name=name)
     return planner.plan(host_expert_layers)
 
 
@@ -179,16 +166,16 @@ def _tensor_layout(
     return uneven if uneven.fits else equal
 
 
-_Rule = Callable[[SliceSolver, int | None, Sequence[float]], Slices | None]
+_Rule = Callable[[SliceSolver, int | None], Slices | None]
 
 
-def _capacity(solver: SliceSolver, hosted: int | None, _: Sequence[float]) -> Slices | None:
+def _capacity(solver: SliceSolver, hosted: int | None) -> Slices | None:
     return solver.minimize_hosted() if hosted is None else solver.tightest(hosted)
 
 
-def _balanced(solver: SliceSolver, hosted: int | None, shares: Sequence[float]) -> Slices | None:
-    units = len(solver.problem.fixed)
-    targets = [units * share / sum(shares) for share in shares]
+def _balanced(solver: SliceSolver, hosted: int | None) -> Slices | None:
+    count = len(solver.problem.budgets)
+    shares, targets = [1.0] * count, [len(solver.problem.fixed) / count] * count
     if hosted is not None:
         equal = solver.spread_tightest(apportion(hosted, shares), targets)
         if equal and (hosted < solver.movable_layers or solver.fits(equal)):
@@ -204,7 +191,7 @@ def _balanced(solver: SliceSolver, hosted: int | None, shares: Sequence[float]) 
     return fewest  # some device is too small for an equal share
 
 
-def _first_device(solver: SliceSolver, hosted: int | None, _: Sequence[float]) -> Slices | None:
+def _first_device(solver: SliceSolver, hosted: int | None) -> Slices | None:
     others = [0] * (len(solver.problem.budgets) - 1)
     if hosted is not None:
         return solver.spread_tightest([hosted, *others]) or solver.tightest(hosted)
@@ -232,7 +219,6 @@ class _Planner:
     base: Candidate
     devices: tuple[Device, ...]
     name: str
-    shares: tuple[float, ...]
 
     @property
     def rule(self) -> str:
@@ -251,27 +237,23 @@ class _Planner:
         if hosted is not None and not best.fits and not _fits_fully_hosted(self):
             # Every number of layers leaves the first device out, so that their layouts are
             # comparable.
-            fewer = self._using(self.devices[1:])
+            fewer = replace(self, devices=self.devices[1:])
             return fewer.plan(hosted) if fewer.plan(None).fits else best
         rivals: list[Layout] = []
         if not best.fits or self._is_first_device_narrow():
-            rivals.append(self._using(self.devices[1:]).plan(hosted))
+            rivals.append(replace(self, devices=self.devices[1:]).plan(hosted))
             if hosted is None:
                 for left_out in self.devices[1:]:
                     others = tuple(device for device in self.devices if device != left_out)
-                    rivals.append(self._using(others).plan_all(None))
+                    rivals.append(replace(self, devices=others).plan_all(None))
         if self.rule == "capacity" and hosted is None:
-            rivals += [self._using((device,)).plan_all(None) for device in self.devices]
+            rivals += [replace(self, devices=(device,)).plan_all(None) for device in self.devices]
         for rival in rivals:
             # Whole layers on the host do not make up for too few host experts.
             is_comparable = hosted is None or _units(rival) >= _units(best)
             if is_comparable and _rank(rival) < _rank(best):
                 best = rival
         return best
-
-    def _using(self, devices: tuple[Device, ...]) -> _Planner:
-        shares = dict(zip(self.devices, self.shares, strict=True))
-        return replace(self, devices=devices, shares=tuple(shares[d] for d in devices))
 
     def _is_first_device_narrow(self) -> bool:
         problem = self._skipping(0).solver("hosted").problem
@@ -321,7 +303,7 @@ class _Planner:
         rule = _RULES.get(self.rule, _capacity)
         best: Layout | None = None
         for _ in range(_CORRECTIONS):
-            slices = rule(solver, hosted, self.shares)
+            slices = rule(solver, hosted)
             if slices is None:
                 break
             layout = self._layout(costs, slices, mode)

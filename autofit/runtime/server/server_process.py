@@ -127,19 +127,13 @@ class _Progress:
     log_bytes: int
 
 
-def is_hung(
-    pid: int,
-    log_path: Path,
-    *,
-    observe_s: float = _OBSERVE_S,
-    sleep: Callable[[float], None] = time.sleep,
-) -> bool:
+def is_hung(pid: int, log_path: Path, *, observe_s: float = _OBSERVE_S) -> bool:
     """Return whether a process and its children use no CPU time, read nothing and print nothing.
 
     It takes `observe_s` seconds. A process that has exited is not hung.
     """
     before = _read_progress(pid, log_path)
-    sleep(observe_s)
+    time.sleep(observe_s)
     after = _read_progress(pid, log_path)
     if before is None or after is None:
         return False
