@@ -7,6 +7,7 @@ repeated until it succeeds, in `WaitingStorage`.
 from __future__ import annotations
 
 import abc
+import logging
 import os
 import random
 import re
@@ -34,12 +35,14 @@ HEARTBEAT_VARIABLE = "AUTOFIT_HEARTBEAT_S"
 _HEARTBEAT_S = 30
 # A worker that misses this many heartbeats is dead.
 _MISSED_HEARTBEATS = 4
-_MOST_RETRIES = 1
+MOST_RETRIES = 1
 
 _JOURNAL_ENDINGS = (".journal", ".log")
 _FORMS = "postgresql+psycopg://USER@HOST/DATABASE, sqlite:///FILE, or a journal file: FILE.journal"
 _EXTRA_HINT = 'install the driver: pip install "llama-autofit[fleet]"'
 _OPEN_LIMIT_S = 15.0
+_SETUP_LIMIT_S = 300.0
+_LOST_RACE = (exc.IntegrityError, exc.ProgrammingError)
 _CONNECT_LIMIT_S = 10
 _POLL_S = 1.0
 _NOTICE_INTERVAL_S = 60.0
@@ -77,9 +80,11 @@ def open_storage(
             answer.
     """
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    for library in ("sqlalchemy", "alembic"):  # they would print tracebacks of cut connections
+        logging.getLogger(library).addHandler(logging.NullHandler())
     name = shown_url(url)
     waiting = Patience(name, _secrets(url), report, should_stop)
-    deadline = time.monotonic() + _OPEN_LIMIT_S
+    began_s = time.monotonic()
     while True:
         try:
             return WaitingStorage(_open_once(url), waiting)  # type: ignore[abstract]
@@ -92,7 +97,8 @@ def open_storage(
                     "correct the URL of --storage; the password can also be in PGPASSWORD or "
                     "~/.pgpass" * name.startswith("postgresql"),
                 ) from None
-            if time.monotonic() > deadline:
+            limit_s = _SETUP_LIMIT_S if isinstance(error, _LOST_RACE) else _OPEN_LIMIT_S
+            if time.monotonic() > began_s + limit_s:
                 hint = "start its server, or correct the URL of --storage"
                 raise UsageError(f"the storage {name} does not answer: {reason}", hint) from None
             time.sleep(random.uniform(0.1, 0.5))
@@ -140,7 +146,7 @@ def _open_once(url: str) -> BaseStorage:
         heartbeat: dict[str, Any] = {
             "heartbeat_interval": heartbeat_s(),
             "grace_period": grace_s(),
-            "heartbeat_stale_trial_callback": RetryHeartbeatStaleTrialCallback(_MOST_RETRIES),
+            "heartbeat_stale_trial_callback": RetryHeartbeatStaleTrialCallback(MOST_RETRIES),
         }
         path = _journal_path(url)
         if path is not None:

@@ -69,7 +69,7 @@ def parse_devices(texts: Iterable[str]) -> dict[str, float | None]:
             name, size = _parse_pair(text, "--device", "NAME=MIB")
         if name in devices:
             raise UsageError(f"--device {name} is given twice", "name each device once")
-        devices[name] = _parse_mib(size, f"--device {name}=", 12288) if size else None
+        devices[name] = parse_mib(size, f"--device {name}=", 12288) if size else None
     return devices
 
 
@@ -139,10 +139,15 @@ def parse_headroom(text: str | None) -> float | None:
     Raises:
         UsageError: the text is no size.
     """
-    return None if text is None else _parse_mib(text, "--headroom ", 512, least=0.0)
+    return None if text is None else parse_mib(text, "--headroom ", 512, least=0.0)
 
 
-def _parse_mib(text: str, option: str, example: int, *, least: float = 1e-9) -> float:
+def parse_mib(text: str, option: str, example: int, *, least: float = 1e-9) -> float:
+    """Return the MiB of a size such as 512 or 12GiB; `option` and `example` are for the message.
+
+    Raises:
+        UsageError: the text is no possible size.
+    """
     found = _SIZE.fullmatch(text.strip())
     mib = float(found[1]) * _UNITS_MIB[found[2].lower()] if found else -1.0
     if not least <= mib <= _LARGEST_MIB:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -36,6 +36,7 @@ class NightHead:
     """The head of a sweep, which identifies it: a sweep can continue another with an equal head.
 
     `suite` is the name of the suite, `digest` the digest of its text, and `shard` is (I, N).
+    `night` is the name of the night that other runners share, or None.
     """
 
     suite: str
@@ -43,6 +44,7 @@ class NightHead:
     names: tuple[str, ...]
     only: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None
+    night: str | None = None
 
     @classmethod
     def of(cls, suite: Suite, only: Sequence[str], shard: tuple[int, int] | None) -> NightHead:
@@ -54,6 +56,10 @@ class NightHead:
             only=tuple(only),
             shard=shard,
         )
+
+    def is_part_of(self, other: NightHead) -> bool:
+        """Return whether this is the same part of the same suite; its text may have changed."""
+        return (self.suite, self.only, self.shard) == (other.suite, other.only, other.shard)
 
 
 class NightFolder:
@@ -116,7 +122,16 @@ class NightFolder:
 
     @classmethod
     def latest(cls, head: NightHead) -> NightFolder | None:
-        """Return the newest sweep folder that has the suite, names and shard of a head."""
+        """Return the newest sweep folder that has the suite, names, shard and night of a head."""
+        return cls._latest(lambda own: own.night == head.night and own.is_part_of(head))
+
+    @classmethod
+    def latest_shared(cls, head: NightHead) -> NightFolder | None:
+        """Return the newest sweep folder of a shared night with the suite of a head."""
+        return cls._latest(lambda own: own.night is not None and own.is_part_of(head))
+
+    @classmethod
+    def _latest(cls, is_meant: Callable[[NightHead], bool]) -> NightFolder | None:
         found = []
         parents = (_default_folder(), _fallback_folder())
         for path in (path for parent in parents for path in parent.glob(f"*/{_HEAD}")):
@@ -124,8 +139,7 @@ class NightFolder:
                 folder = cls.open(path.parent)
             except UsageError:
                 continue
-            own = folder.head
-            if (own.suite, own.only, own.shard) == (head.suite, head.only, head.shard):
+            if is_meant(folder.head):
                 found.append((path.stat().st_mtime, str(path), folder))
         return max(found, key=lambda one: one[:2])[2] if found else None
 

@@ -30,6 +30,7 @@ from autofit.session.requirement import parse_requirement
 from autofit.session.task_options import parse_devices, parse_env, parse_rpc, parse_wrapper
 from autofit.study.study_location import safe_name
 from autofit.sweep.entry_record import Mode
+from autofit.sweep.needs import Needs
 from autofit.sweep.verdict import Thresholds
 from autofit.trial.metric import Metric
 from autofit.trial.workload import Workload
@@ -89,6 +90,7 @@ class SuiteEntry:
     answers: bool = True
     seed: int = 1
     missing: Literal["skip", "fail"] = "fail"
+    needs: Needs = field(default_factory=Needs)
 
     @property
     def full_budget_s(self) -> float:
@@ -98,6 +100,10 @@ class SuiteEntry:
     def time_limit_s(self, granted_s: float) -> float:
         """Return the seconds after which the entry is stopped, given its seconds for measuring."""
         return self.time_out_s or granted_s * _TIME_OUT_FACTOR + _TIME_OUT_EXTRA_S
+
+    def find_unmet_need(self) -> str:
+        """Return what the entry needs and this machine lacks, or an empty text."""
+        return self.needs.find_unmet(self.runtime, self.dialect, self.rpc)
 
     def has_name(self, name: str) -> bool:
         """Return whether a name is that of the entry, or of the item that the entry is part of."""
@@ -245,6 +251,8 @@ class EntryDefaults(_StrictModel):
     """Seed of a tune's search and of the order of launches."""
     missing: Literal["skip", "fail"] | None = None
     """Whether to skip the entry or to fail if its model, runtime or device is missing."""
+    needs: Needs | None = None
+    """What a machine must have to measure the entry; on others it counts as missing."""
 
 
 class EntryOptions(EntryDefaults):
@@ -387,7 +395,7 @@ class _SuiteReader:
             exclude_none=True, exclude_unset=True
         )
         for key, value in own.items():
-            is_group = key in {"set", "env", "thresholds"} and key in merged
+            is_group = key in {"set", "env", "thresholds", "needs"} and key in merged
             merged[key] = {**merged[key], **value} if is_group else value
         return merged
 
@@ -397,6 +405,7 @@ class _SuiteReader:
         options["devices"] = {k: str(v) for k, v in options.get("devices", {}).items()}
         options["env"] = {k: _value_text(v) for k, v in options.get("env", {}).items()}
         options["pins"] = {k: _value_text(v) for k, v in options.pop("set", {}).items()}
+        options["needs"] = Needs(**options.get("needs", {}))
         options["thresholds"] = Thresholds(**options.get("thresholds", {}))
         for key in ("budget", "time_out"):
             options[f"{key}_s"] = parse_duration_s(options.pop(key)) if key in options else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import sys
 import threading
@@ -21,49 +20,9 @@ from autofit.runtime.command.redaction import redact_command
 
 pytestmark = pytest.mark.timeout(120)
 
-SPAWN = multiprocessing.get_context("spawn")
-
 
 def _open(url, notices=None, **options):
     return open_storage(url, report=(notices if notices is not None else []).append, **options)
-
-
-def _claim(url, barrier, taken):
-    """Open the storage and begin the waiting trials."""
-    barrier.wait(60)
-    storage = _open(url)
-    study = optuna.create_study(study_name="night", storage=storage, load_if_exists=True)
-    study_id = storage.get_study_id_from_name("night")
-    barrier.wait(60)
-    for _ in range(3):
-        study.add_trial(create_trial(state=TrialState.WAITING))
-    for trial in storage.get_all_trials(study_id):
-        if storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING):
-            taken.put(trial.number)
-    taken.put(None)
-
-
-def test_workers_that_start_together_share_every_trial_once(new_url):
-    """Workers that create a storage at the same moment begin each trial exactly once."""
-    url, count = new_url(), 2
-    barrier, taken = SPAWN.Barrier(count), SPAWN.Queue()
-    workers = [SPAWN.Process(target=_claim, args=(url, barrier, taken)) for _ in range(count)]
-    for worker in workers:
-        worker.start()
-    numbers = []
-    while count:
-        number = taken.get(timeout=60)
-        count -= number is None
-        numbers += [number] if number is not None else []
-    for worker in workers:
-        worker.join(30)
-        assert worker.exitcode == 0
-    storage = _open(url)
-    trials = storage.get_all_trials(storage.get_study_id_from_name("night"))
-    assert [trial.number for trial in trials] == list(range(6))
-    assert len(set(numbers)) == len(numbers)
-    left = [trial.number for trial in trials if trial.state == TrialState.WAITING]
-    assert sorted([*numbers, *left]) == list(range(6))
 
 
 def test_trial_of_a_dead_worker_is_queued_once_more(new_url, monkeypatch):

@@ -21,7 +21,7 @@ from autofit.errors import AutofitError, RegressionError, UsageError
 if TYPE_CHECKING:
     from autofit.sweep.entry_record import EntryRecord
     from autofit.sweep.night_folder import NightFolder
-    from autofit.sweep.sweep_run import SweepPlan
+    from autofit.sweep.sweep_plan import SweepPlan
     from autofit.sweep.verdict import EntryVerdict
 
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
@@ -47,8 +47,24 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
     help="The folder for the measurements. Default: results/sweeps/SUITE-DATE-N.",
 )
 @click.option("--resume", is_flag=True, help="Continue the latest sweep of this suite.")
+@click.option(
+    "--storage",
+    metavar="URL",
+    help="Share the night with other runners through this storage: "
+    "postgresql+psycopg://USER@HOST/DATABASE, sqlite:///FILE, or a journal file on a shared "
+    "folder, FILE.journal.",
+)
+@click.option(
+    "--study-name",
+    metavar="NAME",
+    help="The name of the shared night. Default: SUITE, its digest, and the date.",
+)
 @wait_option
-@click.option("--merge", is_flag=True, help="Measure nothing: judge the shards in FOLDERS.")
+@click.option(
+    "--merge",
+    is_flag=True,
+    help="Measure nothing: judge the shards in FOLDERS, or the night in --storage.",
+)
 @click.option("--dry-run", is_flag=True, help="Print entries and commands, and launch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
 def command(
@@ -63,6 +79,8 @@ def command(
     shard: str | None,
     folder: Path | None,
     resume: bool,
+    storage: str | None,
+    study_name: str | None,
     wait_s: float | None,
     merge: bool,
     dry_run: bool,
@@ -74,15 +92,22 @@ def command(
     in results/sweeps/SUITE-DATE-N. A sweep that was stopped or killed continues with --resume
     and repeats no launch. With --merge, FOLDERS are the folders of the shards.
 
+    With --storage, any number of runners, each on its own machine, take entries from one night
+    until none is left. The entry of a runner that died is taken over once. The last runner judges
+    the night and writes the reports; the others exit with 0.
+
     \b
     Exit codes: 0 nothing got worse, 1 the sweep itself failed, 2 usage or a faulty suite,
     4 another autofit measures here, 5 a regression, 130 interrupted.
     """  # noqa: D301 - click's mark for lines to keep
     from autofit.cli.commands.tune import print_commands
     from autofit.cli.machine_ready import ready_machine
-    from autofit.sweep.sweep_run import SweepPlan
+    from autofit.sweep.shared_night import SharedStudy
+    from autofit.sweep.sweep_plan import SweepPlan
+    from autofit.sweep.sweep_run import Sweep, read_shards
 
     _refuse_contradictions(folders, merge=merge, measures=bool(resume or shard or folder))
+    _refuse_shared_parts(storage, study_name, folders, is_part=bool(shard or only), merge=merge)
     targets = (junit, summary, "-" if as_json else None)
     if targets.count("-") > 1:
         raise UsageError("only one report can go to stdout", "write the other reports to files")
@@ -99,29 +124,47 @@ def command(
     if dry_run:
         print_commands(plan.commands(), as_json=as_json)
         return 0
-    with ready_machine(None if merge else wait_s, f"of the sweep {plan.suite.name}"):
-        records, night = _find_records(
-            plan, folders, folder, resume=resume, locks_machine=wait_s is None
+    shared = SharedStudy(storage, study_name) if storage else None
+
+    def conclude(records: Sequence[EntryRecord], night: NightFolder | None = None) -> int:
+        verdicts = plan.judge(records)
+        document = plan.document(records, verdicts, night)
+        _print_verdicts(
+            verdicts, plan, night, updates_baseline=update_baseline, to_stderr="-" in targets
         )
-    verdicts = plan.judge(records)
-    document = plan.document(records, verdicts, night)
-    _print_verdicts(
-        verdicts, plan, night, updates_baseline=update_baseline, to_stderr="-" in targets
-    )
-    _write_reports(verdicts, document, night, sweep=plan.suite.name, junit=junit, summary=summary)
-    if update_baseline:
-        plan.update_baseline(records)
-        say(f"updated {plan.baseline_path}", err=True)
-    if as_json:
-        click.echo(json.dumps(document))
-    return _report_code(document)
+        _write_reports(
+            verdicts, document, night, sweep=plan.suite.name, junit=junit, summary=summary
+        )
+        if update_baseline:
+            plan.update_baseline(records)
+            say(f"updated {plan.baseline_path}", err=True)
+        if as_json:
+            click.echo(json.dumps(document))
+        return _report_code(document)
+
+    if merge:
+        return conclude(shared.records(plan, _report) if shared else read_shards(plan, folders))
+    with ready_machine(wait_s, f"of the sweep {plan.suite.name}"):
+        sweep = Sweep(
+            plan=plan,
+            folder=folder,
+            resume=resume,
+            locks_machine=wait_s is None,
+            report=_report,
+            command=sys.argv[1:],
+            shared=shared,
+        )
+        code = sweep.run(conclude)
+    if code is None and as_json:  # another runner judges
+        click.echo(json.dumps(plan.document([], [], None)))
+    return code or 0
+
+
+def _report(line: str) -> None:
+    say(line, err=True)
 
 
 def _refuse_contradictions(folders: Sequence[Path], *, merge: bool, measures: bool) -> None:
-    if merge and not folders:
-        raise UsageError(
-            "--merge needs the folders of the shards", "give them after the suite's name"
-        )
     if merge and measures:
         raise UsageError("--merge measures nothing", "leave out --resume, --shard and --folder")
     if folders and not merge:
@@ -131,28 +174,27 @@ def _refuse_contradictions(folders: Sequence[Path], *, merge: bool, measures: bo
         )
 
 
-def _find_records(
-    plan: SweepPlan,
-    shards: Sequence[Path],
-    folder: Path | None,
+def _refuse_shared_parts(
+    storage: str | None,
+    name: str | None,
+    folders: Sequence[Path],
     *,
-    resume: bool,
-    locks_machine: bool,
-) -> tuple[list[EntryRecord], NightFolder | None]:
-    """Return records and their folder: those of shards, or those of a sweep that runs now."""
-    from autofit.sweep.sweep_run import Sweep, read_shards
-
-    if shards:
-        return read_shards(plan, shards), None
-    sweep = Sweep(
-        plan=plan,
-        folder=folder,
-        resume=resume,
-        locks_machine=locks_machine,
-        report=lambda line: say(line, err=True),
-        command=sys.argv[1:],
-    )
-    return sweep.measure()
+    is_part: bool,
+    merge: bool,
+) -> None:
+    if merge and bool(folders) == bool(storage):
+        raise UsageError(
+            "--merge needs either the folders of the shards or --storage",
+            "give the folders after the suite's name, or the storage of the night",
+        )
+    if name is not None and storage is None:
+        raise UsageError("--study-name is only for a night in --storage", "add --storage URL")
+    if storage is not None and is_part:
+        raise UsageError(
+            "--storage shares the whole suite",
+            "leave out --shard and --only; `needs` in the suite"
+            " says which machine may measure an entry",
+        )
 
 
 def _parse_shard(text: str) -> tuple[int, int]:

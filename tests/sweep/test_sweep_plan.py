@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit.sweep.suite import SuiteEntry
-from autofit.sweep.sweep_run import grant_budget_s
+from autofit.sweep.sweep_plan import grant_budget_s
 
 
 @given(
