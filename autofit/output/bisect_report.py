@@ -13,7 +13,7 @@ from rich.text import Text
 from autofit.output.junit import junit_xml
 from autofit.output.report.markdown_report import escape, facts, table
 from autofit.output.text.console import print_facts, print_table
-from autofit.output.text.last_screen import figure_text
+from autofit.output.text.last_screen import FIGURES, figure_text
 from autofit.sweep.verdict import EntryVerdict, MetricVerdict, RegressionKind
 from autofit.text_format import duration, one_line
 
@@ -23,13 +23,7 @@ _KINDS: Mapping[str, RegressionKind] = {
     "answers": "output_changed",
 }
 _MAX_CHANGES = 3
-_FIGURES = (
-    ("request_s", "request", "s"),
-    ("pp_per_s", "prompt", "t/s"),
-    ("tg_per_s", "generation", "t/s"),
-    ("ttft_s", "first token", "s"),
-)
-_HEAD = ("build", "", *(name for _, name, _ in _FIGURES))
+_HEAD = ("build", "", *(name for name, _, _ in FIGURES))
 
 
 def print_bisection(result: Mapping[str, Any], console: Console) -> None:
@@ -93,7 +87,7 @@ def _rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         if build["name"] in shown:
             estimates = build["estimates"]
             mark = "first bad" if build["name"] in bad else ""
-            cells = (figure_text(estimates.get(key), unit) for key, _, unit in _FIGURES)
+            cells = (figure_text(estimates.get(key), unit) for _, key, unit in FIGURES)
             yield (one_line(build["name"]), mark, *cells)
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from autofit.output.report.markdown_report import code, escape, facts, table
 from autofit.output.text.console import print_facts, print_table
+from autofit.output.text.last_screen import FIGURES
 from autofit.sweep.verdict import EntryVerdict, MetricVerdict, Verdict
 from autofit.text_format import UNKNOWN, mib, number, one_line, times_text
 
@@ -24,12 +25,7 @@ _MARKS: dict[Verdict, str] = {
     "skipped": "⏭️",
 }
 _ORDER = tuple(_MARKS)
-_SPEEDS = (
-    ("request_s", "requests"),
-    ("pp_per_s", "prompt"),
-    ("tg_per_s", "generation"),
-    ("ttft_s", "first token"),
-)
+
 _PLURALS = {"regression": "regressions", "improvement": "improvements"}
 _METRIC_HEAD = ("metric", "verdict", "baseline", "now", "ratio", "p", "trend", "")
 _BARS = "▁▂▃▄▅▆▇█"
@@ -44,7 +40,7 @@ def markdown_summary(verdicts: Sequence[EntryVerdict], *, sweep: str) -> str:
     worst_first = ranked(verdicts)
     parts = [f"# Sweep {escape(sweep)}: {headline(verdicts)}"]
     if worst_first:
-        head = ("", "entry", "verdict", *(words for _, words in _SPEEDS), "trend")
+        head = ("", "entry", "verdict", *(name for name, _, _ in FIGURES), "trend")
         parts.append(table(head, map(_row, worst_first)))
         parts.append(
             "Speeds are relative to the baseline: 0.94 means 0.94x as fast. Each interval is "
@@ -88,7 +84,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 def _row(verdict: EntryVerdict) -> tuple[str, ...]:
     by_name = {one.metric: one for one in verdict.metrics}
-    found = [by_name.get(key) for key, _ in _SPEEDS]
+    found = [by_name.get(key) for _, key, _ in FIGURES]
     kinds = dict.fromkeys(one.verdict for one in (*verdict.regressions, *verdict.improvements))
     words = ", ".join(kinds).replace("_", " ") or verdict.verdict
     trend = by_name.get("request_s")
