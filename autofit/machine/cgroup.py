@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Self
@@ -126,7 +127,8 @@ def _chain(
     # In a container the mount can start at the group itself, or at an unrelated one.
     relative = group.relative_to(inside) if group.is_relative_to(inside) else PurePosixPath()
     folders = [top / folder for folder in (relative, *relative.parents)]
-    return tuple(folder for folder in folders if (folder / must_have).is_file())
+    # `Path.is_file` raises an error for a name that is too long.
+    return tuple(f for f in folders if os.path.isfile(f / must_have))  # noqa: PTH113
 
 
 def _memory(folder: Path) -> CgroupMemory:

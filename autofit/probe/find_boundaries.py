@@ -79,13 +79,13 @@ class ProbeSession:
     def has_time(self, candidate: Candidate) -> bool:
         """Return whether there is time for a launch of usual length.
 
-        A launch that the study has already takes none.
+        A launch that the study has already takes none, and the first is made in any case.
         """
         left_s = self.runner.budget.left_for_s("prove")  # all of it: nothing follows
-        if left_s is None or self.runner.is_known(PURPOSE, candidate):
-            return True
         seconds = [trial.seconds for trial in self.memory.launches]
-        return left_s - self.runner.untaken_s > (median(seconds) if seconds else 0.0)
+        if left_s is None or not seconds or self.runner.is_known(PURPOSE, candidate):
+            return True
+        return left_s - self.runner.untaken_s > median(seconds)
 
     def _need(self, first: Trial) -> Need:
         count = self.boundaries

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -34,6 +33,10 @@ _SAME_CORES = 0.5
 _FIGURE = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?!\w)")
 
 
+# Seconds and rates of a record are between these: ratios of others may have no logarithm.
+_LEAST_VALUE, _LARGEST_VALUE = 1e-9, 1e12
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchValues:
     """The values of one launch: the median of each metric over its requests.
@@ -48,9 +51,9 @@ class LaunchValues:
     load_s: float | None = None
 
     def get(self, metric: str) -> float | None:
-        """Return the value of a metric, or None unless it is positive and finite."""
+        """Return the value of a metric, or None if it is none that a launch can have."""
         value: float | None = getattr(self, metric)
-        return value if value is not None and 0 < value < math.inf else None
+        return value if value is not None and _LEAST_VALUE < value < _LARGEST_VALUE else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from benchmarks.search_machine import SearchMachine
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_poor_type_costs_no_rounds(tmp_path):
     """Scored with the winner it takes part in rounds that are in vain, scored first in none."""
     comparison = Comparison(SearchMachine(random_case(0), tmp_path), tmp_path, max_launches=30)

@@ -97,6 +97,16 @@ def test_a_container_has_its_own_group(tmp_path: Path, path: str, inside: str):
     assert group.memory().free_mib == 14
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "..", "", "\\x00"])
+def test_a_group_with_an_odd_name_has_no_limit(name, tmp_path: Path):
+    """A name that the system cannot have, as of a damaged file, is no group."""
+    group = system(tmp_path, f"0::/{name}\n", V2_MOUNT.format(inside="/"), {})
+
+    assert group.memory() is None or group.memory().limit_mib is None
+    assert group.cpu_limit() is None
+    assert group.oom_kills() is None
+
+
 def test_no_limit_and_no_counter_are_none(tmp_path: Path):
     """Without control groups there are no limits, and kills of the whole machine count."""
     group = system(tmp_path, "", "", {"proc/vmstat": "nr_free_pages 5\noom_kill 7\n"})

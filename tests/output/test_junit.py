@@ -125,6 +125,7 @@ def test_any_text_is_valid(text, seconds):
     check(junit_xml([verdict, verdict], sweep=text, hostname=text))
 
 
+@pytest.mark.timeout(300)
 @settings(max_examples=60)
 @given(records, records, st.integers(0, 2))
 def test_any_two_nights_can_be_judged_and_reported(before, now, kept_nights):

@@ -107,7 +107,7 @@ def test_output_has_the_format_of_llama_server(tmp_path: Path) -> None:
         (["--cache-type-k", "q7"], "unknown value: 'q7'"),
         (["-ot", "a=NOWHERE"], "unknown buffer type"),
         (["-c", "512"], "model.path is required"),
-        (["-m", "/nowhere.gguf"], "failed to load model"),
+        (["-m", "/nowhere.gguf", "--port", "0"], "failed to load model"),
     ],
 )
 def test_faulty_command_exits_with_1(words: list[str], message: str) -> None:

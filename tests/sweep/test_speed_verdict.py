@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -51,6 +52,19 @@ def test_slower_night_is_a_regression_in_every_speed():
         assert len(one.nights) == 4
     assert found["outcome"].verdict == "same"
     assert verdict.reproduce
+
+
+@pytest.mark.parametrize("odd", [5e-324, 1e-300, 1e308, math.inf, math.nan, 0.0, -1.0])
+@pytest.mark.parametrize("is_odd_before", [True, False])
+def test_speeds_that_no_launch_can_have_are_not_compared(odd, is_odd_before):
+    """A damaged baseline or night has no value of that metric, and the others have verdicts."""
+    odd_launches = tuple(replace(one, tg_per_s=odd) for one in launches())
+    before = Baseline().updated([night(launches=odd_launches) if is_odd_before else night()])
+    now = night(20) if is_odd_before else night(20, launches=odd_launches)
+    found = by_metric(judge_entry(before.entries[now.name], now))
+
+    assert found["tg_per_s"].ratio is None
+    assert found["pp_per_s"].ratio is not None
 
 
 @pytest.mark.parametrize(
