@@ -4,8 +4,7 @@ There are two ways to find such candidates, each with its use:
 
 - By settings (`needing_at_least`): no setting of the candidate has a smaller demand (`demand`),
   and settings without a known direction are equal. This needs no prediction, so the search can
-  compare thousands of points. It treats a layout as the same for every number of host layers,
-  although several devices get new slices for each.
+  compare thousands of points. With several devices `search.point_grid` adds what lies on each.
 - By predicted bytes (`find_ruling_failure`): the candidate needs at least as much of the failed
   device for each kind of buffer. This is exact to the layer, also over several devices and
   between layouts, so `probe` uses it to prove a boundary.

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from autofit.memory.demand import MEMORIES, Memory, is_free
-from autofit.memory.dominance import needing_at_least, needing_at_most
 from autofit.search.feasibility import BoundaryPosterior, EstimateBiasPosterior
 from autofit.search.kernel import MINOR_AXIS_WEIGHTS, Kernel
 from autofit.search.memory_surrogate import IMPOSSIBLE_MIB, MemorySurrogate
@@ -120,13 +119,13 @@ class CandidatePool:
             probabilities = self._predicted_probabilities(rows, memory)
             for row in self._ran:
                 # A point without a candidate stays at 0.
-                fits = needing_at_most(self._grid.demands[memory], rows, row) & (probabilities > 0)
+                fits = self._grid.needing_at_most(memory, rows, row) & (probabilities > 0)
                 probabilities[fits] = np.maximum(probabilities[fits], _DOMINATED_PROBABILITY)
             for row in self._history.out_of_memory(memory):
-                probabilities[needing_at_least(self._grid.demands[memory], rows, row)] = 0.0
+                probabilities[self._grid.needing_at_least(memory, rows, row)] = 0.0
             product *= probabilities
         for row, is_repeated in self._spills:
-            dominated = needing_at_least(self._grid.demands["device"], rows, row)
+            dominated = self._grid.needing_at_least("device", rows, row)
             product[dominated] *= 0.0 if is_repeated else _SPILLED_ONCE
         return product
 

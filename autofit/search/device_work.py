@@ -56,6 +56,11 @@ class WorkMatrix:
         return used
 
     @property
+    def weights(self) -> Floats:
+        """Layers, and layers with experts, on each device, of shape (points, 2, devices)."""
+        return np.stack([self.layers, self.layers - self.host_layers], axis=1)
+
+    @property
     def features(self) -> Floats:
         """Layers and host layers of all devices, of shape (points, 2, devices)."""
         return np.stack([self.layers, self.host_layers], axis=1)
@@ -63,6 +68,7 @@ class WorkMatrix:
 
 # Interpolated layers may be fractions.
 _SOME = 0.5
+_ROUNDING = 1e-6
 
 
 class DeviceWorkTable:
@@ -137,6 +143,22 @@ class DeviceWorkTable:
             found, [devices, 2 * devices, 3 * devices], axis=1
         )
         return WorkMatrix(layers, hosted, np.round(uploads), rest[:, 0], np.round(rest[:, 1]))
+
+    def covers(self, rows: Rows, other: Rows) -> NDArray[np.bool_]:
+        """Return which rows have at least as much on every device as another row, of one kind."""
+        return self._compared(rows, other, 1.0)
+
+    def is_covered(self, rows: Rows, other: Rows) -> NDArray[np.bool_]:
+        """Return which rows have at most as much on every device as another row, of one kind."""
+        return self._compared(rows, other, -1.0)
+
+    def _compared(self, rows: Rows, other: Rows, sign: float) -> NDArray[np.bool_]:
+        here, there = self.at(rows), self._at(other[None])
+        more = sign * (here.weights - there.weights) >= -_ROUNDING
+        is_same = (here.uploads == there.uploads).all(axis=1)
+        is_same &= here.is_divided == there.is_divided
+        found: NDArray[np.bool_] = more.all(axis=(1, 2)) & is_same
+        return found
 
     def structures(self, rows: Rows) -> list[tuple[bool, ...]]:
         """Return what differs in kind between placements: equal for rows on the same devices.

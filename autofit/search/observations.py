@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from autofit.memory.demand import KV_AXES, Memory, demand
-from autofit.memory.dominance import needing_at_least
 from autofit.search.point_grid import Floats, PointGrid, Rows
 from autofit.search.problem import Observation
 from autofit.search.space import HOST_LAYERS_AXIS
@@ -63,6 +62,9 @@ class LaunchHistory:
             for index, observation in enumerate(observations)
             if (row := grid.row_of(observation.point)) is not None
         ]
+        if grid.work is not None:
+            for one in self.launches:
+                grid.work.learn(one.row)
         with_cost = [one for one in self.launches if one.observation.cost is not None]
         suspects = _suspected_spills(grid, with_cost)
         self.ran = [one for one in with_cost if one.row not in suspects]
@@ -75,7 +77,7 @@ class LaunchHistory:
         found: set[tuple[int, ...]] = set()
         for row in self.out_of_memory("device"):
             if tuple(row.tolist()) in rows:
-                more = needing_at_least(self._grid.demands["device"], self.matrix(rows), row)
+                more = self._grid.needing_at_least("device", self.matrix(rows), row)
                 found.update(rows[index] for index in np.flatnonzero(more))
         return frozenset(found)
 

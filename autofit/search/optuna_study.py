@@ -18,7 +18,6 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from autofit.memory.dominance import needing_at_least
 from autofit.search.observations import LaunchHistory
 from autofit.search.point_grid import PointGrid
 from autofit.search.problem import Observation, Problem, Proposal
@@ -142,9 +141,10 @@ class SearchStudy:
         if row is None:
             return False
         rows = np.array([row])
+        if grid.work is not None:
+            grid.work.learn(row)
         failed = LaunchHistory(grid, self.observations).out_of_memory("device")
-        demands = grid.demands["device"]
-        return any(needing_at_least(demands, rows, other).any() for other in failed)
+        return any(grid.needing_at_least("device", rows, other).any() for other in failed)
 
     def search_in(self, space: Space) -> None:
         """Search another space. There must be no observation yet."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autofit.memory.demand import MEMORIES, Demands, Memory, demands_of, number
+from autofit.memory.dominance import needing_at_least, needing_at_most
 from autofit.search.device_work import DeviceWorkTable, Floats, Rows
 from autofit.search.problem import Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Axis, Point
@@ -120,6 +121,33 @@ class PointGrid:
         work = self.work.at(np.array([here, there]))
         one, two = work.features
         return bool(np.abs(one - two).max() <= 1.0 and np.ptp(work.is_divided) == 0)
+
+    def needing_at_least(self, memory: Memory, rows: Rows, other: Rows) -> NDArray[np.bool_]:
+        """Return which rows need at least as much of a memory as another row: (rows,).
+
+        With several devices what lies on each of them is compared, and not layouts: two layouts
+        can place layers equally, and one can place them differently with one host layer less.
+        """
+        demands = self._unplaced_demands(memory)
+        found = needing_at_least(demands, rows, other)
+        if self.work is not None and memory == "device":
+            found &= self.work.covers(rows, other)
+        return found
+
+    def needing_at_most(self, memory: Memory, rows: Rows, other: Rows) -> NDArray[np.bool_]:
+        """Return which rows need at most as much of a memory as another row: (rows,)."""
+        found = needing_at_most(self._unplaced_demands(memory), rows, other)
+        if self.work is not None and memory == "device":
+            found &= self.work.is_covered(rows, other)
+        return found
+
+    def _unplaced_demands(self, memory: Memory) -> Demands:
+        """Return the demands of all axes but those whose effect `work` knows."""
+        if self.work is None or memory == "host":
+            return self.demands[memory]
+        placed = (LAYOUT_AXIS, HOST_LAYERS_AXIS)
+        pairs = zip(self.axes, self.demands[memory], strict=True)
+        return [None if axis.name in placed else values for axis, values in pairs]
 
     def column_of(self, name: str) -> int | None:
         """Return the column of an axis, or of a runtime parameter that an axis sets."""

@@ -295,9 +295,6 @@ class SurrogateProposer:
             self._prior = MachinePrior(problem)
             self._memory_surrogate = MemorySurrogate(self._grid)
         history = LaunchHistory(self._grid, observations)
-        if self._grid.work is not None:
-            for one in history.launches:
-                self._grid.work.learn(one.row)
         self._launched: dict[str, tuple[int, ...]] = {}
         for one in history.launches:
             candidate = problem.candidate_of(one.observation.point)

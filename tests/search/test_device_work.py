@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from search.two_devices import LAYERS, observe, problem
@@ -10,7 +12,9 @@ from autofit.search.kernel import Kernel
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.point_grid import PointGrid
 from autofit.search.policy import SearchPolicy
+from autofit.search.problem import DeviceWork
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, Point
+from autofit.trial.candidate import Candidate
 
 
 def _point(layout: str, host_layers: int, ubatch: int = 2048) -> Point:
@@ -104,3 +108,40 @@ def test_near_copies_differ_by_at_most_a_layer(one, other, is_copy):
     grid = PointGrid(problem())
 
     assert grid.is_near_copy(_point(*one), _point(*other)) is is_copy
+
+
+def _covers(one: Point, other: Point) -> bool:
+    """Return whether a point needs at least as much device memory as another one."""
+    grid = PointGrid(problem())
+    rows = [grid.row_of(point) for point in (one, other)]
+    for row in rows:
+        grid.work.learn(row)
+    return bool(grid.needing_at_least("device", np.array(rows[:1]), np.array(rows[1]))[0])
+
+
+def test_a_failure_rules_out_equal_and_larger_placements_of_any_layout():
+    """What lies on each device is compared, and not the name of the layout."""
+    failed = _point("halves", 10)
+
+    assert _covers(_point("both", 10), failed)
+    assert _covers(_point("both", 8), failed)
+    assert not _covers(_point("both", 11), failed)
+    assert not _covers(_point("both", 8, ubatch=1024), failed)
+    assert not _covers(_point("single:B", 8), failed)
+
+
+def test_a_failure_does_not_rule_out_a_layout_that_moves_layers():
+    """A layout that gives a device fewer layers when more are not in system RAM may fit."""
+
+    def shifting(candidate: Candidate) -> DeviceWork:
+        host_layers = candidate.get_int("n_cpu_moe", 0)
+        first = 8 if host_layers < 10 else 12
+        return DeviceWork((first, LAYERS - first), (0, host_layers), 0, 0)
+
+    moved = replace(problem(), work_of=shifting)
+    grid = PointGrid(moved)
+    rows = [grid.row_of(_point("halves", count)) for count in (9, 10)]
+    for row in rows:
+        grid.work.learn(row)
+
+    assert not grid.needing_at_least("device", np.array(rows[:1]), np.array(rows[1])).any()

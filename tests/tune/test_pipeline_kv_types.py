@@ -145,8 +145,8 @@ def test_a_tune_stopped_while_scoring_resumes(tune, stops_at):
 
 def test_a_larger_budget_keeps_the_score(tune):
     """A tune that is given more launches does not score again."""
-    small = tune(POOR, max_launches=4)
-    large = tune(POOR, max_launches=8)
+    small = tune(POOR, max_launches=8)
+    large = tune(POOR, max_launches=12)
 
     assert small.result["kv_scores"]
     assert large.asked.count(ASKED) == 1
