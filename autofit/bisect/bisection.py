@@ -204,14 +204,14 @@ def _describe_change(change: BuildChange, quantity: Quantity, series: BuildSerie
     if quantity.name == "memory":
         used = amount["mib"] or {}
         return (
-            f"{name} takes {mib(used.get('after'))} of {quantity.device}, "
-            f"{before} {mib(used.get('before'))}"
+            f"{name} uses {mib(used.get('after'))} of {quantity.device}; before, {before} used "
+            f"{mib(used.get('before'))}"
         )
     if quantity.name == "failure":
         failed = series.first_failure(change.last)
         reason = f": {describe_outcome(failed.outcome)}" if failed else ""
-        return f"{name} is the first to fail{reason}"
-    return f"{name} is the first with other answers"
+        return f"{name} is the first build that fails{reason}"
+    return f"{name} is the first build with other answers"
 
 
 def _memory(item: int, device: str, series: BuildSeries) -> float | None:

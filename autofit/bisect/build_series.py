@@ -155,7 +155,7 @@ class BuildSeries:
         failed = self.first_failure(item)
         if not reason and failed is not None:
             reason = describe_outcome(failed.outcome)
-        reason = reason or "a launch did not show what is searched"
+        reason = reason or "its launches do not show the searched quantity"
         name = self.builds[item].name
         if item in (0, len(self.builds) - 1):
             which = "good" if item == 0 else "bad"

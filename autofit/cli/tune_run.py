@@ -79,7 +79,7 @@ class TuneRun:
         proposal = search.ask()
         candidate = search.problem.candidate_of(proposal.point) if proposal else None
         if candidate is not None:
-            about = "search begins with; what follows depends on what this one measures"
+            about = "first launch of the search; later ones depend on its measurement"
             yield about, self._shell_line(candidate, "measure")
 
     def _shell_line(self, candidate: Candidate, purpose: Purpose) -> str:

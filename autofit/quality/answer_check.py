@@ -242,7 +242,7 @@ def _equality_messages(equality: Equality, reference: str) -> Iterator[str]:
     if equality.typical_divergence is not None and equality.verdict == "different":
         yield (
             f"mean divergence {equality.mean_divergence:.3g} nats a token, nine tokens in ten "
-            f"up to {equality.typical_divergence:.3g}; rounding explains {equality.tolerance:g}"
+            f"up to {equality.typical_divergence:.3g}; rounding causes {equality.tolerance:g}"
         )
     first = equality.first
     if first is not None:

@@ -120,7 +120,7 @@ def _replay_lines() -> Iterator[str]:
 
     path = find_table(TABLE)
     recorded = read_table(path)
-    yield "\nRECORDED, not measured here: what the search is for on a real GPU"
+    yield "\nRECORDED, not measured here: the effect of one setting on a real GPU"
     # The first line names the publication, and then machine, model and build.
     source = path.read_text(encoding="utf-8").splitlines()[0]
     yield source.removeprefix("# source:").partition(";")[2].strip()
@@ -161,8 +161,8 @@ def _cliff_lines(table: RecordedTable) -> Iterator[str]:
         if last is not None and not runs:
             yield (
                 f"  boundary: {last[0]} fits, {host_layers} does not; "
-                f"cliff: {last[0] - host_layers} more layers on the card leave "
-                f"{speed / last[1]:.0%} of the speed"
+                f"cliff: with {last[0] - host_layers} more layers on the card, "
+                f"{speed / last[1]:.0%} of the speed is left"
             )
             return
         last = (host_layers, speed)

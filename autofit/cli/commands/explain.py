@@ -34,8 +34,8 @@ _STAGES = {
 }
 _PLACES = {"device": "a device", "host": "host memory", "pinned": "pinned memory"}
 _REFUSED = (
-    "{:.0f} MiB of a device were refused and the server continued with less. If that is the size "
-    "of a prefetch slot, it has fewer prefetch slots, or none."
+    "a device refused an allocation of {:.0f} MiB, and the server continued without it. If this "
+    "is the size of a prefetch slot, the server has fewer prefetch slots, or none."
 )
 _LOG_HINT = "give the text that llama-server printed, for example `llama-server ... 2>server.log`"
 # The first bytes of files that users confuse with a log.

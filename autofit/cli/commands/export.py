@@ -49,7 +49,7 @@ def _check_format(context: click.Context, parameter: click.Parameter, value: str
 @click.option(
     "--unproven",
     is_flag=True,
-    help="Export the best so far of a tune that has no winner. The file says what is not shown.",
+    help="Export the best so far of a tune that has no winner. The file says what is not proven.",
 )
 @click.option("--name", metavar="NAME", help="The model's name in the file.")
 @click.option(
