@@ -184,7 +184,7 @@ def _refuse_shared_parts(
 ) -> None:
     if merge and bool(folders) == bool(storage):
         raise UsageError(
-            "--merge needs either the folders of the shards or --storage",
+            "--merge needs the folders of the shards, or --storage",
             "give the folders after the suite's name, or the storage of the night",
         )
     if name is not None and storage is None:
