@@ -15,9 +15,10 @@ MOST_STUDIES = 30
 MOST_LAUNCHES = 60
 
 _Seconds = Annotated[float, Field(gt=1e-9, lt=1e6)]
-_Bytes = Annotated[float, Field(ge=0, lt=1e15)]
+_Bytes = Annotated[float, Field(ge=1, lt=1e15)]
 _Mib = Annotated[float, Field(gt=-1e7, lt=1e7)]
-_Layers = Annotated[float, Field(ge=0, lt=1e5)]
+# A search has a table of all numbers of host layers.
+_Layers = Annotated[float, Field(ge=0, le=1000)]
 _Count = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Text = Annotated[str, Field(max_length=1000)]
 
@@ -47,7 +48,7 @@ class KnownModel(_Part):
 
     name: _Text
     digest: _Text
-    layers: Annotated[int, Field(ge=1, lt=100_000)]
+    layers: Annotated[int, Field(ge=1, le=1000)]
     movable_bytes: _Bytes
     read_bytes: _Bytes
     fixed_read_bytes: _Bytes
@@ -79,7 +80,7 @@ class KnownLaunch(_Part):
     settings: dict[_Text, bool | int | float | _Text] = Field(max_length=200)
     devices: dict[_Text, KnownDevice] = Field(max_length=64)
     first_device: _Text = ""
-    whole_host_layers: _Count = 0
+    whole_host_layers: Annotated[int, Field(ge=0, le=1000)] = 0
     is_divided: bool = False
     prompt_s_per_token: _Seconds | None = None
     generated_s_per_token: _Seconds | None = None

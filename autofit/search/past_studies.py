@@ -166,7 +166,8 @@ class _PastGrid:
         past = replace(
             problem,
             space=replace(problem.space, axes=axes),
-            layouts=problem.layouts and (*problem.layouts, *_PAST_LAYOUTS),
+            layouts=problem.layouts
+            and tuple(dict.fromkeys((*problem.layouts, TENSOR_LAYOUT, *_PAST_LAYOUTS))),
             most_host_layers=max(_host_layers(one.work) for one in study.launches),
             candidate_of=Candidate,
             work_of=lambda candidate: works.get(candidate.key),

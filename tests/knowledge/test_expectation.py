@@ -49,6 +49,17 @@ def test_the_expected_rate_of_a_launched_candidate_is_what_it_had(machine, trial
         assert rate.median == pytest.approx(1 / seconds, rel=0.3)
 
 
+def test_a_layout_that_the_task_does_not_search_still_says_something(machine, trials) -> None:
+    """An earlier study may have divided every layer, which a larger model has no room for."""
+    study = learn_study(machine.task, trials, study_id="a", finished_at=0.0)
+    assert study is not None
+    first, *others = study.launches
+    divided = first.model_copy(update={"is_divided": True})
+    study = study.model_copy(update={"launches": (divided, *others)})
+    (rates,) = expected_rates(machine.task, [study], [trials[1].candidate], now=0.0)
+    assert rates is not None
+
+
 def test_without_studies_nothing_is_expected(machine, trials) -> None:
     """Each candidate has None."""
     candidates = [trial.candidate for trial in trials]

@@ -102,11 +102,15 @@ DAMAGES = [
     [["studies", 0, "requests"], []],
     [["studies", 0, "model", "layers"], 0],
     [["studies", 0, "model", "movable_bytes"], -1.0],
+    [["studies", 0, "model", "kv_bytes"], 0.0],
+    [["studies", 0, "model", "layers"], 99_999],
     [["studies", 0, "finished_at"], "yesterday"],
     [[*LAUNCH, "prompt_s_per_token"], 0.0],
     [[*LAUNCH, "prompt_s_per_token"], "fast"],
     [[*LAUNCH, "generated_s_per_token"], 1e300],
     [[*LAUNCH, "devices", "CUDA0", "layers"], -3.0],
+    [[*LAUNCH, "devices", "CUDA0", "host_layers"], 99_999.0],
+    [[*LAUNCH, "whole_host_layers"], 99_999],
     [[*LAUNCH, "settings", "threads"], [8]],
 ]
 
