@@ -44,7 +44,7 @@ def gather_study(url: str, report: Callable[[str], None]) -> Study:
                 # A note says where it was launched, since the devices of all hosts look the same.
                 notes = (*one.trial.notes, f"launched on {one.host}")
                 study.write_trial(replace(one.trial, notes=notes))
-        result = storage.get_study_user_attrs(study_id).get(RESULT)
+        result = storage.get_study_system_attrs(study_id).get(RESULT)
         if result is not None:
             study.conclude({**json.loads(result), "study": str(path)})
     return Study.open(path)

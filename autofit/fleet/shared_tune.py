@@ -286,7 +286,7 @@ class SharedTune:
     def conclude(self, result: Mapping[str, Any]) -> None:
         """Record the result of the tune."""
         text = self.names.to_shared(json.dumps(result))
-        self.storage.set_study_user_attr(self._study_id, RESULT, text)
+        self.storage.set_study_system_attr(self._study_id, RESULT, text)
 
     def find_result(self, budget: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the result of the leader, or None if there is none yet.
@@ -301,7 +301,7 @@ class SharedTune:
         return result if is_new or result.get("budget") == budget else None
 
     def _result_text(self) -> str | None:
-        text = self.storage.get_study_user_attrs(self._study_id).get(RESULT)
+        text = self.storage.get_study_system_attrs(self._study_id).get(RESULT)
         return text if isinstance(text, str) else None
 
     def wait(self, for_what: str = "") -> None:
@@ -321,12 +321,9 @@ class SharedTune:
     def claim(self, point: Point, purpose: TrialPurpose) -> bool:
         """Claim a point, unless another worker has; return whether this worker launches it."""
         params = self.names.shared_point(point)
-        number = self._begin(params, purpose)
-        self._trials = self.storage.get_all_trials(self._study_id, deepcopy=False)
-        own = self._claim
-        assert own is not None  # noqa: S101 - set by _begin
+        own = self._begin(params, purpose)
         for other in self._trials:
-            if other.number >= number or not is_same_point(own, other):
+            if other.number >= own.number or not is_same_point(own, other):
                 continue
             is_known = is_finished_launch(other) and identity(other) in self._taken
             if other.state == TrialState.RUNNING or (is_finished_launch(other) and not is_known):
@@ -336,7 +333,7 @@ class SharedTune:
 
     def begin(self, purpose: TrialPurpose) -> int:
         """Return the number of a launch: that of the claimed point, or a new one."""
-        return self._claim.number if self._claim else self._begin({}, purpose)
+        return (self._claim or self._begin({}, purpose)).number
 
     def let_go(self) -> None:
         """Give up the claim: there was no launch."""
@@ -402,10 +399,11 @@ class SharedTune:
 
     # ---- Optuna's trials
 
-    def _begin(self, params: Mapping[str, Any], purpose: TrialPurpose) -> int:
+    def _begin(self, params: Mapping[str, Any], purpose: TrialPurpose) -> FrozenTrial:
         trial_id = self._create(params, self._launch_attributes(purpose), {})
-        self._claim = self.storage.get_trial(trial_id)
-        return self._claim.number
+        self._trials = self.storage.get_all_trials(self._study_id, deepcopy=False)
+        self._claim = next(trial for trial in self._trials if trial._trial_id == trial_id)
+        return self._claim
 
     def _launch_attributes(self, purpose: TrialPurpose) -> dict[str, Any]:
         return {

@@ -289,6 +289,8 @@ def is_away(error: BaseException) -> bool:
     if isinstance(cause, AutofitError):
         return False
     is_cut = isinstance(cause, exc.DBAPIError) and cause.connection_invalidated
+    # Optuna repeats a query of trials in a transaction whose connection was cut.
+    is_cut = is_cut or isinstance(cause, exc.PendingRollbackError)
     kinds = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError, OSError)
     return is_cut or isinstance(cause, kinds)
 

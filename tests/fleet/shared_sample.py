@@ -26,7 +26,7 @@ def worker(url: str, name: str, device: str = "CUDA0", **changes: Any) -> Shared
         "worker": name,
         "distributions": {
             "layout": CategoricalDistribution([f"single:{device}", "balanced"]),
-            "host_layers": IntDistribution(0, 12),
+            "host_layers": IntDistribution(0, 9999),
         },
         "summarize": lambda trial: Summary(
             trial.seconds if trial.is_completed else None,

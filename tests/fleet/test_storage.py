@@ -10,6 +10,7 @@ import warnings
 
 import optuna
 import pytest
+import sqlalchemy
 from optuna.trial import TrialState, create_trial
 from postgres_server import PASSWORD
 from process_stage import wait_for
@@ -88,6 +89,25 @@ def test_cut_connections_lose_nothing(postgres, new_pg_study):
         ends.set()
         cutter.join()
     assert len(study.user_attrs) == 8
+
+
+@pytest.mark.parametrize("table", ["trials", "trial_params"])
+def test_query_that_is_cut_in_its_middle_is_repeated(postgres, new_pg_study, table):
+    """All trials are read although the connection is cut between two statements of a query."""
+    study, _ = new_pg_study
+    for _ in range(2):
+        study.add_trial(create_trial(state=TrialState.RUNNING))
+    cuts = []
+
+    def cut(_connection, _cursor, statement, *_):
+        if f"FROM {table}" in statement and not cuts:
+            cuts.append(statement)
+            postgres.cut_connections()
+
+    engine = study._storage.inner._backend.engine
+    sqlalchemy.event.listen(engine, "before_cursor_execute", cut)
+    assert len(study.get_trials()) == 2
+    assert cuts
 
 
 def test_stop_ends_a_wait(postgres):
