@@ -226,12 +226,9 @@ def main() -> None:
         }
         for done in as_completed(waiting):
             results[waiting[done]] = done.result()
-            print(f"machine {waiting[done]} is done", file=sys.stderr, flush=True)
+            print(f"machine {waiting[done]}: {done.result()}", file=sys.stderr, flush=True)
     text = report(results, options.workers)
     print(text)
-    for seed, outcomes in sorted(results.items()):
-        for one in outcomes:
-            print(seed, one, file=sys.stderr)
     if options.output:
         options.output.write_text(text + "\n", "utf-8")
 
