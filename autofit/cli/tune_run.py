@@ -13,6 +13,7 @@ from typing import Any
 from autofit.cli.options.shared_options import RunOptions
 from autofit.cli.run_setup import Run, open_run
 from autofit.errors import UsageError
+from autofit.knowledge.expectation import expected_course
 from autofit.knowledge.knowledge_document import KnownStudy
 from autofit.knowledge.knowledge_folder import read_knowledge, study_knowledge
 from autofit.knowledge.study_knowledge import machine_of, past_studies
@@ -42,7 +43,7 @@ from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
 from autofit.trial.candidate import Candidate
 from autofit.tune.baseline import describe_baseline
-from autofit.tune.explore import Exploration
+from autofit.tune.explore import Exploration, least_gain
 from autofit.tune.pipeline import run_tune
 
 # The port in the commands of a dry run. A real tune gets a free port from the system.
@@ -159,7 +160,17 @@ class TuneRun:
         )
         for text in known.notices:
             run.notice(text)
-        return self._search(memory, known.studies, run.study.header.created_at)
+        search = self._search(memory, known.studies, run.study.header.created_at)
+        if search.problem.past_studies:
+            expected = expected_course(
+                search.problem,
+                known.studies,
+                seed=self.seed,
+                least_gain=least_gain(self.task),
+                most_launches=self.max_launches,
+            )
+            run.notice(expected)
+        return search
 
     def _memory_model(self) -> MemoryModel:
         return self.task.memory_model(make_planner(self.task), CalibrationStore())

@@ -81,6 +81,7 @@ class CostModel:
     Attributes:
         measured: the launches that ran, which are the data.
         rows: of the same, of shape (measured, axes).
+        contradicted: the parts whose launches contradict what earlier studies have shown.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class CostModel:
     ) -> None:
         self._grid = grid
         self._prior = prior
+        self.contradicted: set[PartName] = set()
         self._kernel = kernel
         self.measured = history.ran
         self._goal = grid.problem.goal
@@ -107,11 +109,6 @@ class CostModel:
         """The root mean square of the standardized leave-one-out residuals, of the worst part."""
         residuals = (part.posterior.standardized_residual for part in self._parts.values())
         return max(residuals, default=0.0)
-
-    @property
-    def known_weight(self) -> float:
-        """The probability of what earlier studies have shown, of the part that doubts it most."""
-        return min((part.posterior.known_weight for part in self._parts.values()), default=0.0)
 
     @property
     def is_misspecified(self) -> bool:
@@ -219,8 +216,12 @@ class CostModel:
         kernel = self._kernel.matrix(rows, rows)
         order = np.array([self.measured[index].index for index in indices], dtype=float)
         design = build_design(self._grid, rows, name)
-        types = (*self._prior.machine_types(design, name), *design.strong_settings)
-        design = replace(design, machine_types=types)
+        types = design.machine_types
+        if self._prior.is_contradicted(design, name, logs):
+            self.contradicted.add(name)
+        else:
+            types = self._prior.machine_types(design, name)
+        design = replace(design, machine_types=(*types, *design.strong_settings))
         posterior = fit_posterior(design, logs, kernel, order)
         return _FittedPart(indices, posterior)
 

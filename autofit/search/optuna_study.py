@@ -26,8 +26,6 @@ from autofit.search.space import HOST_LAYERS_AXIS, Point, Space
 
 # Draws of Optuna's TPE until one is accepted.
 _MOST_DRAWS = 16
-# Knowledge of earlier studies that holds with a smaller probability is contradicted.
-_CONTRADICTED = 0.5
 
 
 class SearchStudy:
@@ -119,8 +117,7 @@ class SearchStudy:
         """True if launches show that what earlier studies have shown does not hold any more."""
         if not self.problem.past_studies:
             return False
-        weight = self._proposer.known_weight(self.problem, self.observations)
-        return weight < _CONTRADICTED
+        return self._proposer.contradicts_knowledge(self.problem, self.observations)
 
     def success_probability(self, point: Point) -> float:
         """Return the probability that a point runs."""

@@ -13,7 +13,7 @@ which this is the Kalman filter). The launches are stored, not the posterior, an
 fitted again when they are read, so that terms and priors can change.
 
 Knowledge may be wrong: a card was moved, memory is slower. So the usual prior stays a part of
-the mixture, and takes over as soon as launches contradict what is known.
+the mixture. If the first launches are not as expected, what is known of that part is dropped.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from autofit.runtime.discovery.found_runtime import format_value
 from autofit.search.cost_terms import Design, MachineType, PartName, build_design
 from autofit.search.kernel import Kernel
 from autofit.search.point_grid import Floats, PointGrid
-from autofit.search.posterior import USUAL_HYPER_WEIGHTS, fit_posterior
+from autofit.search.posterior import USUAL_HYPER_WEIGHTS, PartPrediction, fit_posterior
 from autofit.search.problem import DeviceWork, Goal, PastLaunch, PastStudy, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, LAYOUT_AXIS, TENSOR_LAYOUT, Axis, Point
 from autofit.trial.candidate import Candidate, ParamValue
 
 # The prior probability that what is known does not hold any more.
 _CHANGED_MACHINE = 0.1
+# What is known is contradicted if this many of the first launches deviate in one direction by more
+# than this many standard deviations. One of them may have a setting of which nothing is known.
+_FIRST_LAUNCHES, _DEVIATING, _MOST_DEVIATIONS = 3, 2, 2.0
 # A setting that the launches of a study did not report.
 _UNKNOWN_VALUE = "unknown"
 # Layouts of earlier launches, with one device and with several. Their work says the rest.
@@ -52,12 +55,30 @@ class MachinePrior:
 
     def machine_types(self, design: Design, part: PartName) -> tuple[MachineType, ...]:
         """Return the prior of a part's unknowns: what is known, mixed with the usual prior."""
-        if part not in self._learned:
-            self._learned[part] = self._learn(part)
-        learned = self._learned[part]
-        if learned is None:
-            return design.machine_types
-        return _with_usual(learned.prior_of(design), design)
+        known = self._known(design, part)
+        return design.machine_types if known is None else _with_usual(known, design)
+
+    def is_contradicted(self, design: Design, part: PartName, logs: Floats) -> bool:
+        """Return whether the first launches differ from what is known by more than it allows.
+
+        Args:
+            design: of the launches that measured the part, in their order.
+            part: the part.
+            logs: logarithms of the measurements.
+        """
+        known = self._known(design, part)
+        if known is None:
+            return False
+        first = replace(
+            design,
+            offsets=design.offsets[:_FIRST_LAUNCHES],
+            columns=design.columns[:_FIRST_LAUNCHES],
+        )
+        predicted = _predict(first, known)
+        sd = np.sqrt(predicted.variance + predicted.noise_variance)
+        z = (logs[:_FIRST_LAUNCHES] - predicted.mean) / sd
+        deviating = max(int((z > _MOST_DEVIATIONS).sum()), int((z < -_MOST_DEVIATIONS).sum()))
+        return deviating >= _DEVIATING
 
     def expect(self, launches: Sequence[PastLaunch], part: PartName) -> tuple[Floats, Floats]:
         """Return what is expected of launches that were not made.
@@ -69,12 +90,15 @@ class MachinePrior:
         study = PastStudy(problem.traffic, problem.goal.requests, tuple(launches), 1.0)
         axes = tuple(_with_past_values(axis, [study]) for axis in problem.space.axes)
         design = _PastGrid(problem, axes, study).design(part)
-        design = replace(design, machine_types=self.machine_types(design, part))
-        empty = replace(design, offsets=design.offsets[:0], columns=design.columns[:0])
-        none = np.zeros((0, 0))
-        posterior = fit_posterior(empty, np.zeros(0), none, np.zeros(0))
-        predicted = posterior.predict(design, np.zeros((len(launches), 0)))
+        predicted = _predict(design, self.machine_types(design, part))
         return predicted.mean, np.sqrt(predicted.variance)
+
+    def _known(self, design: Design, part: PartName) -> list[MachineType] | None:
+        """Return the prior of a part's unknowns by earlier studies alone, or None without any."""
+        if part not in self._learned:
+            self._learned[part] = self._learn(part)
+        learned = self._learned[part]
+        return None if learned is None else learned.prior_of(design)
 
     def _learn(self, part: PartName) -> _Learned | None:
         """Fit the studies in turn, each with the prior that those before it have left."""
@@ -82,6 +106,14 @@ class MachinePrior:
         for study in self._studies:
             learned = study.learn(part, learned) or learned
         return learned
+
+
+def _predict(design: Design, types: Sequence[MachineType]) -> PartPrediction:
+    """Return what a prior predicts, without any launch."""
+    design = replace(design, machine_types=tuple(types))
+    empty = replace(design, offsets=design.offsets[:0], columns=design.columns[:0])
+    posterior = fit_posterior(empty, np.zeros(0), np.zeros((0, 0)), np.zeros(0))
+    return posterior.predict(design, np.zeros((len(design.offsets), 0)))
 
 
 def _with_usual(known: Sequence[MachineType], design: Design) -> tuple[MachineType, ...]:

@@ -41,8 +41,9 @@ LEAST_GAIN = 0.01
 # the search of a machine that the model does not explain never ends.
 _USUAL_LAUNCHES = 10
 _DOUBLING_LAUNCHES = 3.0
-# The search does not end before this many launches.
-_MIN_LAUNCHES = 3
+# The search does not end before this many launches, or fewer on a machine that earlier studies
+# have shown.
+_MIN_LAUNCHES, _MIN_LAUNCHES_IF_KNOWN = 3, 2
 # An outlier is measured again if its log cost is lower than that of the best by at least this.
 _MIN_OUTLIER_GAIN = 0.02
 # A neighbour with a smaller probability to run is assumed to fail, without a launch.
@@ -157,7 +158,9 @@ class SearchPolicy:
     def may_stop(self, proposal: Proposal) -> bool:
         """Return whether the expected gain of a proposal is not worth a launch."""
         launches = len(self.study.observations)
-        return launches >= _MIN_LAUNCHES and proposal.expected_gain < self._least_gain_now
+        is_known = bool(self.study.problem.past_studies) and not self.study.contradicts_knowledge
+        least = _MIN_LAUNCHES_IF_KNOWN if is_known else _MIN_LAUNCHES
+        return launches >= least and proposal.expected_gain < self._least_gain_now
 
     @property
     def _least_gain_now(self) -> float:

@@ -157,15 +157,6 @@ class Posterior:
         )
 
     @property
-    def known_weight(self) -> float:
-        """The probability of the machine types that earlier studies have shown."""
-        return sum(
-            one.weight
-            for one in self.components
-            if one.linearization.machine_type.covariance is not None
-        )
-
-    @property
     def noise_sd(self) -> float:
         """The expected standard deviation of logarithms between launches of one candidate."""
         return math.sqrt(sum(c.weight * c.noise_sd**2 for c in self.components))

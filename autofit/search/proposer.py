@@ -274,9 +274,16 @@ class SurrogateProposer:
         ran = [model.measured[index].observation for index in order if model.is_eligible(index)]
         return [*ran, *spilled]
 
-    def known_weight(self, problem: Problem, observations: Sequence[Observation]) -> float:
-        """Return the probability that what earlier studies showed of the machine still holds."""
-        return self._model(self._history(problem, observations)).known_weight
+    def expect(
+        self, problem: Problem, observations: Sequence[Observation], point: Point
+    ) -> Observation:
+        """Return the observation that is expected of a launch that completes."""
+        history = self._history(problem, observations)
+        return self._model(history).expect(np.array([self._grid.row_of(point)]))[0]
+
+    def contradicts_knowledge(self, problem: Problem, observations: Sequence[Observation]) -> bool:
+        """Return whether the first launches differ from what earlier studies have shown."""
+        return bool(self._model(self._history(problem, observations)).contradicted)
 
     def outliers(self, problem: Problem, observations: Sequence[Observation]) -> list[Observation]:
         """Return eligible observations of one launch whose cost the others do not explain."""

@@ -53,6 +53,11 @@ _CONTRADICTION = (
 )
 
 
+def least_gain(task: Task) -> float:
+    """Return the smallest expected decrease of log cost that is worth a launch."""
+    return task.min_effect * _LEAST_GAIN_SHARE
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """The evaluation of a point: the point and its trial.
@@ -140,7 +145,7 @@ class Exploration:
     _trials_before: int = 0
 
     def __post_init__(self) -> None:
-        self.policy = SearchPolicy(self.search, self.task.min_effect * _LEAST_GAIN_SHARE)
+        self.policy = SearchPolicy(self.search, least_gain(self.task))
 
     @property
     def problem(self) -> Problem:

@@ -56,6 +56,7 @@ def test_a_finished_tune_is_kept(tunes) -> None:
 def test_the_next_search_begins_with_it_also_if_resumed(tunes) -> None:
     """A resumed search uses the same studies, and repeats no launch."""
     second = tunes.tune("second")
+    assert "notice: expected: about" in second.err
     assert [name.split()[0] for name in tunes.used("second")] == ["first"]
 
     resumed = tunes.tune("second", "--resume", launches=3)

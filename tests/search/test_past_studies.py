@@ -10,10 +10,11 @@ import pytest
 from search.toy_machine import PROMPT, ToyMachine, add_launch, explore
 
 from autofit.search.cost_terms import build_design
+from autofit.search.expected_search import expected_search
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.past_studies import MachinePrior
 from autofit.search.point_grid import PointGrid
-from autofit.search.policy import SearchPolicy
+from autofit.search.policy import LEAST_GAIN, SearchPolicy
 from autofit.search.problem import DeviceWork, PastLaunch, PastStudy, Problem
 from autofit.search.space import HOST_LAYERS_AXIS, Point
 
@@ -82,6 +83,18 @@ def test_the_first_guess_of_a_known_machine_is_near_the_best() -> None:
     proposal = SearchStudy(with_past(machine, past_study(machine)), seed=0).ask()
     assert proposal is not None
     assert machine.seconds(proposal.point) <= machine.best_s() * 1.05
+
+
+def test_the_course_of_a_search_on_a_known_machine_is_expected() -> None:
+    """The number of launches is about that of the search, and their costs are about right."""
+    machine = ToyMachine(noise=0.01)
+    problem = with_past(machine, past_study(machine))
+    expected = expected_search(problem, seed=0, least_gain=LEAST_GAIN, most_launches=30)
+    _, _, made = search(machine, problem)
+    assert abs(len(expected) - len(made)) <= 4
+    assert expected[0].cost == pytest.approx(machine.seconds(expected[0].point), rel=0.2)
+    short = expected_search(problem, seed=0, least_gain=LEAST_GAIN, most_launches=1)
+    assert [one.point for one in short] == [expected[0].point]
 
 
 def test_wrong_knowledge_is_noticed_within_three_launches_and_not_used() -> None:
