@@ -106,6 +106,19 @@ class KnownStudy(_Part):
     fitting_margins_mib: tuple[_Mib, ...] = Field((), strict=False, max_length=MOST_LAUNCHES)
     failing_margins_mib: tuple[_Mib, ...] = Field((), strict=False, max_length=MOST_LAUNCHES)
 
+    @property
+    def fastest(self) -> KnownLaunch:
+        """The launch with the fewest seconds for all requests."""
+        prompt = sum(one.weight * one.prompt_tokens for one in self.requests)
+        predicted = sum(one.weight * one.predicted_tokens for one in self.requests)
+        return min(
+            self.launches,
+            key=lambda one: (
+                prompt * (one.prompt_s_per_token or 0.0)
+                + predicted * (one.generated_s_per_token or 0.0)
+            ),
+        )
+
 
 class KnowledgeDocument(_Part):
     """A file of machine knowledge, or the part of it that a study used."""

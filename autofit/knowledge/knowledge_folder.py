@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,12 +30,15 @@ from autofit.knowledge.knowledge_document import (
 from autofit.study.durable_file import write_durably
 from autofit.study.study_folder import Study
 from autofit.study.study_location import safe_name, user_data_folder
+from autofit.trial.candidate import ParamValue
 from autofit.units import MIB
 
 VARIABLE = "AUTOFIT_KNOWLEDGE"
 _LARGEST_BYTES = 8 * MIB
 _MOST_FILES = 200
 _LOCK_S = 5.0
+# Settings of which the best value belongs to the machine more than to the model.
+_SHOWN_SETTINGS = ("threads", "load_mode", "ubatch", "flash_attn", "numa", "op_offload")
 # The file in a study's folder with the machine knowledge that its search began with.
 _STUDY_FILE = "knowledge.json"
 
@@ -58,6 +62,16 @@ class Knowledge:
         """The builds, that of the newest study last."""
         return tuple(dict.fromkeys(study.build for study in self.studies))
 
+    @property
+    def best_settings(self) -> dict[str, ParamValue]:
+        """The settings that the fastest launches of most studies had."""
+        fastest = [study.fastest.settings for study in self.studies]
+        found = {
+            name: Counter(one[name] for one in fastest if name in one).most_common(1)
+            for name in _SHOWN_SETTINGS
+        }
+        return {name: common[0][0] for name, common in found.items() if common}
+
     def to_dict(self) -> dict[str, Any]:
         """Return a summary as JSON data."""
         return {
@@ -67,6 +81,7 @@ class Knowledge:
             "launches": sum(len(study.launches) for study in self.studies),
             "models": list(self.models),
             "builds": list(self.builds),
+            "best_settings": self.best_settings,
             "newest_at": self.studies[-1].finished_at if self.studies else None,
             "notices": list(self.notices),
         }

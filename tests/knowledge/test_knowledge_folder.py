@@ -84,6 +84,19 @@ def test_files_of_other_machines_need_no_notice_if_this_one_has_its_own(tmp_path
     assert found.notices == ()
 
 
+def test_the_settings_of_the_fastest_launches_are_shown(tmp_path) -> None:
+    """Of several values the one counts that most studies found to be the fastest."""
+    slow = {"devices": {}, "prompt_s_per_token": 1.0, "generated_s_per_token": 1.0}
+    fast = {**slow, "generated_s_per_token": 0.5}
+    for number, threads in enumerate((8, 4, 4)):
+        launches = [
+            {**slow, "settings": {"threads": 99}},
+            {**fast, "settings": {"threads": threads}},
+        ]
+        add_study(MACHINE, known_study(number, launches=launches), tmp_path)
+    assert read_knowledge(MACHINE, tmp_path).best_settings == {"threads": 4}
+
+
 def _with(path: Path, place: list, value: object) -> str:
     """Return the text of a file with one value replaced."""
     document = json.loads(path.read_text())

@@ -120,7 +120,7 @@ def _host_lines(examination: Examination) -> Iterator[str]:
 
 
 def _knowledge_lines(examination: Examination) -> Iterator[str]:
-    from autofit.text_format import one_line, shown_path
+    from autofit.text_format import one_line, params_line, shown_path
 
     known = examination.knowledge
     if known is None or not (known.studies or known.notices):
@@ -133,6 +133,7 @@ def _knowledge_lines(examination: Examination) -> Iterator[str]:
     launches = sum(len(study.launches) for study in known.studies)
     yield f"  {launches} launches in {len(known.studies)} studies, {len(known.builds)} builds"
     yield _fold(f"  models: {one_line(', '.join(known.models))}")
+    yield _fold(f"  fastest in most studies: {one_line(params_line(known.best_settings))}")
     for path in known.files:
         yield f"  {shown_path(path)} (delete it to forget, copy it to an identical machine)"
 
