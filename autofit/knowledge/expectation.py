@@ -1,4 +1,4 @@
-"""What machine knowledge lets expect: rates without a launch, and the course of a search."""
+"""Expectations from machine knowledge: rates without a launch, and the course of a search."""
 
 from __future__ import annotations
 
