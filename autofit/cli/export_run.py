@@ -40,6 +40,7 @@ from autofit.runtime.discovery.find_runtime import find_runtime
 from autofit.runtime.discovery.found_runtime import Runtime, Version
 from autofit.runtime.discovery.help_text import parse_help
 from autofit.session.best_so_far import BestSoFar, find_best_so_far
+from autofit.session.runner import resume_command
 from autofit.study.durable_file import write_durably
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
@@ -281,8 +282,8 @@ def _plan_document(source: str) -> Mapping[str, Any] | None:
 def _winner(study: Study, best: BestSoFar | None) -> Mapping[str, Any]:
     """Return the winner of a tune, or raise UsageError with how to export `best` instead."""
     if study.result is None:
-        fault = "is not finished"
-        hint = f"continue it: `autofit tune MODEL --study {study.path} --resume`"
+        fault = "is not finished" if best else "has no finished launch that could be exported"
+        hint = f"continue it: `{resume_command(study)}`"
     elif not study.result.get("winner"):
         fault = "has no winner that could be written as a preset"
         hint = f"`autofit show {study.path}` shows why"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +9,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from autofit.cli.options.shared_options import RunOptions
@@ -38,43 +36,17 @@ if TYPE_CHECKING:  # the storage's libraries are heavy
     from autofit.fleet.shared_tune import SharedTune
 
 
-@dataclass(slots=True)
-class StopRequest:
-    """The user's request to stop a run, made with Ctrl-C."""
+@contextmanager
+def describe_stop(study: Study) -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into an error whose hint says how to resume the study.
 
-    _count: int = 0
-
-    def is_made(self) -> bool:
-        """Return whether the run must end after the current stage."""
-        return self._count > 0
-
-    @contextmanager
-    def listen(self, study: Study, emit: Listener) -> Iterator[None]:
-        """Let the first Ctrl-C end the run after the current stage, and the second at once.
-
-        If SIGINT is ignored, as in a process that a script started with `&`, it stays ignored.
-
-        Raises:
-            Interrupted: Ctrl-C or SIGTERM stopped the run. The hint says how to resume it.
-        """
-
-        def count_interrupt(number: int, frame: FrameType | None) -> None:
-            del number, frame
-            self._count += 1
-            if self._count > 1:
-                raise KeyboardInterrupt
-            hint = resume_hint(study)
-            emit(Notice(f"stopping after this stage; {hint}; Ctrl-C again stops at once"))
-
-        before = signal.getsignal(signal.SIGINT)
-        if before is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, count_interrupt)
-        try:
-            yield
-        except KeyboardInterrupt as error:
-            raise Interrupted("stopped", resume_hint(study)) from error
-        finally:
-            signal.signal(signal.SIGINT, before)
+    Raises:
+        Interrupted: the user stopped the run.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted("stopped", resume_hint(study)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +60,6 @@ class Run:
     study: Study
     emit: Listener
     budget: Budget
-    stop: StopRequest
     notices: list[str]
     measured: list[tuple[Task, TrialRunner]] = field(default_factory=list)
 
@@ -115,7 +86,6 @@ class Run:
             budget=self.budget,
             emit=self.emit,
             wall_clock=time.time,
-            should_stop=self.stop.is_made,
             memory=memory,
             shared=shared,
         )
@@ -174,13 +144,12 @@ def open_run(
         verbose=options.verbose,
         limits_mib={device.name: device.usable_mib for task in tasks for device in task.devices},
     )
-    stop = StopRequest()
     with (
         _make_folder(options, folder_name or header.model_name) as path,
         Study.resume(path, header) if options.resume else Study.create(path, header) as study,
         _best_so_far_if_stopped(study),
         console,
-        stop.listen(study, console),
+        describe_stop(study),
     ):
         shown = [
             f"study {study.path}",
@@ -192,7 +161,7 @@ def open_run(
             console(Notice(text))
         usage = planner.usage if planner else PlannerUsage()
         budget = Budget(time.monotonic, options.budget_s, max_launches, planner_usage=usage)
-        run = Run(study=study, emit=console, budget=budget, stop=stop, notices=shown)
+        run = Run(study=study, emit=console, budget=budget, notices=shown)
         yield run
         if options.keeps_knowledge:
             _keep_knowledge(run)

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from autofit.cli.run_setup import Run
 from autofit.cli.say import say
-from autofit.errors import Interrupted
 from autofit.fleet.shared_trials import Summary
 from autofit.fleet.shared_tune import SharedTune, compare_conditions
 from autofit.fleet.storage import WaitingStorage, open_storage, shown_url
 from autofit.memory.memory_model import MemoryModel
-from autofit.session.runner import resume_hint
 from autofit.session.task import Task
 from autofit.study.study_folder import Study
 from autofit.study.study_header import StudyHeader
@@ -54,11 +52,6 @@ class Fleet:
         self, run: Run, memory: MemoryModel, header: StudyHeader, tune: TuneRun
     ) -> dict[str, Any]:
         """Explore with the other workers until there is a result, and return it."""
-
-        def check_stop() -> None:
-            if run.stop.is_made():
-                raise Interrupted("stopped", resume_hint(run.study))
-
         self.report = run.notice
         task, search = tune.task, tune.search(run, memory)
         shared = SharedTune(
@@ -68,7 +61,6 @@ class Fleet:
             distributions=search.distributions,
             summarize=lambda trial: summarize(trial, task),
             report=run.notice,
-            check_stop=check_stop,
         )
         with shared.joined(header, [device.name for device in task.devices]):
             if tune.run_options.locked_devices:

@@ -96,7 +96,6 @@ class SharedTune:
         distributions: the axes of the search space.
         summarize: returns the columns of a trial.
         report: shows a notice.
-        check_stop: raises Interrupted once the user stops the run.
         names: the names of devices here and in the storage.
         pending: the points that other workers are launching.
     """
@@ -107,7 +106,6 @@ class SharedTune:
     distributions: Mapping[str, BaseDistribution]
     summarize: Callable[[Trial], Summary]
     report: Callable[[str], None]
-    check_stop: Callable[[], None] = lambda: None
     names: DeviceNames = field(default_factory=DeviceNames)
     pending: list[Point] = field(default_factory=list)
     _study: optuna.Study = field(init=False)
@@ -309,12 +307,8 @@ class SharedTune:
         if for_what and for_what != self._waits_for:
             self.report(f"waiting for {for_what}")
         self._waits_for = for_what
-        until_s = time.monotonic() + random.uniform(0.5, 1.5) * max(
-            min(1.0, heartbeat_s() / 4), self.worker_count / _POLLS_PER_S
-        )
-        while time.monotonic() < until_s:
-            self.check_stop()
-            time.sleep(0.1)
+        usual_s = max(min(1.0, heartbeat_s() / 4), self.worker_count / _POLLS_PER_S)
+        time.sleep(random.uniform(0.5, 1.5) * usual_s)
 
     # ---- launches
 

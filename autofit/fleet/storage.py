@@ -26,7 +26,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
-from autofit.errors import AutofitError, Interrupted, UsageError
+from autofit.errors import AutofitError, UsageError
 from autofit.fleet.journal import JournalWithHeartbeat
 from autofit.runtime.command.redaction import hide_values
 from autofit.text_format import duration, one_line
@@ -64,16 +64,10 @@ _REFUSED = re.compile(
 )
 
 
-def open_storage(
-    url: str,
-    *,
-    report: Callable[[str], None],
-    should_stop: Callable[[], bool] = lambda: False,
-) -> WaitingStorage:
+def open_storage(url: str, *, report: Callable[[str], None]) -> WaitingStorage:
     """Open the storage at a URL, and create its tables if it is new.
 
-    `report` gets a notice when the storage goes away and when it is back. A stopped run ends a
-    wait as soon as `should_stop` returns true.
+    `report` gets a notice when the storage goes away and when it is back.
 
     Raises:
         UsageError: the URL is wrong, its driver is missing, or the storage refuses or does not
@@ -83,7 +77,7 @@ def open_storage(
     for library in ("sqlalchemy", "alembic"):  # they would print tracebacks of cut connections
         logging.getLogger(library).addHandler(logging.NullHandler())
     name = shown_url(url)
-    waiting = Patience(name, _secrets(url), report, should_stop)
+    waiting = Patience(name, _secrets(url), report)
     began_s = time.monotonic()
     while True:
         try:
@@ -231,13 +225,11 @@ class Patience:
         name: str,
         secrets: list[str],
         report: Callable[[str], None],
-        should_stop: Callable[[], bool],
     ) -> None:
         self.name = name
         self.answered_since_s = time.monotonic()
         self._secrets = secrets
         self._report = report
-        self._should_stop = should_stop
 
     def describe(self, error: BaseException) -> str:
         """Return the reason of an error in one line, without the password."""
@@ -246,11 +238,7 @@ class Patience:
         return hide_values(one_line(lines[0] if lines else type(cause).__name__), self._secrets)
 
     def call(self, operation: Callable[..., Any], *args: Any, **named: Any) -> Any:  # noqa: ANN401 - any operation
-        """Call an operation of the storage until the storage answers.
-
-        Raises:
-            Interrupted: the user stopped the run.
-        """
+        """Call an operation of the storage until the storage answers."""
         began_s = time.monotonic()
         next_notice_s = 0.0
         while True:
@@ -273,14 +261,7 @@ class Patience:
                     self._report(f"the storage {self.name} is back after {waited}")
                     self.answered_since_s = time.monotonic()
                 return result
-            self._sleep()
-
-    def _sleep(self) -> None:
-        until_s = time.monotonic() + random.uniform(0.5, 1.5) * _POLL_S
-        while time.monotonic() < until_s:
-            if self._should_stop():
-                raise Interrupted(f"stopped while the storage {self.name} was away")
-            time.sleep(0.1)
+            time.sleep(random.uniform(0.5, 1.5) * _POLL_S)
 
 
 def is_away(error: BaseException) -> bool:

@@ -75,7 +75,7 @@ def _boundary(line: BoundaryLine) -> dict[str, Any]:
 
 def open_boundary_texts(lines: Sequence[BoundaryLine], study: Study) -> Iterator[str]:
     """Describe each boundary that a spent budget has left open, and how to continue."""
-    yield f"the budget is spent; with a larger --budget {resume_command(study)}"
+    yield f"the budget is spent; continue with a larger --budget: `{resume_command(study)}`"
     for line in lines:
         if not line.search.is_closed and line.stopped_by is None:
             yield f"{line.layout}, {line.cache_type}: {_known_text(line)}"

@@ -14,14 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from autofit.errors import AutofitError, Interrupted
+from autofit.errors import AutofitError
 from autofit.process.bounded_log import BoundedLog
 from autofit.process.secret_filter import SecretFilter
 from autofit.process.supervision import PIPE_BYTES, Supervised, open_pipe
 
 _GRACE_S = 10.0
-_STOPPED_GRACE_S = 5.0  # the user stops the run, and no trial is made of the launch
-_INTERRUPTED_GRACE_S = 1.0  # the user stops the run at once
+_INTERRUPTED_GRACE_S = 1.0  # the user stops the run, and no trial is made of the launch
 _PIPE_LIMIT_S = 2.0  # a pipe can stay open after the last known process is dead
 _CHUNK_BYTES = 1 << 18
 _LINE_BYTES = 4096  # a longer line is cut in memory, but not in the file
@@ -170,8 +169,6 @@ class ManagedProcess:
         grace_s = self._grace_s
         if isinstance(exception, KeyboardInterrupt):
             grace_s = min(grace_s, _INTERRUPTED_GRACE_S)
-        elif isinstance(exception, Interrupted):
-            grace_s = min(grace_s, _STOPPED_GRACE_S)
         self.stop(grace_s)
 
 

@@ -121,9 +121,7 @@ class PromptSet:
     _prompts: list[list[int]] = field(default_factory=list)
     _tasks: list[RetrievalTask] = field(default_factory=list)
 
-    def ask(
-        self, client: Client, limits: Limits, check_stop: Callable[[], None]
-    ) -> RequestFailure | None:
+    def ask(self, client: Client, limits: Limits) -> RequestFailure | None:
         """Send all prompts to a ready server; `take_answers` returns its answers."""
         self._answers = None
         if not self._prompts:
@@ -137,13 +135,11 @@ class PromptSet:
             self._answer_tokens,
             prompt_limit_s=limits.prompt_s,
             generate_limit_s=limits.generate_s,
-            check_stop=check_stop,
         )
         if isinstance(recorded, RequestFailure):
             return recorded
         texts = []
         for task in self._tasks:
-            check_stop()
             answer = client.complete(
                 task.prompt,
                 _RETRIEVAL_ANSWER_TOKENS,

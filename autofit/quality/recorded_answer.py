@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -66,15 +66,10 @@ def record_answers(
     *,
     prompt_limit_s: float,
     generate_limit_s: float,
-    check_stop: Callable[[], None] = lambda: None,
 ) -> list[RecordedAnswer] | RequestFailure:
-    """Return a server's greedy answers to fixed prompts in order, or its first failure.
-
-    `check_stop` is called before each request; it raises to end the launch.
-    """
+    """Return a server's greedy answers to fixed prompts in order, or its first failure."""
     recorded = []
     for prompt in prompts:
-        check_stop()
         answer = client.complete(
             prompt,
             predicted_tokens,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from autofit.errors import AutofitError, Interrupted
+from autofit.errors import AutofitError
 from autofit.memory.memory_model import MemoryModel
 from autofit.runtime.server.launcher import LaunchResult
 from autofit.runtime.server.request_plan import RequestPlan
@@ -52,7 +52,6 @@ class Launching(Protocol):
         *,
         log_path: Path,
         on_stage: Callable[[Stage], None],
-        check_stop: Callable[[], None],
     ) -> LaunchResult:
         """Start a server, send the requests, measure, and stop the server."""
         ...
@@ -67,8 +66,6 @@ class TrialRunner:
         budget: counts launches and time; its clock measures the duration of launches.
         emit: shows events.
         wall_clock: gives the date of a launch; it can be set back or forward at any time.
-        should_stop: called between the stages of a launch. Once it returns True, the launch
-            ends without a trial, and the run stops.
         memory: observes every trial; None if no memory is predicted.
         shared: the tune's trials of other workers; None if there are none.
         trials: every trial of this run, in order, with those taken from the study.
@@ -80,7 +77,6 @@ class TrialRunner:
     budget: Budget
     emit: Listener
     wall_clock: Callable[[], float]
-    should_stop: Callable[[], bool] = lambda: False
     memory: MemoryModel | None = None
     shared: SharedTune | None = None
     trials: list[Trial] = field(default_factory=list)
@@ -120,14 +116,12 @@ class TrialRunner:
         """Launch a candidate, unless the study already has the trial, and return the trial.
 
         Raises:
-            Interrupted: `should_stop` became true.
             AutofitError: the runtime refuses every candidate.
         """
         known = self._take_known((candidate.key, purpose.identity), request_plan.fidelity)
         if known is not None:
             self.take(known, earlier_s=known.spent_s)
             return known
-        self._check_stop()
         trial = self._launch(
             purpose, candidate, request_plan, layout=layout, is_verbatim=is_verbatim
         )
@@ -187,10 +181,6 @@ class TrialRunner:
         """Write a candidate that is not launched to the study."""
         self.study.skip(skipped)
 
-    def _check_stop(self) -> None:
-        if self.should_stop():
-            raise Interrupted("stopped", resume_hint(self.study))
-
     def _launch(
         self,
         purpose: TrialPurpose,
@@ -231,7 +221,6 @@ class TrialRunner:
                     request_plan,
                     log_path=self.study.log_path(number),
                     on_stage=lambda stage: self.emit(StageStarted(number, stage)),
-                    check_stop=self._check_stop,
                 )
             else:
                 result = LaunchResult(outcome=plan)
@@ -264,9 +253,23 @@ def _useful_advice(phase: Phase, result: LaunchResult) -> tuple[str, ...]:
 
 def resume_hint(study: Study) -> str:
     """Return a hint how to resume a stopped study."""
-    return f"all measurements are saved; {resume_command(study)}"
+    count = len(study.trials())
+    kept = f"{count} finished launch{'es are' if count != 1 else ' is'} kept"
+    return f"{kept if count else 'no launch had finished'}; resume with `{resume_command(study)}`"
 
 
 def resume_command(study: Study) -> str:
-    """Return an instruction how to resume a study."""
-    return f"resume with the same command and --study {shlex.quote(str(study.path))} --resume"
+    """Return the command that resumes a study.
+
+    A secret in its words is hidden, as in the study, and must be given again.
+    """
+    words = list(study.header.argv[1:])
+    end = words.index("--") if "--" in words else len(words)
+    own = iter(words[:end])
+    kept = []
+    for word in own:
+        if word == "--study":
+            next(own, None)
+        elif word != "--resume" and not word.startswith("--study="):
+            kept.append(word)
+    return shlex.join(["autofit", *kept, "--study", str(study.path), "--resume", *words[end:]])

@@ -62,7 +62,6 @@ def _contender(name, host_layers, launcher, folder):
             plan_measurement(WORKLOAD, 512, repeats=3),
             log_path=folder / f"{name}-{number}.log",
             on_stage=lambda _: None,
-            check_stop=lambda: None,
         )
         return Trial(
             number=number,

@@ -70,7 +70,8 @@ def test_a_tune_that_is_stopped_in_every_phase_has_a_result(program, machine, tm
             continue
         assert done.code == 130, done.err
         assert f"--study {study} --resume" in done.err
-        assert "all measurements are saved" in done.err
+        finished = len(kept(study))
+        assert (f"{finished} finished" if finished else "no launch had finished") in done.err
         assert done.out == ""
         # The first stop may come before any launch has ended.
         assert ("Best so far" in done.err) == bool(kept(study))
@@ -126,21 +127,20 @@ def test_ctrl_c_during_a_hanging_load_ends_at_once(program, machine, tmp_path):
     assert "--resume" in done.err
 
 
-def test_the_second_ctrl_c_ends_a_request_that_hangs(program, machine, tmp_path):
-    """The first Ctrl-C waits for the stage under way, the second does not."""
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_ctrl_c_ends_requests_that_hang(program, machine, tmp_path, parallel):
+    """Neither one request nor several at the same time delay Ctrl-C."""
     machine.fail("hang-request", 3600)
+    machine.write_workload(parallel=parallel)
     with program.start(*machine.words()) as run:
-        wait_for(lambda: machine.owners, 60)
-        wait_for(lambda: "slot" in _log(tmp_path) or "listening" in _log(tmp_path), 30)
+        wait_for(lambda: "listening" in _log(tmp_path), 60)
         time.sleep(1.0)
         run.send(signal.SIGINT)
-        run.wait_for_text("Ctrl-C again stops at once", 10)
-        assert run.process.poll() is None
-        run.send(signal.SIGINT)
-        done = run.finish(30)
+        done = run.finish(40)
 
     assert done.code == 130
     assert f"--study {tmp_path}/study --resume" in done.err
+    assert machine.owners == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -151,21 +151,6 @@ def test_a_stop_ends_a_health_check_without_end(program, machine, fault, number)
     with program.start(*machine.words()) as run:
         wait_for(lambda: machine.owners, 60)
         run.send(number)
-        done = run.finish(40)
-
-    assert done.code == 130
-
-
-def test_a_second_ctrl_c_ends_parallel_requests(program, machine, tmp_path):
-    """Requests at the same time do not delay the second Ctrl-C."""
-    machine.fail("hang-request", 3600)
-    machine.write_workload(parallel=2)
-    with program.start(*machine.words()) as run:
-        wait_for(lambda: "listening" in _log(tmp_path), 60)
-        time.sleep(1.0)
-        run.send(signal.SIGINT)
-        run.wait_for_text("Ctrl-C again stops at once", 10)
-        run.send(signal.SIGINT)
         done = run.finish(40)
 
     assert done.code == 130

@@ -15,7 +15,7 @@ from optuna.trial import TrialState, create_trial
 from postgres_server import PASSWORD
 from process_stage import wait_for
 
-from autofit.errors import Interrupted, UsageError
+from autofit.errors import UsageError
 from autofit.fleet.storage import HEARTBEAT_VARIABLE, open_storage, shown_url
 from autofit.runtime.command.redaction import redact_command
 
@@ -111,13 +111,15 @@ def test_query_that_is_cut_in_its_middle_is_repeated(postgres, new_pg_study, tab
 
 
 def test_stop_ends_a_wait(postgres):
-    """A stopped run does not wait for a storage that is away."""
-    notices, stop = [], threading.Event()
-    storage = _open(postgres.new_url(), notices, should_stop=stop.is_set)
+    """Ctrl-C ends the wait for a storage that is away."""
+
+    def stop(text: str) -> None:
+        raise KeyboardInterrupt(text)
+
+    storage = open_storage(postgres.new_url(), report=stop)
     postgres.stop()
     try:
-        threading.Timer(0.5, stop.set).start()
-        with pytest.raises(Interrupted):
+        with pytest.raises(KeyboardInterrupt, match="is away"):
             storage.get_all_studies()
     finally:
         postgres.start()

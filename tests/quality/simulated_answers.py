@@ -85,15 +85,13 @@ class AnsweredLaunching(ABC):
         *,
         log_path: Path,
         on_stage: Callable[[Stage], None],
-        check_stop: Callable[[], None],
     ) -> LaunchResult:
         """Return the result, after the questions of the plan and with an empty log."""
         log_path.write_text("a log\n")
         for stage in ("load", "prompt", "stop"):
-            check_stop()
             on_stage(stage)
         found = self.result(plan, request_plan)
         if request_plan.output_recorder is not None and found.outcome.kind == "completed":
             client = self.client_of(plan.candidate)
-            request_plan.output_recorder.ask(client, plan.limits, check_stop)
+            request_plan.output_recorder.ask(client, plan.limits)
         return found

@@ -43,7 +43,7 @@ def ask(fake, tmp_path):
     def run(**params):
         plan = launcher.plan(BASE.with_params(**params), as_served=False)
         with start_server(plan, runtime.dialect, tmp_path / "server.log") as server:
-            assert server.wait_ready(lambda: None) is Readiness.READY
+            assert server.wait_ready() is Readiness.READY
             return record_answers(
                 server.client, PROMPTS, 24, prompt_limit_s=20.0, generate_limit_s=20.0
             )

@@ -71,7 +71,7 @@ def ask(llama_cpp, model, tmp_path_factory):
         )
         limits = {"prompt_limit_s": 300.0, "generate_limit_s": 300.0}
         with start_server(plan, runtime.dialect, logs / ("_".join(words) + ".log")) as server:
-            assert server.wait_ready(lambda: None) is Readiness.READY
+            assert server.wait_ready() is Readiness.READY
             answers = record_answers(server.client, prompts, 24, **limits)
 
             def tokenize(words: str) -> list[int]:

@@ -69,5 +69,4 @@ def launch(made: Launcher, log_path: Path, params: Mapping | None = None) -> Lau
         plan_fit_test(WORKLOAD, 512),
         log_path=log_path,
         on_stage=lambda _: None,
-        check_stop=lambda: None,
     )

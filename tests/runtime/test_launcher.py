@@ -11,7 +11,7 @@ from fakes.machine_fixtures import FakeMachine
 from process_stage import MARK, Stage
 from runtime.launch_sample import CARD, WORKLOAD, launch, launcher, machine
 
-from autofit.errors import Interrupted, UsageError
+from autofit.errors import UsageError
 from autofit.machine.memory_counter import MemoryCounter, MemorySource, NoMemorySource
 from autofit.runtime.server.launcher import LaunchResult
 from autofit.runtime.server.request_plan import (
@@ -56,14 +56,13 @@ class Launch:
         self.plan = plan
         self.request_plan = request_plan or plan_measurement(WORKLOAD, 512, repeats=2)
 
-    def run(self, check_stop=lambda: None):
+    def run(self):
         """Run the launch."""
         return self.launcher.launch(
             self.plan,
             self.request_plan,
             log_path=self.log_path,
             on_stage=self.stages.append,
-            check_stop=check_stop,
         )
 
 
@@ -208,29 +207,20 @@ def test_hanging_request_ends_at_its_limit(fake, fault, at_stage):
     assert "within 1 s" in outcome.evidence
 
 
-def test_stop_between_requests_ends_the_launch(fake):
-    """The user's stop ends the launch at once and is raised."""
+@pytest.mark.parametrize("at_stage", ["load", "prompt"])
+def test_a_stop_ends_the_launch(fake, at_stage):
+    """Ctrl-C in any stage is raised, and leaves no server."""
     launch = Launch(fake)
 
-    def check() -> None:
-        if "prompt" in launch.stages:
-            raise Interrupted("stopped")
-
-    with pytest.raises(Interrupted):
-        launch.run(check)
-    assert launch.stages == ["load", "warmup", "prompt"]
-
-
-def test_stop_while_loading_ends_the_launch(fake):
-    """A stop does not wait until the model is loaded."""
-    fake.fail("hang-load", 60)
-
-    def check() -> None:
-        if fake.owners:
+    def stop_at(reached: str) -> None:
+        if reached == at_stage:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Launch(fake).run(check)
+        launch.launcher.launch(
+            launch.plan, launch.request_plan, log_path=launch.log_path, on_stage=stop_at
+        )
+    assert fake.owners == []
 
 
 def test_missing_program_ends_the_run(fake):
@@ -405,7 +395,6 @@ def fill_context(tmp_path, monkeypatch):
             ),
             log_path=tmp_path / "server.log",
             on_stage=lambda _: None,
-            check_stop=lambda: None,
         )
 
     yield run

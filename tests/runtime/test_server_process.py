@@ -48,7 +48,7 @@ def test_free_port_can_be_bound():
 def test_server_runs_only_inside_the_block(plan, tmp_path):
     """The server answers inside the block and is stopped at its end."""
     with start_server(plan, load_dialect("llama_server"), tmp_path / "log") as server:
-        assert server.wait_ready(lambda: None) is Readiness.READY
+        assert server.wait_ready() is Readiness.READY
         assert server.client.props()["total_slots"] >= 1
         pid = server.process.pid
     assert not psutil.pid_exists(pid)
@@ -86,20 +86,7 @@ def test_exit_while_loading_is_noticed(plan, tmp_path):
     """A server that exits while it loads is not timed out."""
     failing = LaunchPlan(plan.candidate, (*plan.argv, "--no-such-flag"), plan.env, plan.limits)
     with start_server(failing, load_dialect("llama_server"), tmp_path / "log") as server:
-        assert server.wait_ready(lambda: None) is Readiness.EXITED
-
-
-def test_waiting_can_be_interrupted(plan, tmp_path):
-    """An exception of the check ends the wait."""
-
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    with (
-        pytest.raises(KeyboardInterrupt),
-        start_server(plan, load_dialect("llama_server"), tmp_path / "log") as server,
-    ):
-        server.wait_ready(stop)
+        assert server.wait_ready() is Readiness.EXITED
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from session.simulated_launching import NO_ROOM, SimulatedLaunching
 from study.study_sample import WORKLOAD, header
 from trial.purpose_sample import purpose_of
 
-from autofit.errors import AutofitError, Interrupted
+from autofit.errors import AutofitError
 from autofit.runtime.planner.planner import PlannerUsage
 from autofit.runtime.server.request_plan import (
     plan_fit_test,
@@ -238,28 +238,24 @@ def test_a_failure_is_not_launched_again(make):
     assert launching.made == []
 
 
-def test_a_stop_is_asked_before_and_during_a_launch(make):
-    """The launch under way leaves no trial, those before stay, and the hint resumes."""
-    answers = iter([False] * 4 + [False, False, True])
-    runner = make(should_stop=lambda: next(answers))
-    run(runner)
+def test_a_stop_leaves_no_trial_of_the_launch_under_way(make):
+    """The trials before it stay, and its number is not used again."""
 
-    with pytest.raises(Interrupted) as caught:
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    first = make()
+    run(first)
+    first.study.close()
+    runner = make(SimulatedLaunching(outcome_of=stop))
+    run(runner)
+    with pytest.raises(KeyboardInterrupt):
         run(runner)
-    assert "--resume" in caught.value.hint
+
     assert [trial.number for trial in runner.study.trials()] == [1]
     assert runner.study.started() == (1, 2)
     runner.study.close()
     assert make().study.cut_off() == ()
-
-
-def test_known_launches_are_taken_even_while_stopping(make):
-    """They start no server."""
-    first = make()
-    run(first)
-    first.study.close()
-
-    assert run(make(should_stop=lambda: True)).number == 1
 
 
 def test_an_error_of_the_run_leaves_no_trial(make):

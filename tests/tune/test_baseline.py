@@ -69,7 +69,7 @@ def test_written_settings_run_the_same(about, machine, tmp_path):
         plan = with_.plan(candidate, is_verbatim=is_verbatim, as_served=True)
         return with_.launch(
             plan, plan_without_measurement(), log_path=tmp_path / "log",
-            on_stage=lambda _: None, check_stop=lambda: None,
+            on_stage=lambda _: None,
         ).measurement  # fmt: skip
 
     own = launch(about.baseline, is_verbatim=True)

@@ -14,11 +14,11 @@ from session.task_sample import problem_of, runner
 from tune.whole_tune import one_card
 
 from autofit.cli.tune_worker import summarize
-from autofit.errors import Interrupted
 from autofit.fleet.shared_tune import SharedTune
 from autofit.fleet.storage import open_storage
 from autofit.quality.quality_gate import QualityGate
 from autofit.search.optuna_study import SearchStudy
+from autofit.session.events import Event, LaunchStarted
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.trial.outcome import Completed
@@ -47,6 +47,12 @@ class Worker:
         seconds_of=lambda c: 1.0 + 0.1 * c.get_int("n_cpu_moe", 9),
     ))  # fmt: skip
 
+    def stop(self, event: Event) -> None:
+        """Stop before the first launch after one in the phase `stops_in`."""
+        trials = self.running.trials if self.running else []
+        if isinstance(event, LaunchStarted) and any(t.phase == self.stops_in for t in trials):
+            raise KeyboardInterrupt
+
     def run(self) -> None:
         """Take part in the tune until its end."""
         running = replace(runner(self.task, self.folder), launching=self.launching)
@@ -61,7 +67,7 @@ class Worker:
             report=lambda _: None,
         )
         running = self.running = replace(running, shared=shared)
-        running.should_stop = lambda: any(t.phase == self.stops_in for t in running.trials)
+        running.emit = self.stop
         exploration = Exploration(self.task, running, running.memory, search)
         gate = QualityGate(None, running.note)
         with running.study, shared.joined(running.study.header, ["CUDA0"]):
@@ -72,7 +78,7 @@ class Worker:
                     made = run_tune(exploration, gate, seed=1)
                     self.result = {**made.to_dict(), "budget": BUDGET}
                     shared.conclude(self.result)
-            except Interrupted as error:
+            except KeyboardInterrupt as error:
                 self.error = error
 
     @property
@@ -137,7 +143,7 @@ def test_the_next_worker_leads_if_the_leader_stops(make):
     """The leader is stopped in its rounds; another measures the rounds again and has a result."""
     leader = make("a", stops_in="confirm")
     leader.run()
-    assert isinstance(leader.error, Interrupted)
+    assert isinstance(leader.error, KeyboardInterrupt)
     other = make("b")
     other.run()
     assert other.result["winner"]["proven"]

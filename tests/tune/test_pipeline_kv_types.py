@@ -12,7 +12,6 @@ from quality.simulated_answers import NO_CHANGES, KvChanges
 from session.simulated_launching import SimulatedLaunching
 from tune.whole_tune import Tuned, whole_tune
 
-from autofit.errors import Interrupted
 from autofit.session.task import Task
 from autofit.trial.candidate import Candidate
 
@@ -134,7 +133,7 @@ def test_a_resumed_tune_repeats_no_score(about, poor):
 @pytest.mark.parametrize("stops_at", [REFERENCE, ASKED])
 def test_a_tune_stopped_while_scoring_resumes(tune, stops_at):
     """Answers from before the stop are used."""
-    with pytest.raises(Interrupted):
+    with pytest.raises(KeyboardInterrupt):
         tune(POOR, stops_at=stops_at)
 
     tuned = tune(POOR)

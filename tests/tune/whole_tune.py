@@ -14,6 +14,7 @@ from autofit.quality.output_evaluator import OutputEvaluator
 from autofit.quality.quality_gate import QualityGate
 from autofit.search.optuna_study import SearchStudy
 from autofit.search.space_file import read_workload
+from autofit.session.events import Event, LaunchStarted
 from autofit.session.finalist import baseline_finalist
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
@@ -87,8 +88,14 @@ def whole_tune(
     """A tune in that study; it is stopped after a launch for the answers `stops_at`."""
     running = replace(runner(task, folder), launching=launching)
     running.budget.max_launches = max_launches
-    running.should_stop = lambda: (
-        bool(stops_at) and any(asked_by(trial) == stops_at for trial in running.trials)
-    )
+    emit = running.emit
+
+    def stop(event: Event) -> None:
+        emit(event)
+        is_made = stops_at and any(asked_by(trial) == stops_at for trial in running.trials)
+        if isinstance(event, LaunchStarted) and is_made:
+            raise KeyboardInterrupt
+
+    running.emit = stop
     result = tune(task, running, checks_answers=checks_answers)
     return Tuned(result, list(running.trials), len(launching.made))

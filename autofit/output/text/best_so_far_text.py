@@ -21,7 +21,11 @@ from autofit.text_format import as_fast, headroom, one_line, param, shown_path
 
 def study_conclusion(study: Study) -> Conclusion:
     """Return the conclusion of a study. Without a winner it begins with the best so far."""
-    found, best = make_conclusion(study.result, study.path), find_best_so_far(study)
+    best = find_best_so_far(study)
+    if study.result is None:
+        found = Conclusion(f"Not finished: continue with `{one_line(resume_command(study))}`")
+    else:
+        found = make_conclusion(study.result)
     if best is None:
         return found
     facts = [("launch", f"#{best.trial.number}"), ("certainty", ", ".join(_marks(best)))]

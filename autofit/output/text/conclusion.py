@@ -6,10 +6,8 @@ lacks count as unknown.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from autofit.output.text.result_table import (
@@ -66,13 +64,8 @@ class Conclusion:
     command: str = ""
 
 
-def make_conclusion(result: Mapping[str, Any] | None, folder: Path | None = None) -> Conclusion:
-    """Return the conclusion of a result; None is the result of an unfinished tune in `folder`."""
-    if result is None:
-        study = one_line(shlex.quote(str(folder))) if folder else "STUDY"
-        return Conclusion(
-            f"Not finished: continue with the same command and --study {study} --resume"
-        )
+def make_conclusion(result: Mapping[str, Any]) -> Conclusion:
+    """Return the conclusion of a result."""
     notes = tuple(one_line(note) for note in result.get("notes") or ())
     warnings, effort = tuple(_warnings(result)), tuple(_effort(result))
     if "because" in result:  # a comparison, which has its own messages
@@ -260,7 +253,7 @@ def caveats(study: Study) -> list[str]:
     """Return what a reader must know before relying on a study."""
     return [
         *_conclusion_caveats(study),
-        *make_conclusion(study.result).notes,
+        *(make_conclusion(study.result).notes if study.result else ()),
         *_folder_caveats(study),
         *map(one_line, study.notices),
     ]

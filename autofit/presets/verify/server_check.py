@@ -94,7 +94,7 @@ def check_start(
     log = folder / "server.log"
     answer: Answer | RequestFailure | None = None
     with start_server(plan, runtime.dialect, log) as server:
-        ready = server.wait_ready(_no_stop_request)
+        ready = server.wait_ready()
         props: Mapping[str, Any] = {}
         if ready is Readiness.READY:
             found = server.client.props()
@@ -133,10 +133,6 @@ def _ask_once(client: Client, limits: Limits) -> Answer | RequestFailure:
     )
 
 
-def _no_stop_request() -> None:
-    """Never ask to stop: only an interrupt ends a check early."""
-
-
 def verify_router(
     file: Path, presets: Sequence[Preset], runtime: Runtime, folder: Path
 ) -> list[PresetCheck]:
@@ -158,7 +154,7 @@ def verify_router(
     )
     log = folder / "router.log"
     with start_server(plan, runtime.dialect, log) as server:
-        is_ready = server.wait_ready(_no_stop_request) is Readiness.READY
+        is_ready = server.wait_ready() is Readiness.READY
         checks = [PresetCheck(name, passed=is_ready)]
         if is_ready:
             checks += _check_models(server, presets, runtime.dialect)

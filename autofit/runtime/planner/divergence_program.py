@@ -130,13 +130,12 @@ class DivergenceLauncher:
         *,
         log_path: Path,
         on_stage: Callable[[Stage], None],
-        check_stop: Callable[[], None],
     ) -> LaunchResult:
         """Run the program to its end and wait for the devices' memory.
 
         Raises:
             AutofitError: the run cannot continue.
-            KeyboardInterrupt, Interrupted: the user stopped it; no process is left running.
+            KeyboardInterrupt: the user stopped it; no process is left running.
         """
         del request_plan
         self.launcher.check_files()
@@ -144,12 +143,8 @@ class DivergenceLauncher:
         limit_s = plan.limits.load_s + plan.limits.prompt_s
         on_stage("load")
         with start_planned(plan, self.launcher.runtime.dialect, log_path) as process:
-
-            def is_ready() -> bool:
-                check_stop()
-                return False  # wait until the program exits
-
-            process.wait_ready(is_ready, deadline_s=limit_s, poll_s=_POLL_S)
+            # The program is done when it exits.
+            process.wait_ready(lambda: False, deadline_s=limit_s, poll_s=_POLL_S)
             status = process.poll()
         note = self.launcher.wait_for_release()
         outcome = self._find_outcome(log_path, status, limit_s)

@@ -135,7 +135,6 @@ class Launcher:
         *,
         log_path: Path,
         on_stage: Callable[[Stage], None],
-        check_stop: Callable[[], None],
     ) -> LaunchResult:
         """Start the server, send the requests, stop it, and wait for the devices' memory.
 
@@ -144,9 +143,9 @@ class Launcher:
 
         Raises:
             AutofitError: the run cannot continue.
-            KeyboardInterrupt, Interrupted: the user stopped it; no process is left running.
+            KeyboardInterrupt: the user stopped it; no process is left running.
         """
-        launch = _Launch(self, plan, request_plan, log_path, on_stage, check_stop)
+        launch = _Launch(self, plan, request_plan, log_path, on_stage)
         self.check_files()
         result = launch.run()
         self.check_files()
@@ -195,7 +194,6 @@ class _Launch:
     request_plan: RequestPlan
     log_path: Path
     on_stage: Callable[[Stage], None]
-    check_stop: Callable[[], None]
 
     def run(self) -> LaunchResult:
         launcher, plan = self.launcher, self.plan
@@ -208,7 +206,7 @@ class _Launch:
             start_server(plan, launcher.runtime.dialect, self.log_path) as server,
         ):
             watcher.watch(server.process.pid)
-            ready = server.wait_ready(self.check_stop)
+            ready = server.wait_ready()
             load_s = time.monotonic() - began_s if ready is Readiness.READY else None
             at_ready = watcher.read()
             props: Mapping[str, Any] = {}
@@ -287,9 +285,8 @@ class _Launch:
         recorder = self.request_plan.output_recorder
         if recorder is None or results.failure is not None:
             return results
-        self.check_stop()
         self.on_stage("prompt")
-        failure = recorder.ask(server.client, self.plan.limits, self.check_stop)
+        failure = recorder.ask(server.client, self.plan.limits)
         return replace(results, failure=failure)
 
     def _send(
@@ -305,7 +302,6 @@ class _Launch:
             limits,
             parallel=workload.parallel,
             on_stage=self.on_stage,
-            check_stop=self.check_stop,
         )
 
     def _check_full_context(

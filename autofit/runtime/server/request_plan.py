@@ -7,7 +7,7 @@ load the model.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -50,13 +50,8 @@ class PlannedRequest:
 class OutputRecorder(Protocol):
     """Requests that are sent for their outputs, after all measured requests."""
 
-    def ask(
-        self, client: Client, limits: Limits, check_stop: Callable[[], None]
-    ) -> RequestFailure | None:
-        """Send the requests to a ready server; return the failure that ended them, if any.
-
-        `check_stop` is called before each request; it raises to end the launch.
-        """
+    def ask(self, client: Client, limits: Limits) -> RequestFailure | None:
+        """Send the requests to a ready server; return the failure that ended them, if any."""
         ...
 
 

@@ -101,12 +101,10 @@ def send_requests(
     *,
     parallel: int,
     on_stage: Callable[[Stage], None],
-    check_stop: Callable[[], None],
 ) -> RequestResults:
     """Send all requests of a plan in order, `parallel` of each together; stop at a failure.
 
-    `on_stage` is called with the stage of each request. `check_stop` is called between requests;
-    it raises to end the launch.
+    `on_stage` is called with the stage of each request.
     """
     failure: RequestFailure | Incorrect | None = prompts.prepare(client)
     if failure is not None:
@@ -114,7 +112,6 @@ def send_requests(
     samples: list[Sample] = []
     began_s = time.monotonic()
     for request in request_plan.requests:
-        check_stop()
         begins_repeat = request.repeat > 0 and request.request == 0
         if begins_repeat and time.monotonic() - began_s > request_plan.enough_s:
             break

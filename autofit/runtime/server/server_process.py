@@ -39,14 +39,9 @@ class RunningServer:
     client: Client
     limit_s: float
 
-    def wait_ready(self, check_stop: Callable[[], None]) -> Readiness:
+    def wait_ready(self) -> Readiness:
         """Wait until the server answers, has exited, or the time limit has passed."""
-
-        def is_ready() -> bool:
-            check_stop()
-            return self.client.is_ready()
-
-        return self.process.wait_ready(is_ready, deadline_s=self.limit_s)
+        return self.process.wait_ready(self.client.is_ready, deadline_s=self.limit_s)
 
 
 def find_free_port() -> int:
