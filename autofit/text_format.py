@@ -139,7 +139,7 @@ def speedup_text(gain: Mapping[str, Any] | None, *, tie: bool) -> str:
     ratio, rounds = gain["median"], gain.get("n")
     low, high = gain.get("low"), gain.get("high")
     if ratio == low == high == 1.0:
-        return f"The baseline {'is the fastest found' if rounds else 'alone was tested'}"
+        return f"The baseline is the {'fastest found' if rounds else 'only one to recommend'}"
     if tie:
         return f"Equally fast within the noise: {as_fast(ratio, low, high)}"
     if is_undecided(gain):

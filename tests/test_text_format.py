@@ -82,7 +82,7 @@ def test_estimate_has_its_interval_or_says_that_there_is_none():
         ((1.5, 0.98, 2.31, 3), False, "Not decided after 3 rounds: 0.98 to 2.31 times as fast"),
         ((1.2, None, None, 2), False, "Not decided after 2 rounds of at least 3: 1.20x as fast"),
         ((1.0, 1.0, 1.0, 4), False, "The baseline is the fastest found"),
-        ((1.0, 1.0, 1.0, 0), False, "The baseline alone was tested"),
+        ((1.0, 1.0, 1.0, 0), False, "The baseline is the only one to recommend"),
         (
             (1.01, 0.99, 1.02, 5),
             True,

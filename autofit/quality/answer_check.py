@@ -241,8 +241,8 @@ def _equality_messages(equality: Equality, reference: str) -> Iterator[str]:
         yield f"ANSWERS DIFFER from {reference}: only {prompts} have the same answer"
     if equality.typical_divergence is not None and equality.verdict == "different":
         yield (
-            f"mean divergence {equality.mean_divergence:.3g} nats a token, nine tokens in ten "
-            f"up to {equality.typical_divergence:.3g}; rounding causes {equality.tolerance:g}"
+            f"nine tokens in ten diverge by up to {equality.typical_divergence:.3g} nats, the "
+            f"mean is {equality.mean_divergence:.3g}; rounding explains {equality.tolerance:g}"
         )
     first = equality.first
     if first is not None:

@@ -79,12 +79,11 @@ def shortage(budget: Budget, launch_s: float, need: Need) -> str | None:
     count = max(1, int(budget.total_s / max(0.1, launch_s)))
     launches = "1 launch" if count == 1 else f"about {count} launches"
     text = (
-        f"a launch takes {_round_seconds(launch_s)}: the budget of "
-        f"{_format_budget(budget.total_s)} is enough for {launches}, but it takes "
-        f"{need.least_launches} ({_round_seconds(need.least_s)}) {need.purpose}; use --budget "
-        f"{_format_option(need.usual_s)}"
+        f"use --budget {_format_option(need.usual_s)}: a launch takes "
+        f"{_round_seconds(launch_s)}, so {_format_budget(budget.total_s)} is enough for "
+        f"{launches}, but it takes {need.least_launches} {need.purpose}"
     )
-    if need.proof_s > budget.total_s - launch_s:
+    if need.proof_s and need.proof_s > budget.total_s - launch_s:
         text += f" (the proof alone takes {_round_seconds(need.proof_s)}, whatever the budget)"
     return text
 

@@ -19,6 +19,7 @@ from autofit.session.requirement import are_kept
 from autofit.session.runner import TrialRunner
 from autofit.session.task import Task
 from autofit.statistics.estimate import Estimate
+from autofit.text_format import as_fast
 from autofit.trial.candidate import Candidate
 from autofit.trial.measurement import Measurement
 from autofit.trial.metric import cost, median_metric
@@ -109,6 +110,7 @@ class Recommender:
                 continue
             answers = self.gate.check_winner(proof)
             if answers is not None and answers.is_acceptable is False:
+                self._note_answers(baseline, proof)
                 continue
             if proof.steps_back:
                 self.runner.note(describe_steps_back(proof))
@@ -121,6 +123,15 @@ class Recommender:
             gain = _gain(ranking, key) if ranking else self._single_launch_gain(baseline, proof)
             return Recommendation(proof, gain, answers)
         return None
+
+    def _note_answers(self, baseline: Trial, proof: Proof) -> None:
+        """Note the speed of a candidate that is left out for its answers."""
+        gain = self._single_launch_gain(baseline, proof)
+        speed = f", although {as_fast(gain.median, other=self._baseline_name)}" if gain else ""
+        self.runner.note(
+            f"the settings of #{proof.trial.number} are left out for their answers{speed}; for a "
+            "model of random weights, compare no answers (--no-answers)"
+        )
 
     def _single_launch_gain(self, baseline: Trial, proof: Proof) -> Estimate | None:
         """Return the speedup without an interval, from launches that were not in rounds."""
@@ -146,7 +157,7 @@ class Recommender:
             is_fastest = ranking.winner == own.key
         else:
             if finalists:
-                self.runner.note("the budget was used up before the fastest could be confirmed")
+                self.runner.note("the budget ended before any candidate was confirmed in rounds")
             own_cost = usual_cost(own, task, trials)
             is_fastest = not any(
                 usual_cost(finalist.candidate, task, trials) < own_cost for finalist in finalists

@@ -47,17 +47,17 @@ def launch(seconds: float, request_s: float = 1.0, outcome=None) -> Trial:
 
 def advised_budget_s(text: str) -> float:
     """The budget that a warning advises."""
-    return parse_duration_s(re.search(r"use --budget (\S+)", text)[1])
+    return parse_duration_s(re.search(r"use --budget ([^\s:]+)", text)[1])
 
 
 def test_a_small_budget_has_a_warning_with_a_better_one():
     """It has the launches that are possible, those that a tune takes, and a better budget."""
     text = shortage(Budget(clock, 60.0), 14.0, tune_need(launch(14.0), WORKLOAD, 30))
 
-    assert text == (
-        "a launch takes 14 s: the budget of 60 s is enough for about 4 launches, but it takes 15 "
-        "(4 min) to try 3 candidates and prove the best; use --budget 6m"
-    )
+    assert "--budget 6m:" in text
+    assert "takes 14 s" in text
+    assert "about 4 launches" in text
+    assert "takes 15 to try 3 candidates" in text
 
 
 def test_a_proof_longer_than_the_budget_is_in_the_warning():
@@ -93,7 +93,7 @@ def test_the_budget_is_written_as_it_was_given(total_s, written):
     """Only estimates are rounded."""
     text = shortage(Budget(clock, total_s), 60.0, launches_need(60.0, 6, 12, "to compare"))
 
-    assert f"the budget of {written} is" in text
+    assert f"so {written} is enough" in text
 
 
 def test_a_launch_longer_than_the_budget_has_a_warning():
@@ -101,7 +101,7 @@ def test_a_launch_longer_than_the_budget_has_a_warning():
     text = shortage(Budget(clock, 60.0), 75.0, launches_need(75.0, 6, 12, "to compare"))
 
     assert "is enough for 1 launch," in text
-    assert "use --budget 15m" in text
+    assert "use --budget 15m:" in text
 
 
 @given(st.floats(0.1, 3000.0), st.floats(0.1, 600.0), st.integers(1, 40), st.floats(1, 1e5))
@@ -140,7 +140,7 @@ def test_only_the_first_completed_launch_has_the_warning():
     ]
 
     assert [text is None for text in said] == [True, False, True]
-    assert said[1].startswith("a launch takes 9 s")
+    assert "a launch takes 9 s" in said[1]
 
 
 @pytest.mark.parametrize(("total_s", "is_warned"), [(2.0, True), (3600.0, False)])

@@ -54,11 +54,12 @@ def _size_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def command(out: Path, **sizes: Any) -> None:  # noqa: ANN401 - click's keyword arguments
     """Write a GGUF of random weights to OUT.
 
-    Its answers have no meaning, but it needs as much memory and time as a real model of the
-    same architecture and size. gpt-oss has sliding windows, MXFP4 experts, biases and sinks;
-    deepseek2 has latent attention; deepseek2 and glm4moe have a dense first block and a shared
-    expert; glm4moe has one more block, for multi-token prediction; in qwen3next three of four
-    blocks are recurrent. qwen3moe with --experts 0 is a dense qwen3.
+    Its answers have no meaning (tune it with --no-answers), but it needs as much memory and
+    time as a real model of the same architecture and size. gpt-oss has sliding windows,
+    MXFP4 experts, biases and sinks; deepseek2 has latent attention; deepseek2 and glm4moe
+    have a dense first block and a shared expert; glm4moe has one more block, for multi-
+    token prediction; in qwen3next three of four blocks are recurrent. qwen3moe with
+    --experts 0 is a dense qwen3.
     """
     write_model(SynthSpec(**sizes), out)
     say(f"{out}: {out.stat().st_size / MIB:,.0f} MiB", err=True)

@@ -224,7 +224,7 @@ def run_options(*, budget: str) -> Callable[[Callable[..., Any]], Callable[..., 
             default=budget,
             show_default=True,
             metavar="TIME",
-            help="Time limit: 90s, 30m, 2h.",
+            help="Time for all launches: 90s, 30m, 2h. A proof is finished even after it.",
         ),
         click.option(
             "--study",

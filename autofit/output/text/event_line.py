@@ -276,7 +276,7 @@ def overrun_line(phase: str, budget_s: float, spent_s: float) -> str:
     reason = (
         "prove continues: without a proof there is no result"
         if phase == "prove"
-        else "confirm continues until there are enough rounds to compare"
+        else "confirm ends as soon as its rounds can be compared"
         if phase == "confirm"
         else f"{phase} ends after this launch"
     )
