@@ -271,7 +271,12 @@ def _describe_bug(error: Exception) -> AutofitError:
     text = f"a fault in autofit itself: {type(error).__name__}: {error}"
     try:
         with tempfile.NamedTemporaryFile(
-            "w", prefix="autofit-fault-", suffix=".txt", delete=False, encoding="utf-8"
+            "w",
+            prefix="autofit-fault-",
+            suffix=".txt",
+            delete=False,
+            encoding="utf-8",
+            errors="backslashreplace",
         ) as file:
             from autofit.runtime.command.redaction import (  # noqa: PLC0415
                 hidden_values,

@@ -99,7 +99,7 @@ def open_storage(url: str, *, report: Callable[[str], None]) -> WaitingStorage:
         except ImportError as error:
             raise UsageError(f"no driver for {name}: {error}", _EXTRA_HINT) from None
         # The tables of another version of Optuna, or a file that is no journal.
-        except (RuntimeError, ValueError, KeyError) as error:
+        except (RuntimeError, ValueError, LookupError, TypeError, AssertionError) as error:
             reason = one_line(str(error))
             raise UsageError(
                 f"cannot read the storage {name}: {reason}", "use a new one"
@@ -146,6 +146,8 @@ def _open_once(url: str) -> BaseStorage:
         if path is not None:
             if not path.absolute().parent.is_dir():
                 raise UsageError(f"there is no folder {path.parent} for the storage {path}")
+            if path.exists() and not path.is_file():
+                raise UsageError(f"the storage {path} is not a regular file", "give another file")
             return JournalWithHeartbeat(path, **heartbeat)
         parsed = _parse(url)
         is_sqlite = parsed.get_backend_name() == "sqlite"
@@ -184,6 +186,7 @@ def _journal_path(url: str) -> Path | None:
 
 def _parse(url: str) -> URL:
     try:
+        url.encode()
         parsed = make_url(url)
     except (exc.ArgumentError, ValueError):
         raise UsageError("--storage is not the URL of a storage", f"use {_FORMS}") from None

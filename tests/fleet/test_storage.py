@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -148,6 +149,7 @@ def new_pg_study(postgres):
         "",
         "/no/such/folder/night.journal",
         "sqlite:////no/such/folder/night.db",
+        "sqlite:///\udcff.db",
     ],
 )
 def test_wrong_url_is_refused(url):
@@ -159,6 +161,16 @@ def test_wrong_url_is_refused(url):
     assert "pw" not in message
     assert "p/w" not in message
     assert "Traceback" in shown
+
+
+@pytest.mark.parametrize("text", [None, "no\njournal\n", "[]\n", "null\n", '{"op_code": 99}\n'])
+def test_a_file_that_is_no_journal_is_refused(text, tmp_path):
+    """A damaged journal is a usage error, and a pipe in its place is not waited for."""
+    path = tmp_path / "night.journal"
+    os.mkfifo(path) if text is None else path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        _open(str(path))
+    assert str(path) in caught.value.message
 
 
 def test_wrong_password_is_refused(postgres):
