@@ -56,10 +56,16 @@ class DeviceLaunch:
         return self.study, backend_of(self.estimate.name), self.estimate.name
 
     @property
+    def expert_cache_mib(self) -> float:
+        """The upstream expert cache, which the runtime's table counts as context memory."""
+        return self.trial.candidate.get_int("moe_cache_mib", 0)
+
+    @property
     def buffers_off_mib(self) -> float:
         """Predicted buffers minus those in the runtime's table, in MiB."""
         row = self.estimate
-        return row.weights_mib + row.kv_mib + row.compute_mib - self.reported.buffers_mib
+        buffers_mib = row.weights_mib + row.kv_mib + row.compute_mib + self.expert_cache_mib
+        return buffers_mib - self.reported.buffers_mib
 
     @property
     def buffers_off(self) -> float:
@@ -74,7 +80,9 @@ class DeviceLaunch:
     @property
     def other_off_mib(self) -> float | None:
         """Predicted minus counted memory outside the buffers, in MiB."""
-        return None if self.other_mib is None else self.estimate.other_mib - self.other_mib
+        if self.other_mib is None:
+            return None
+        return self.estimate.other_mib - self.expert_cache_mib - self.other_mib
 
     @property
     def total_off_mib(self) -> float | None:

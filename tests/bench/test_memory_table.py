@@ -96,7 +96,7 @@ def _recorded_models(folder: Path) -> dict[str, ModelInventory]:
 
 
 def test_the_studies_of_real_cards_agree_with_the_arithmetic(tmp_path):
-    """Buffers within 1% of the runtime's own table, and the memory outside them within 24 MiB."""
+    """Buffers within 1% of the runtime's own table, and the memory outside them within 32 MiB."""
     models = _recorded_models(tmp_path)
     studies = [Study.open(path.parent) for path in sorted(REFERENCE.glob("*/study.json"))]
     found = [
@@ -110,4 +110,4 @@ def test_the_studies_of_real_cards_agree_with_the_arithmetic(tmp_path):
     assert len(found) > 100
     for launch in found:
         assert abs(launch.buffers_off_mib) < 0.01 * launch.reported.buffers_mib, launch.key
-        assert launch.other_off_mib is None or abs(launch.other_off_mib) < 24, launch.key
+        assert launch.other_off_mib is None or abs(launch.other_off_mib) < 32, launch.key
