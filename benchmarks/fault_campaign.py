@@ -274,7 +274,16 @@ class Subject:
             return  # a launch whose trial was damaged may be launched again
         with contextlib.suppress(AutofitError):
             trials = Study.open(self.study).trials()
-            made = Counter((trial.candidate.key, trial.purpose.identity) for trial in trials)
+            # A winner that steps back at its proof has rounds of its own, with the baseline again.
+            has_raced_twice = any(
+                "stepped back" in path.read_text(errors="replace")
+                for path in self.folder.glob("run-*.err")
+            )
+            made = Counter(
+                (trial.candidate.key, trial.purpose.identity)
+                for trial in trials
+                if trial.purpose.round is None or not has_raced_twice
+            )
             repeated = [key for key, count in made.items() if count > 1]
             if repeated:
                 self._broken(kind, f"launched again: {repeated}", "")
