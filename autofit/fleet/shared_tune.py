@@ -154,9 +154,15 @@ class SharedTune:
             self._old_result = self._result_text()
             yield
         finally:
-            self._left.set()
-            self.let_go()
-            self._end(self._member, TrialState.PRUNED)
+            self._leave()
+
+    def _leave(self) -> None:
+        """End this worker and its claim; if the storage is away, others miss its heartbeat."""
+        self._left.set()
+        storage: Any = self.storage.inner
+        for trial_id in (self._claim._trial_id if self._claim else self._member, self._member):
+            with suppress(Exception):
+                storage.set_trial_state_values(trial_id, TrialState.PRUNED)
 
     def _enter(self, header: Mapping[str, Any]) -> int:
         """Create the trial that stands for this worker; it never runs without a heartbeat."""
