@@ -317,7 +317,9 @@ class _ConstantGain:
     def __init__(self, gain: float) -> None:
         self._gain = gain
 
-    def propose(self, problem: Problem, observations: Sequence[Observation]) -> Proposal | None:
+    def propose(
+        self, problem: Problem, observations: Sequence[Observation], pending: Sequence[Point]
+    ) -> Proposal | None:
         """Return the next point of the space."""
         point = list(problem.space.points())[len(observations)]
         return Proposal({LAYOUT_AXIS: "single:A", HOST_LAYERS_AXIS: 20, **point}, self._gain)
