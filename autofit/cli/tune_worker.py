@@ -74,8 +74,12 @@ class Fleet:
             exploration = Exploration(task, runner, memory, search)
             result = follow(exploration, shared, tune.budget)
             if result is None:
-                result = tune.lead(runner, exploration)
-                shared.conclude(result)
+                own = tune.lead(runner, exploration)
+                # While this worker was believed dead another one may have led.
+                result = shared.find_result(tune.budget)
+                if result is None:
+                    result = own
+                    shared.conclude(own)
         return {**result, "study": str(run.study.path)}
 
 

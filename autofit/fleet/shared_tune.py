@@ -50,6 +50,8 @@ from autofit.trial.trial import Trial
 _MOST_DEATHS = 2
 # All waiting workers together ask the storage for news at most this often.
 _POLLS_PER_S = 20.0
+# A worker that joins is ready after this time.
+_JOINING_S = 1.0
 # Optuna's own user attribute of a constraint: it is kept if the value is at most 0.
 _CONSTRAINT = "constraints:"
 
@@ -148,6 +150,9 @@ class SharedTune:
         Thread(target=self._beat, daemon=True).start()
         try:
             self.read()
+            if any(one.state == TrialState.WAITING for one in workers(self._trials)):
+                time.sleep(_JOINING_S)  # it would lead, if it joins at this moment
+                self.read()
             first = workers(self._trials)[0]
             self.names = DeviceNames(tuple(devices), tuple(first.user_attrs["devices"]))
             _compare(first, header, self.names, f"{self.name} in {self.storage.waits.name}")
