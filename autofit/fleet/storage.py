@@ -62,6 +62,8 @@ _REFUSED = re.compile(
     r"|could not translate|name or service not known|failed to resolve",
     re.IGNORECASE,
 )
+# Many workers that start at once take all connections for a while.
+_IS_FULL = re.compile(r"too many (clients|connections)|remaining connection slots", re.IGNORECASE)
 
 
 def open_storage(url: str, *, report: Callable[[str], None]) -> WaitingStorage:
@@ -91,7 +93,8 @@ def open_storage(url: str, *, report: Callable[[str], None]) -> WaitingStorage:
                     "correct the URL of --storage; the password can also be in PGPASSWORD or "
                     "~/.pgpass" * name.startswith("postgresql"),
                 ) from None
-            limit_s = _SETUP_LIMIT_S if isinstance(error, _LOST_RACE) else _OPEN_LIMIT_S
+            is_busy = isinstance(error, _LOST_RACE) or bool(_IS_FULL.search(reason))
+            limit_s = _SETUP_LIMIT_S if is_busy else _OPEN_LIMIT_S
             if time.monotonic() > began_s + limit_s:
                 hint = "start its server, or correct the URL of --storage"
                 raise UsageError(f"the storage {name} does not answer: {reason}", hint) from None
