@@ -228,7 +228,7 @@ def test_small_budget_is_noted_after_the_first_round(cli, served, fake, tmp_path
     )
 
     assert ended.code == 0, ended.err
-    launches = {"compare": "it takes 6 (", "remeasure": "it takes 4 ("}
+    launches = {"compare": "it takes 6 ", "remeasure": "it takes 4 "}
     (note,) = (note for note in json.loads(ended.out)["notes"] if launches[command] in note)
     assert note in " ".join(ended.err.split())
 

@@ -24,7 +24,7 @@ def _blocks(kind: str) -> list[str]:
 
 def test_the_workflow_is_valid(tmp_path):
     """The GitHub Actions workflow matches the schema of workflows."""
-    (text,) = _blocks("yaml")
+    (text,) = (block for block in _blocks("yaml") if "runs-on" in block)
     path = tmp_path / "nightly.yml"
     path.write_text(text, encoding="utf-8")
     done = subprocess.run(
