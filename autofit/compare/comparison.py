@@ -205,7 +205,7 @@ class Comparison:
         return self.sides[0].runner.budget.allows("confirm", mean_s)
 
     def _judge_answers(self) -> AnswerCheck:
-        """Judge the answers of both sides, with a score of their KV types if they differ."""
+        """Judge the answers of both sides. If their KV types differ, score these, too."""
         if not self._has_same_model:
             message = "answers not compared: A and B serve different models"
             return AnswerCheck("unknown", "A", None, None, (message,))

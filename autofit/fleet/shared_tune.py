@@ -241,7 +241,7 @@ class SharedTune:
                 yield shared_trial(trial, self.names)
 
     def take_crashed(self) -> Iterator[Point]:
-        """Yield points whose workers died each time, and that were not yielded before."""
+        """Yield each point at which workers died in every attempt; yield none twice."""
         dead = [t.params for t in self._trials if t.state == TrialState.FAIL and t.params]
         for params in dead:
             if dead.count(params) >= _MOST_DEATHS and params not in self._crashed:

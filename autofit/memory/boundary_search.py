@@ -124,10 +124,10 @@ class BoundarySearch:
     def next_by_prediction(
         self, free_of: FreeMib, *, margin_mib: float, is_unreliable: bool = False
     ) -> int | None:
-        """Return the next number from predictions, or None if the search has ended.
+        """Return the number of host layers to try next, or None if the search has ended.
 
         Args:
-            free_of: returns the predicted free memory for a number.
+            free_of: returns the predicted free memory with a number of host layers.
             margin_mib: the free memory that the first candidate should have.
             is_unreliable: whether a launch failed although much free memory was predicted.
         """

@@ -78,9 +78,9 @@ def find_ruling_failure(
 ) -> tuple[Trial, str] | None:
     """Find the launch that rules out a candidate; return it with the reason, or return None.
 
-    A launch that ran out of memory rules out a candidate that needs at least as much memory of
-    the failed device, if both have the same layout or have layers on the same devices. A
-    rejected launch rules out the same settings in any layout.
+    A launch that ran out of memory on a device rules out a candidate that needs at least as
+    much memory on that device. This holds only if launch and candidate have the same layout, or
+    layers on the same devices. A rejected launch rules out the same settings in any layout.
     """
     for trial in memory.launches:
         reason = _reason(trial, candidate, layout, memory)

@@ -54,7 +54,7 @@ class PresetCommand:
     """A preset's launch command, and the runtime that is to start it.
 
     `wrapper` comes before the program. `model` is absolute, or None if no file is named.
-    `notices` name the arguments that were left out, and what is started differently.
+    `notices` say which arguments were left out, and how the launch differs from the preset.
     """
 
     preset: ParsedPreset

@@ -268,7 +268,7 @@ def _start_error(executable: str, fault: str, cwd: Path | None) -> AutofitError:
         )
     if code == errno.EACCES:
         return UsageError(
-            f"{executable} must not be executed",
+            f"no permission to execute {executable}",
             "if its file system is mounted noexec, copy it elsewhere",
         )
     return AutofitError(f"cannot start {executable}: {os.strerror(code)}", _NO_PROCESS_HINT)

@@ -316,7 +316,7 @@ class SurrogateProposer:
         return CandidatePool(self._grid, self._memory_surrogate, self._kernel, history)
 
     def _evaluate(self, model: CostModel, rows: Rows, earlier: _Evaluated | None) -> _Evaluated:
-        """Return the expectations of rows; `earlier` has those of some of them."""
+        """Return the predictions for rows. `earlier` has the predictions for some of the rows."""
         if earlier is not None and model.trusted:
             columns = range(len(self._grid.axes))
             codes = self._grid.codes(rows, columns)

@@ -51,8 +51,8 @@ def build_task(
     """Collect everything that a run must know before its first launch.
 
     `runtime` replaces the runtime that the options name. With `allow_missing` neither the
-    runtime nor the named devices need to exist. If `searches` is false, the arguments for every
-    launch may set parameters of the search space.
+    runtime nor the named devices need to exist. The user's arguments for every launch must not set
+    parameters of the search space, unless `searches` is false.
 
     Raises:
         UsageError: a file, name or value is wrong.

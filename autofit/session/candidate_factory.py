@@ -47,7 +47,10 @@ class CandidateFactory:
         return (*rules, *ordered, *(singles if "single" in names else ()), *divided)
 
     def most_host_layers(self) -> int:
-        """Return the largest number of host layers: all with experts, or all of a dense model."""
+        """Return the largest number of host layers.
+
+        That is the number of layers with experts, or of all layers of a dense model.
+        """
         inventory = self.task.inventory
         return len(inventory.expert_blocks) if inventory.is_moe else inventory.block_count
 

@@ -133,7 +133,7 @@ def sign_flip_interval(
 
     Args:
         values: all values; the last look is at all of them.
-        spendable: by look, the probability of a false rejection that may be spent up to it.
+        spendable: for each look, the probability of a false rejection up to and with that look.
         center: a shift inside the interval.
     """
     data = np.asarray(values, dtype=float)

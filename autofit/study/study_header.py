@@ -97,6 +97,6 @@ class StudyHeader:
 
 
 def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return data as it is read from a file, where tuples are lists."""
+    """Return data with lists in place of tuples, as a file of JSON has them."""
     plain: dict[str, Any] = json.loads(json.dumps(data))
     return plain

@@ -71,7 +71,7 @@ def recheck_command(entry: SuiteEntry, before: EntryRecord, budget_s: float) -> 
 def boundary_command(
     entry: SuiteEntry, rows: tuple[BoundaryRow, ...], winner: MeasuredSettings, budget_s: float
 ) -> EntryCommand:
-    """Return the command that finds the fit boundaries of the rows' layouts and KV types."""
+    """Return the command that finds the boundary of each layout with each KV type in `rows`."""
     options = [*_task_options(entry), *_option("--space", entry.space)]
     options += _option("--kv-floor", entry.kv_floor)
     for layout in dict.fromkeys(row.layout for row in rows):

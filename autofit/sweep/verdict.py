@@ -89,12 +89,12 @@ class MetricVerdict:
 
     @property
     def is_regression(self) -> bool:
-        """True if it is worse than in the baseline."""
+        """True if the value is worse than in the baseline."""
         return self.verdict in REGRESSIONS
 
     @property
     def is_improvement(self) -> bool:
-        """True if it is better than in the baseline."""
+        """True if the value is better than in the baseline."""
         return self.verdict in IMPROVEMENTS
 
     def to_dict(self) -> dict[str, Any]:

@@ -255,9 +255,10 @@ def _quantity_of(regression: Regression) -> str:
     if name in _QUANTITIES:
         return _QUANTITIES[name]
     raise UsageError(
-        f"{regression.entry}: a launch of these settings cannot show the regression "
-        f"'{regression.metric}'",
-        "use a launch command at the old boundary as PRESET, and --quantity failure",
+        f"{regression.entry}: a launch with the settings of this entry cannot show the "
+        f"regression '{regression.metric}'",
+        "give as PRESET a launch command with the settings of the old boundary, and add "
+        "--quantity failure",
     )
 
 

@@ -40,7 +40,7 @@ def _print_schema(ctx: click.Context, _option: click.Parameter, kind: str | None
     help="FILE is a preset: check that it still fits on this machine. Exit code 5 if it does not.",
 )
 @click.option(
-    "--runtime", metavar="PATH", help="The runtime that starts the preset, with --against-machine."
+    "--runtime", metavar="PATH", help="The runtime of the preset; only for --against-machine."
 )
 @click.option("--section", metavar="NAME", help="The section of the preset's file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with --against-machine.")

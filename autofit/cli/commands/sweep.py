@@ -50,9 +50,9 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 @click.option(
     "--storage",
     metavar="URL",
-    help="Share the night with other runners through this storage: "
-    "postgresql+psycopg://USER@HOST/DATABASE, sqlite:///FILE, or a journal file on a shared "
-    "folder, FILE.journal.",
+    help="Divide the entries among several runners through this storage: "
+    "postgresql+psycopg://USER@HOST/DATABASE, sqlite:///FILE, or FILE.journal in a shared "
+    "folder.",
 )
 @click.option(
     "--study-name",

@@ -80,8 +80,8 @@ _OPTIONS = (
         multiple=True,
         metavar="NAME[=MIB]",
         shell_complete=complete_words(devices),
-        help="Use this device, with all its free memory or at most this much (12288, 12GiB). "
-        "Repeat for several, in order.",
+        help="Use this device, with all its free memory or at most MIB (12288, 12GiB). Repeat "
+        "for several devices, in the order of their layers.",
     ),
     click.option(
         "--headroom",
@@ -133,9 +133,9 @@ _PRESET_OPTIONS = (
     click.option(
         "--workload",
         metavar="NAME_OR_FILE",
-        help="The requests that are measured. Default: those that the preset (of two, the first) "
-        "was tuned for, or else chat. A .args file does not store its workload, and only .json "
-        "stores your own text.",
+        help="The requests to measure. Default: the workload of the first preset, or chat if that "
+        "is not known. A .args file does not store its workload. Only .json stores a prompt "
+        "text of your own.",
     ),
     click.option("--context", cls=CountOption, type=_COUNT, help="Tokens of context."),
     click.option(

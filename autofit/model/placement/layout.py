@@ -261,7 +261,7 @@ class _Planner:
         return problem.budgets[0] < problem.overheads[0][False][True] + _NARROW * largest
 
     def plan_all(self, hosted: int | None) -> Layout:
-        """Return the layout over all devices; the first always has a slice."""
+        """Return the layout over all devices. The first device always gets a slice."""
         costs = self._costs()
         if not hosted:
             found: Layout | None = None

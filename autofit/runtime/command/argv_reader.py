@@ -302,7 +302,7 @@ class _Parser:
         return unused
 
     def add_value_variable(self, name: str, spelling: Spelling, unused: dict[str, str]) -> None:
-        """Set a parameter to the value of its variable, unless a flag decides."""
+        """Set a parameter to the value of its environment variable, unless a flag sets it."""
         listed = self.help.get(spelling.flag) if spelling.flag else None
         variable = spelling.env or (listed.env if listed else None)
         if variable in unused:

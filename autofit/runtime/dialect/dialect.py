@@ -357,7 +357,7 @@ class Dialect:
     def __post_init__(self) -> None:
         for name, rules in (("estimator", self.estimator), ("divergence", self.divergence)):
             if rules and rules.companion not in self.companions:
-                raise ValueError(f"{name}: no companion '{rules.companion}'")
+                raise ValueError(f"{name}: '{rules.companion}' must be listed in companions")
         for refusal in self.refuse:
             unknown = sorted(set(refusal.when) - set(self.parameters))
             if unknown:

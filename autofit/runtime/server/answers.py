@@ -95,7 +95,7 @@ class ServerTimings(_Answer):
 
 
 class ModelStatus(_Answer):
-    """The state of a router's model, with the words that start it."""
+    """The state of a model behind a router, and the arguments that start the model."""
 
     value: str = ""
     args: tuple[str, ...] = ()

@@ -156,7 +156,7 @@ class Launcher:
         return replace(result, notes=(*result.notes, note))
 
     def read_used_mib(self) -> Mapping[str, float | None]:
-        """Return the memory that is used on each device without a server; it is read once."""
+        """Return the memory in use on each device while no server runs. It is read once."""
         if self._reference_mib is None:
             self._reference_mib = read_used_mib(self.memory)
         return self._reference_mib
