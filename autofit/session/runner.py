@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from autofit.errors import AutofitError
 from autofit.memory.memory_model import MemoryModel
+from autofit.runtime.command.redaction import HIDDEN
 from autofit.runtime.server.launcher import LaunchResult
 from autofit.runtime.server.request_plan import RequestPlan
 from autofit.session.budget import Budget
@@ -255,7 +256,9 @@ def resume_hint(study: Study) -> str:
     """Return a hint how to resume a stopped study."""
     count = len(study.trials())
     kept = f"{count} finished launch{'es are' if count != 1 else ' is'} kept"
-    return f"{kept if count else 'no launch had finished'}; resume with `{resume_command(study)}`"
+    command = resume_command(study)
+    again = f", with your secrets in place of {HIDDEN}" if HIDDEN in command else ""
+    return f"{kept if count else 'no launch had finished'}; resume with `{command}`{again}"
 
 
 def resume_command(study: Study) -> str:

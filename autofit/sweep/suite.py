@@ -252,7 +252,7 @@ class EntryDefaults(_StrictModel):
     missing: Literal["skip", "fail"] | None = None
     """Whether to skip the entry or to fail if its model, runtime or device is missing."""
     needs: Needs | None = None
-    """What a machine must have to measure the entry; on others it counts as missing."""
+    """The hardware that the entry needs; on a machine without it the entry counts as missing."""
 
 
 class EntryOptions(EntryDefaults):

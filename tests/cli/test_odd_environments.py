@@ -136,7 +136,7 @@ def test_a_study_behind_a_link_is_one_study(program, machine, tmp_path):
 
 @needs_small_disk
 def test_a_study_in_a_read_only_folder_can_be_read(program, machine, tmp_path):
-    """What reads it works; a new study below it ends with 1 before any launch."""
+    """Commands that only read work; a new study below it ends with 1 before any launch."""
     study = tmp_path / "study"
     make_study(study).close()
     before = files(study)

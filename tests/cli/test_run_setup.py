@@ -9,6 +9,7 @@ from study.study_sample import header
 
 from autofit.cli.run_setup import describe_stop
 from autofit.errors import Interrupted
+from autofit.session.runner import resume_hint
 from autofit.study.study_folder import Study
 
 
@@ -32,3 +33,11 @@ def test_the_hint_of_a_stop_is_the_command_that_resumes(tmp_path, given, kept):
         raise KeyboardInterrupt
 
     assert f"`autofit {kept.format(path)}`" in caught.value.hint
+    assert "secrets" not in caught.value.hint
+
+
+def test_the_hint_asks_for_hidden_secrets(tmp_path):
+    """A command with a hidden secret cannot resume the study as it is."""
+    made = header(argv=("autofit", "tune", "m.gguf", "--", "--api-key", "***"))
+    with Study.create(tmp_path / "study", made, needed_mib=0) as study:
+        assert "secrets" in resume_hint(study)

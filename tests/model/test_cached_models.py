@@ -53,7 +53,7 @@ def in_old_cache(folder: Path, name: str, tag: str, *files: str) -> list[Path]:
 
 
 def test_a_path_is_a_path(home):
-    """What exists, ends with .gguf or cannot be a name is returned as it is."""
+    """A text that exists, ends with .gguf or cannot be a name is returned as it is."""
     (home / "owner").mkdir()
     (home / "owner" / "model").touch()
     for text in (str(home / "owner" / "model"), "a/b.gguf", "model", "./a/b", "~/a/b", "a/b/c"):

@@ -212,7 +212,7 @@ def test_a_file_is_read_as_the_router_reads_it(llama_cpp, tmp_path, text):
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_a_file_that_the_router_refuses(llama_cpp, tmp_path, text):
-    """What the router refuses is refused, or has a key that it does not know."""
+    """A text that the router refuses is refused, or has a key that it does not know."""
     path = tmp_path / "mine.ini"
     path.write_text(text)
 

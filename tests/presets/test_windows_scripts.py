@@ -57,7 +57,7 @@ def test_any_command_is_read_back_or_refused(tmp_path_factory, name, arguments, 
 
 @given(st.lists(texts, max_size=5))
 def test_words_of_a_command_line_are_split_as_they_were_quoted(words):
-    """What `quote_word` writes is one argument."""
+    """A text that `quote_word` writes is one argument."""
     assert split_words(" ".join(map(quote_word, words))) == words
 
 

@@ -120,7 +120,7 @@ def _covers(one: Point, other: Point) -> bool:
 
 
 def test_a_failure_rules_out_equal_and_larger_placements_of_any_layout():
-    """What lies on each device is compared, and not the name of the layout."""
+    """The layers on each device are compared, and not the name of the layout."""
     failed = _point("halves", 10)
 
     assert _covers(_point("both", 10), failed)

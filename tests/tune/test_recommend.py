@@ -74,7 +74,7 @@ def test_unused_memory_needs_a_prediction(warn, about):
 def test_a_second_winner_does_not_keep_the_answers_of_the_first(
     has_time, about, problem, finalist, tmp_path
 ):
-    """Where the first answers wrongly and no time is left, the second has no check at all."""
+    """The second has no check at all if the first answers wrongly and no time is left."""
     first, second = finalist(4, cache_type="f16"), finalist(5, cache_type="f16")
     seconds, late_s = count(), 0.0
 
