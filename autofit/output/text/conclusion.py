@@ -164,7 +164,7 @@ def _warnings(result: Mapping[str, Any]) -> Iterator[str]:
     if not result.get("tie") and is_undecided(result.get("gain")):
         rounds = (result.get("confirmation") or {}).get("max_rounds", 0)
         is_limited = rounds < StoppingRule().max_rounds  # by the budget
-        advice = "; run again with a larger --budget to decide" if is_limited else ""
+        advice = "; continue with --resume and a larger --budget to decide" if is_limited else ""
         yield f"The preset has the candidate{advice}"
     conditions = result.get("conditions") or {}
     if conditions.get("words"):
